@@ -1,0 +1,226 @@
+"""What the decoder believes about the next token, before any rule and after."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from translume.errors import TranslationError
+
+BLOCK = 128
+"""Columns per block of the exact fast top-k."""
+
+
+class BeliefError(TranslationError):
+    """A belief about the next token of `row` is no distribution, or its bias leaves none."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """What rules add to a belief: sparse pairs, and a mask; −inf and False forbid.
+
+    rows, ids, values: [P] each: `values` is added to the log-probability of token `ids` of row `rows`.
+    allowed: [N, V] or [V], True where a token may be chosen; None allows all.
+    """
+
+    rows: Tensor
+    ids: Tensor
+    values: Tensor
+    allowed: Tensor | None = None
+
+    @classmethod
+    def forbid(cls, rows: Tensor, ids: Tensor) -> Self:
+        """Forbid token `ids` [P] in row `rows` [P]."""
+        return cls(rows, ids, torch.full(ids.shape, -math.inf, device=ids.device))
+
+    @classmethod
+    def only(cls, allowed: Tensor) -> Self:
+        """Allow just what `allowed` [N, V] or [V] marks."""
+        none = torch.empty(0, dtype=torch.long, device=allowed.device)
+        return cls(none, none, torch.empty(0, device=allowed.device), allowed)
+
+    @classmethod
+    def join(cls, parts: Sequence["Bias"]) -> "Bias | None":
+        """All parts at once; None when there are none."""
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        allowed = None
+        for part in parts:
+            if part.allowed is not None:
+                allowed = part.allowed if allowed is None else allowed & part.allowed
+        return cls(
+            torch.cat([part.rows for part in parts]),
+            torch.cat([part.ids for part in parts]),
+            torch.cat([part.values for part in parts]),
+            allowed,
+        )
+
+    def add_to(self, scores: Tensor) -> Tensor:
+        """A copy of `scores` [N, V] with the bias added; what is forbidden becomes −inf."""
+        scores = scores.index_put((self.rows, self.ids), self.values.to(scores.dtype), accumulate=True)
+        return scores if self.allowed is None else scores.masked_fill(~self.allowed, -math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The k best next tokens of each row, best first; ties in order of their ids.
+
+    ids: [N, k].  log_probs: [N, k], log p_model in nats, fp32.  ranks_by: [N, k], log_probs with biases added;
+    −inf where fewer than k tokens are allowed.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+    ranks_by: Tensor
+
+
+class NextToken(Protocol):
+    """A belief about the next token of N rows over a vocabulary of V; never changed by a rule."""
+
+    normalised: bool
+    """Whether probabilities sum to one."""
+
+    @property
+    def rows(self) -> int:
+        """N."""
+
+    @property
+    def size(self) -> int:
+        """V."""
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        """The k best tokens by log-probability plus bias; k is cut to V."""
+
+    def log_probs(self) -> Tensor:
+        """[N, V], fp32, nats: the definition of truth."""
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        """[N, m], fp32: the log-probabilities of tokens `ids` [N, m]."""
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        """[N, count] ids drawn with replacement from p_used: the belief with bias, sharpened by 1/temperature."""
+
+
+class Logits:
+    """The belief of a softmax over logits [N, V]; raises BeliefError when it is read and no distribution."""
+
+    normalised = True
+
+    def __init__(self, logits: Tensor) -> None:
+        """logits: [N, V], any float dtype; computed with in fp32.  They belong to the belief: change them no more."""
+        self._logits = logits.float()
+        self._peak_and_rest: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def rows(self) -> int:
+        return self._logits.size(0)
+
+    @property
+    def size(self) -> int:
+        return self._logits.size(1)
+
+    def _normaliser(self) -> tuple[Tensor, Tensor]:
+        """[N, 1] each: max and log Σ exp(logits − max); their sum is the normaliser."""
+        if self._peak_and_rest is None:
+            peak = self._logits.amax(-1, keepdim=True)
+            broken = ~peak.isfinite()
+            if bool(broken.any()):
+                row = int(broken.nonzero()[0, 0])
+                raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+            self._peak_and_rest = peak, (self._logits - peak).exp_().sum(-1, keepdim=True).log_()
+        return self._peak_and_rest
+
+    def _normalised(self, logits: Tensor) -> Tensor:
+        """The log-probabilities of some of each row's `logits` [N, m]."""
+        peak, rest = self._normaliser()
+        # In this order: near the peak a large logit's rounding cancels.
+        return (logits - peak) - rest
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        self._normaliser()  # refuses a NaN before it is ranked
+        k = min(k, self.size)
+        if bias is None:
+            values, ids = exact_topk(self._logits, k)
+        elif bias.allowed is None and self._may_be_lent():
+            # A few pairs are written in and taken back: copying [N, V] would cost more than finding the k best.
+            pairs = (bias.rows, bias.ids)
+            before = self._logits[pairs]
+            try:
+                self._logits.index_put_(pairs, bias.values, accumulate=True)
+                values, ids = exact_topk(self._logits, k)
+            finally:
+                self._logits.index_put_(pairs, before)
+        else:
+            values, ids = exact_topk(bias.add_to(self._logits), k)
+        return TopK(ids, self._normalised(self._logits.gather(1, ids)), self._normalised(values))
+
+    def _may_be_lent(self) -> bool:
+        """Whether writing into the logits for a moment is possible and safe."""
+        logits = self._logits
+        writable = torch.is_inference_mode_enabled() or not logits.is_inference()
+        return writable and logits.is_contiguous() and not logits.requires_grad
+
+    def log_probs(self) -> Tensor:
+        return self._normalised(self._logits)
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        return self._normalised(self._logits.gather(1, ids))
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        self._normaliser()  # refuses a NaN before it is taken for a ban
+        scores = self._logits if bias is None else bias.add_to(self._logits)
+        forbidden = scores.amax(-1).isneginf()
+        if bool(forbidden.any()):
+            row = int(forbidden.nonzero()[0, 0])
+            raise BeliefError(row, f"every next token of row {row} is forbidden")
+        return (scores / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
+
+
+def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of scores [N, V] as (values, ids) [N, k] each, largest first, ties by smaller id.
+
+    Looks only into the k blocks of columns with the largest maxima: a block outside them cannot hold one of the k.
+    """
+    rows, size = scores.shape
+    wanted = min(k + 1, size)
+    blocks = size // BLOCK
+    if blocks <= 2 * wanted:
+        values, ids = scores.topk(wanted, -1)
+    else:
+        body = scores[:, : blocks * BLOCK].view(rows, blocks, BLOCK)
+        best = body.amax(-1).topk(wanted, -1).indices
+        inside = body.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
+        columns = (best[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+        if size > blocks * BLOCK:
+            rest = torch.arange(blocks * BLOCK, size, device=scores.device).expand(rows, -1)
+            inside = torch.cat([inside, scores[:, blocks * BLOCK :]], 1)
+            columns = torch.cat([columns, rest], 1)
+        values, places = inside.topk(wanted, -1)
+        ids = columns.gather(1, places)
+    tied = values[:, k - 1] == values[:, -1] if wanted > k else None
+    values, ids = values[:, :k], ids[:, :k]
+    if tied is not None and bool(tied.any()):
+        which = tied.nonzero()[:, 0]
+        ids = ids.index_copy(0, which, _first_of_equal(scores[which], values[which, -1:], k))
+        values = scores.gather(1, ids)
+    ids, by_id = ids.sort(-1)
+    values, order = values.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(1, order)
+
+
+def _first_of_equal(scores: Tensor, border: Tensor, k: int) -> Tensor:
+    """The ids [N, k] above the k-th largest value `border` [N, 1], and of those equal to it the smallest ones."""
+    above, equal = scores > border, scores == border
+    wanted = k - above.sum(-1, keepdim=True)
+    return (above | (equal & (equal.cumsum(-1) <= wanted))).nonzero()[:, 1].view(-1, k)

@@ -1,0 +1,27 @@
+"""Settings: one frozen tree, read from TOML, strict, with nearest-word errors. Imports no torch."""
+
+from translume.config.base import Settings
+from translume.config.data import CleaningSettings, DataSettings
+from translume.config.decoding import DecodingSettings
+from translume.config.evaluation import EvaluationSettings
+from translume.config.heads import HeadSettings, SoftmaxSettings
+from translume.config.model import ModelSettings
+from translume.config.tokenizer import TokenizerSettings
+from translume.config.toml import to_toml
+from translume.config.training import TrainingSettings
+from translume.config.tree import Config
+
+__all__ = [
+    "CleaningSettings",
+    "Config",
+    "DataSettings",
+    "DecodingSettings",
+    "EvaluationSettings",
+    "HeadSettings",
+    "ModelSettings",
+    "Settings",
+    "SoftmaxSettings",
+    "TokenizerSettings",
+    "TrainingSettings",
+    "to_toml",
+]

@@ -1,0 +1,24 @@
+"""What every group of settings is: frozen, strict, documented field by field."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+class Settings(BaseModel):
+    """A group of settings: values never change, unknown keys are refused, "8" is not 8."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+"""Some words or paths: one string or a list of strings."""
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_as_tuple)]
+"""A list of numbers."""

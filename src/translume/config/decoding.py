@@ -1,0 +1,36 @@
+"""[decoding]: how targets are searched by default; every call may choose otherwise."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from translume.config.base import Settings
+
+
+class DecodingSettings(Settings):
+    """[decoding]: defaults of `translate`."""
+
+    strategy: Literal["beam", "greedy"] = "beam"
+    """How the next tokens are chosen."""
+    beam: int = Field(default=5, ge=1)
+    """Targets kept per sentence by beam search."""
+    nbest: int = Field(default=1, ge=1)
+    """Targets returned per sentence; at most `beam`."""
+    length_penalty: float = 1.0
+    """Exponent of the length in a hypothesis's score; 0 ranks by log-probability alone."""
+    length_penalty_form: Literal["power", "gnmt"] = "power"
+    """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); the end mark counts."""
+    stop: Literal["optimal", "first"] = "optimal"
+    """"optimal" ends when no live hypothesis can win; "first" at the first `beam` finished ones."""
+    min_length: int = Field(default=0, ge=0)
+    """Fewest target tokens, end mark not counted."""
+    max_length_ratio: float = Field(default=2.0, gt=0.0)
+    """Most target tokens per source token, each sentence by its own length."""
+    max_length_extra: int = Field(default=10, ge=1)
+    """Added to `max_length_ratio` times the source length."""
+    max_length: int = Field(default=0, ge=0)
+    """Most target tokens, end mark counted; 0: by the ratio alone."""
+    max_tokens: int = Field(default=4096, ge=1)
+    """Most source tokens in a batch, padding counted."""
+    max_length_action: Literal["error", "truncate"] = "error"
+    """What to do with a single sentence that is longer than the model reads: stop, or cut it and warn."""

@@ -1,0 +1,66 @@
+"""[model]: what the weights mean; saved with them and never changed afterwards."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from translume.config.base import Settings
+from translume.config.heads import HeadSettings, SoftmaxSettings
+
+
+class ModelSettings(Settings):
+    """[model]: the encoder-decoder Transformer of Vaswani et al. (2017) and its variants."""
+
+    width: int = Field(default=256, ge=1)
+    """Size of hidden states and embeddings, D."""
+    feed_forward: int = Field(default=1024, ge=1)
+    """Size of the hidden layer of feed-forward blocks."""
+    encoder_layers: int = Field(default=3, ge=0)
+    """Layers that read the source."""
+    decoder_layers: int = Field(default=3, ge=1)
+    """Layers that write the target."""
+    attention_heads: int = Field(default=4, ge=1)
+    """Attention heads of every attention; must divide `width`."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout on embeddings and on the output of every sub-layer."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout on attention weights."""
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout inside feed-forward blocks."""
+    norm: Literal["pre", "post"] = "pre"
+    """Normalise before each sub-layer (with a final norm) or after its residual sum."""
+    normalization: Literal["layer", "rms"] = "layer"
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
+    norm_epsilon: float = Field(default=1e-5, gt=0.0)
+    """Added to the variance in every norm."""
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    """Of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    """How positions are known: added sinusoids, added learned vectors, rotated queries and keys (Su et al. 2021)."""
+    max_positions: int = Field(default=1024, ge=1)
+    """Longest source or target in tokens, end mark included."""
+    scale_embeddings: bool = True
+    """Multiply embeddings by the square root of `width`."""
+    bias: bool = True
+    """Biases in linear maps and in LayerNorm."""
+    segments: int = Field(default=0, ge=0)
+    """Number of source segment types with an embedding of their own; 0 for none."""
+    pretrained_source: str = ""
+    """Word vectors for the source embedding in word2vec or GloVe text form; read once, when training begins."""
+    pretrained_target: str = ""
+    """Word vectors for the target embedding."""
+    freeze_pretrained: bool = False
+    """Keep embeddings that came from word vectors as they are."""
+    head: HeadSettings = SoftmaxSettings()
+
+    @model_validator(mode="after")
+    def _attention_heads_divide_width(self) -> Self:
+        if self.width % self.attention_heads:
+            raise ValueError(f"width {self.width} is not divisible by attention_heads {self.attention_heads}")
+        if self.positions == "rotary" and self.width // self.attention_heads % 2:
+            raise ValueError(
+                f"rotary positions need an even width per head, found {self.width // self.attention_heads}"
+            )
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, found {self.width}")
+        return self

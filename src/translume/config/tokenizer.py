@@ -1,0 +1,32 @@
+"""[tokenizer]: how text becomes ids."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from translume.config.base import Settings
+
+
+class TokenizerSettings(Settings):
+    """[tokenizer]: trained on the training files unless `path` names an existing one."""
+
+    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word"] = "bpe"
+    """The kind of tokens; "bpe" suits most languages."""
+    size: int = Field(default=8000, ge=8)
+    """Most tokens in the vocabulary, special tokens included ("byte" always has 256 and the special ones)."""
+    path: str = ""
+    """An existing tokenizer.json to use as it is; empty trains one."""
+    target_path: str = ""
+    """An existing tokenizer.json for the target when `shared` is false."""
+    shared: bool = True
+    """One vocabulary for both sides."""
+    normalization: Literal["nfc", "nfkc", "none"] = "nfc"
+    """Unicode normalisation applied to every text."""
+    lowercase: bool = False
+    """Lower-case every text."""
+    whitespace: Literal["collapse", "keep"] = "collapse"
+    """"collapse" turns every run of white space into one space and drops it at both ends."""
+    unknown: Literal["bytes", "token"] = "bytes"
+    """Characters outside the vocabulary become their bytes (nothing is lost) or one <unk> token."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020)."""

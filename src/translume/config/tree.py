@@ -1,0 +1,168 @@
+"""The one tree of settings: a TOML file, a command line and a model folder all hold exactly this."""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from translume.config.base import Settings
+from translume.config.data import DataSettings
+from translume.config.decoding import DecodingSettings
+from translume.config.evaluation import EvaluationSettings
+from translume.config.model import ModelSettings
+from translume.config.tokenizer import TokenizerSettings
+from translume.config.toml import to_toml
+from translume.config.training import TrainingSettings
+from translume.errors import DataError, SettingsError, nearest
+
+PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
+
+
+class Config(Settings):
+    """A run: three lifetimes of settings in one tree.
+
+    `model` is what weights mean; `data`, `tokenizer`, `training` are provenance; `evaluation` and `decoding` are
+    defaults that a call may replace.
+    """
+
+    format: int = 1
+    """Version of the model folder's layout."""
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    decoding: DecodingSettings = DecodingSettings()
+
+    @classmethod
+    def read(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
+        """The settings in a TOML file, changed by `path=value` overrides; relative paths begin at the file's folder.
+
+        Raises SettingsError naming the file and the setting, DataError if the file cannot be read.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise DataError(f"{path}: cannot be read: {reason}") from None
+        config = cls.parse(text, overrides, place=str(path))
+        return config.relative_to(path.parent)
+
+    @classmethod
+    def parse(cls, text: str, overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
+        """The settings in TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{place}: not TOML: {error}") from None
+        return cls.build(_expanded(values), overrides, place=place)
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any], overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
+        """The settings in nested mappings."""
+        tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+        for assignment in overrides:
+            override(tree, assignment)
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise SettingsError(f"{place}: {_explain(cls, error)}") from None
+
+    def change(self, *overrides: str) -> Self:
+        """A copy with `path=value` overrides applied."""
+        return self.build(self.model_dump(), overrides, place="--set")
+
+    def relative_to(self, folder: Path) -> Self:
+        """A copy whose relative paths begin at `folder`."""
+
+        def moved(path: str) -> str:
+            return str(folder / path) if path else ""
+
+        data = self.data.model_copy(update={n: tuple(map(moved, getattr(self.data, n))) for n in PATHS})
+        tokenizer = self.tokenizer.model_copy(
+            update={n: moved(getattr(self.tokenizer, n)) for n in ("path", "target_path")}
+        )
+        model = self.model.model_copy(
+            update={n: moved(getattr(self.model, n)) for n in ("pretrained_source", "pretrained_target")}
+        )
+        return self.model_copy(update={"data": data, "tokenizer": tokenizer, "model": model})
+
+    def to_toml(self, *, comments: bool = False) -> str:
+        """TOML text that `parse` reads back to an equal tree."""
+        return to_toml(self, comments=comments)
+
+
+def override(tree: dict[str, Any], assignment: str) -> None:
+    """Apply one `dotted.path=value`; the value is read as TOML, and as plain text where it is not TOML."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip():
+        raise SettingsError(f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *tables, key = path.strip().split(".")
+    for table in tables:
+        tree = tree.setdefault(table, {})
+        if not isinstance(tree, dict):
+            raise SettingsError(f"--set {assignment}: '{table}' is a setting, not a table")
+    tree[key] = value
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def _expanded(value: Any) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(_variable, value)
+    if isinstance(value, list):
+        return [_expanded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _expanded(item) for key, item in value.items()}
+    return value
+
+
+def _variable(match: re.Match[str]) -> str:
+    name, default = match.group(1), match.group(2)
+    found = os.environ.get(name, default)
+    if found is None:
+        raise SettingsError(f"${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
+    return found
+
+
+def _explain(root: type[Settings], error: ValidationError) -> str:
+    """The first fault of a pydantic error as one line: path, what was found, what was wanted."""
+    fault = error.errors(include_url=False)[0]
+    parts = [str(part) for part in fault["loc"]]
+    path = ".".join(parts)
+    found = fault["input"]
+    if fault["type"] == "extra_forbidden":
+        group = _group(root, parts[:-1])
+        above = ".".join(parts[:-1])
+        known = [f"{above}.{name}" if above else name for name in group.model_fields] if group else []
+        return f"{path}: no such setting{nearest(path, known)}"
+    if fault["type"] == "value_error":
+        return f"{path}: {fault['ctx']['error']}"
+    if fault["type"] == "literal_error":
+        names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        hint = nearest(str(found), names) if isinstance(found, str) else f"; known: {', '.join(names)}"
+        return f"{path}: found {found!r}{hint}"
+    wanted = fault["msg"].removeprefix("Input should be ")
+    if fault["type"] in ("model_type", "model_attributes_type"):
+        wanted = "a table"
+    return f"{path}: found {found!r}, wanted {wanted}"
+
+
+def _group(root: type[Settings], parts: list[str]) -> type[Settings] | None:
+    group: type[Settings] = root
+    for part in parts:
+        field = group.model_fields.get(part)
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, Settings):
+            return None
+        group = field.annotation
+    return group
