@@ -1,0 +1,36 @@
+"""Search over a step: one loop, strategies that choose, rules that allow.  Knows no model."""
+
+from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis
+from translume.decoding.beam_search import BeamSearch
+from translume.decoding.error import SearchError
+from translume.decoding.greedy import Greedy
+from translume.decoding.length import LengthPenalty
+from translume.decoding.loop import decode
+from translume.decoding.rules import ForbidTokens, ForcedPrefix, MinimumLength, Rule, RuleContext
+from translume.decoding.search import search
+from translume.decoding.standing import Standing
+from translume.decoding.step import SearchState, Step
+from translume.decoding.strategy import Strategy, strategy_from
+
+__all__ = [
+    "Beam",
+    "BeamSearch",
+    "Candidates",
+    "Ending",
+    "ForbidTokens",
+    "ForcedPrefix",
+    "Greedy",
+    "Hypothesis",
+    "LengthPenalty",
+    "MinimumLength",
+    "Rule",
+    "RuleContext",
+    "SearchError",
+    "SearchState",
+    "Standing",
+    "Step",
+    "Strategy",
+    "decode",
+    "search",
+    "strategy_from",
+]

@@ -1,0 +1,236 @@
+"""The one decoding loop; streaming, pictures and early stopping are consumers of it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from translume.belief import BeliefError, Bias, NextToken
+from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis
+from translume.decoding.error import SearchError
+from translume.decoding.rules import Rule, RuleContext
+from translume.decoding.standing import Standing
+from translume.decoding.step import S, Step
+from translume.decoding.strategy import Strategy
+
+CHUNK = 32
+"""Columns by which the matrix of tokens grows."""
+
+
+@torch.no_grad()
+def decode(
+    step: Step[S],
+    state: S,
+    *,
+    bos: int,
+    eos: int,
+    strategy: Strategy,
+    limits: Tensor,
+    rules: Sequence[Rule] = (),
+) -> Iterator[Beam]:
+    """The beam after every step, until every sentence is done.
+
+    state: of B rows, one per sentence.  limits: [B] from 1, on the model's device: most tokens of each sentence's
+    hypotheses, a forced prefix and eos counted.  The first step reads one row per sentence; from then on the rows
+    come in whole groups of `strategy.width`, by sentence, and sentences that are done leave.
+    Raises SearchError where a belief holds a NaN, or where nothing that is possible is allowed.
+    """
+    if limits.numel() == 0:
+        return
+    if int(limits.min()) < 1:
+        raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
+    search = _Search(strategy, limits, bos, eos)
+    while True:
+        belief, state = step(search.prefix, state)
+        bias = search.bias(rules, belief)
+        rows = search.advance(search.choose(belief, bias), rules)
+        yield search.beam
+        rows = search.leave(rows)
+        if rows.numel() == 0:
+            return
+        if not _same(rows, belief.rows):
+            state = state.select(rows)
+
+
+class _Search:
+    """What the loop keeps between two steps, for the B sentences still searched; N = B·K rows."""
+
+    def __init__(self, strategy: Strategy, limits: Tensor, bos: int, eos: int) -> None:
+        size = limits.numel()
+        zeros = torch.zeros(size, 1, device=limits.device)
+        self.strategy, self.eos = strategy, eos
+        self.length = 0  # t
+        self.limits = limits  # [B]
+        self.ends = set(limits.tolist())
+        self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t hold nothing
+        self.best = zeros.new_full((size, strategy.nbest), -math.inf)  # scores of finished hypotheses, best first
+        self.ended = torch.zeros_like(limits, dtype=torch.long)  # [B], how many finished
+        self.beam = Beam(
+            sentences=torch.arange(size, device=limits.device),
+            tokens=self.tokens[:, None, 1:1],
+            log_prob=zeros,
+            total=zeros,
+            score=zeros,
+            origin=zeros.long(),
+            finished=zeros[:, 0].bool(),
+        )
+
+    @property
+    def prefix(self) -> Tensor:
+        """[N, 1 + t], bos first."""
+        return self.tokens[:, : 1 + self.length]
+
+    def bias(self, rules: Sequence[Rule], belief: NextToken) -> Bias | None:
+        """What all rules say of the next token."""
+        if not rules:
+            return None
+        context = RuleContext(
+            eos=self.eos,
+            size=belief.size,
+            step=self.length,
+            sentences=self.beam.sentences.repeat_interleave(self.beam.width),
+            limits=self.limits.repeat_interleave(self.beam.width),
+        )
+        said = (rule(self.prefix, context) for rule in rules)
+        return Bias.join([bias for bias in said if bias is not None])
+
+    def choose(self, belief: NextToken, bias: Bias | None) -> Candidates:
+        """The strategy's continuations, at least K places per sentence."""
+        try:
+            candidates = self.strategy.choose(self.beam, belief, bias)
+        except BeliefError as error:
+            raise self._error(error.row // self.beam.width, str(error)) from error
+        if candidates.total.isnan().any():
+            place = int(candidates.total.isnan().nonzero()[0, 0])
+            raise self._error(place, "the belief about it holds a NaN")
+        missing = self.strategy.width - candidates.total.size(1)
+        if missing <= 0:
+            return candidates
+        return Candidates(
+            token=functional.pad(candidates.token, (0, missing)),
+            origin=functional.pad(candidates.origin, (0, missing)),
+            log_prob=functional.pad(candidates.log_prob, (0, missing), value=-math.inf),
+            total=functional.pad(candidates.total, (0, missing), value=-math.inf),
+        )
+
+    def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor:
+        """Make the next beam; for each of its rows the row that it continues, [B·K]."""
+        width, before = self.strategy.width, self.beam
+        count = before.sentences.numel()
+        first = torch.arange(count, device=self.limits.device)[:, None] * before.width
+        going, ending = self._part(candidates)
+        scores = self.strategy.length_penalty.score(candidates.total[:, :width], self.length + 1)
+        ended = [] if ending is None else self._endings(candidates, scores, ending, first, "eos")
+        score = self.strategy.length_penalty.score(going.total, self.length + 1)
+        done = going.total.amax(1).isneginf()
+        if self.length + 1 in self.ends:
+            last = self.limits == self.length + 1
+            done = done | last
+            ended += self._endings(going, score, last[:, None] & ~score.isneginf(), first, "length")
+        rows = (first + going.origin).flatten()
+        self._append(rows, going.token.flatten())
+        standing = Standing(length=self.length, limits=self.limits, total=going.total, best=self.best, ended=self.ended)
+        done = done | self.strategy.done(standing)
+        self._refuse_nothing(done, rules)
+        self.beam = Beam(
+            sentences=before.sentences,
+            tokens=self.prefix[:, 1:].view(count, width, self.length),
+            log_prob=going.log_prob,
+            total=going.total,
+            score=score,
+            origin=going.origin,
+            finished=done,
+            ended=tuple(sorted(ended, key=lambda ending: (ending.sentence, -ending.hypothesis.score))),
+        )
+        return rows
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """Let sentences that are done go; the rows [N] of the state that the remaining ones continue."""
+        beam = self.beam
+        if not bool(beam.finished.any()):
+            return rows
+        stay = (~beam.finished).nonzero()[:, 0]
+        kept = (stay[:, None] * beam.width + torch.arange(beam.width, device=rows.device)).flatten()
+        self.tokens = self.tokens.index_select(0, kept)
+        self.limits, self.best, self.ended = self.limits[stay], self.best[stay], self.ended[stay]
+        self.beam = Beam(
+            sentences=beam.sentences[stay],
+            tokens=self.prefix[:, 1:].view(stay.numel(), beam.width, self.length),
+            log_prob=beam.log_prob[stay],
+            total=beam.total[stay],
+            score=beam.score[stay],
+            origin=beam.origin[stay],
+            finished=beam.finished[stay],
+        )
+        return rows.index_select(0, kept)
+
+    def _part(self, candidates: Candidates) -> tuple[Candidates, Tensor | None]:
+        """The K that go on, and which [B, K] of the first K finish with eos; None when none does."""
+        width = self.strategy.width
+        ends = (candidates.token == self.eos) & ~candidates.total.isneginf()
+        if not bool(ends.any()):
+            places = torch.arange(width, device=ends.device).expand(ends.size(0), -1)
+            return candidates.take(places), None
+        places = ends.byte().sort(dim=1, stable=True).indices[:, :width]
+        going = candidates.take(places)
+        # Fewer than K others: what is left in their places ends with eos, so it holds no live hypothesis.
+        dead = ends.gather(1, places)
+        total = going.total.masked_fill(dead, -math.inf)
+        going = Candidates(token=going.token, origin=going.origin, log_prob=going.log_prob, total=total)
+        return going, ends[:, :width]
+
+    def _endings(
+        self, candidates: Candidates, scores: Tensor, which: Tensor, first: Tensor, by: Literal["eos", "length"]
+    ) -> list[Ending]:
+        """Count those of the first K `candidates` that `which` [B, K] marks as finished, and write them down."""
+        nowhere = scores.masked_fill(~which, -math.inf)
+        self.best = torch.cat([self.best, nowhere], 1).topk(self.best.size(1), 1).values
+        self.ended = self.ended + which.sum(1)
+        sentence, place = which.nonzero(as_tuple=True)
+        origin = candidates.origin[sentence, place]
+        before = self.tokens[first[sentence, 0] + origin, 1 : 1 + self.length]
+        tokens = torch.cat([before, candidates.token[sentence, place, None]], 1)
+        columns = (
+            self.beam.sentences[sentence].tolist(),
+            origin.tolist(),
+            tokens.tolist(),
+            candidates.log_prob[sentence, place].tolist(),
+            scores[sentence, place].tolist(),
+        )
+        return [
+            Ending(
+                sentence=number,
+                origin=parent,
+                hypothesis=Hypothesis(tokens=tuple(ids), log_prob=log_prob, score=score, finished_by=by),
+            )
+            for number, parent, ids, log_prob, score in zip(*columns, strict=True)
+        ]
+
+    def _append(self, rows: Tensor, token: Tensor) -> None:
+        """Go on with `rows` of the tokens and write one more column; what earlier beams show does not change."""
+        if not _same(rows, self.tokens.size(0)):
+            self.tokens = self.tokens.index_select(0, rows)
+        self.length += 1
+        if self.length == self.tokens.size(1):
+            self.tokens = functional.pad(self.tokens, (0, CHUNK))
+        self.tokens[:, self.length] = token
+
+    def _refuse_nothing(self, done: Tensor, rules: Sequence[Rule]) -> None:
+        """SearchError when a sentence ends without a hypothesis."""
+        empty = done & (self.ended == 0)
+        if bool(empty.any()):
+            names = ", ".join(type(rule).__name__ for rule in rules) or "none"
+            reason = f"every next token is impossible or forbidden, wanted one that is neither (rules: {names})"
+            raise self._error(int(empty.nonzero()[0, 0]), reason, before=True)
+
+    def _error(self, place: int, reason: str, *, before: bool = False) -> SearchError:
+        number = int(self.beam.sentences[place])
+        return SearchError(reason, sentence=number, token=self.length + (0 if before else 1))
+
+
+def _same(rows: Tensor, count: int) -> bool:
+    """Whether `rows` are all of `count` rows in their order."""
+    return rows.numel() == count and bool((rows == torch.arange(count, device=rows.device)).all())

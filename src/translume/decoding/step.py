@@ -1,0 +1,24 @@
+"""What a search asks of a model: a step, and a state that can be reordered."""
+
+from typing import Protocol, Self, TypeVar
+
+from torch import Tensor
+
+from translume.belief import NextToken
+
+
+class SearchState(Protocol):
+    """What a step remembers of N rows; a value: selecting makes another one."""
+
+    def select(self, rows: Tensor) -> Self:
+        """The state of rows `rows` [M] of this one, in that order; a row may be taken twice or not at all."""
+
+
+S = TypeVar("S", bound=SearchState)
+
+
+class Step(Protocol[S]):
+    """A model, an ensemble, an ONNX session, a table in a test: all that a search knows."""
+
+    def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
+        """The belief about the token after prefix [N, 1 + t], which begins with bos, and the state that has read it."""

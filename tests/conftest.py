@@ -1,0 +1,31 @@
+"""What all tests share: where real data is, how many examples Hypothesis draws, how many threads torch takes."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Read by torch when it is first imported, so that tests that need no torch need not wait for it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "torch" in sys.modules:
+    sys.modules["torch"].set_num_threads(1)
+
+settings.register_profile(
+    "translume", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("ci", settings.get_profile("translume"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "translume")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data: what TRANSLUME_DATA names, else `shared/data` beside the checkout."""
+    named = os.environ.get("TRANSLUME_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not a folder (set TRANSLUME_DATA to one)")
+    return folder

@@ -1,0 +1,160 @@
+"""Beliefs, biases and the exact fast top-k."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.belief import BLOCK, BeliefError, Bias, Logits, exact_topk
+from translume.errors import TranslationError
+
+few = settings(deadline=None, max_examples=60)
+seeds = st.integers(0, 10**6)
+sizes = st.sampled_from([1, 5, 127, 128, 129, 1000, 1024, 1031, 3000])
+levels = st.sampled_from([2, 5, 40, 10**6])
+
+
+def coarse(seed, rows, size, levels, forbidden=0.0):
+    """Scores on a few levels, so that ties are many."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (rows, size), generator=generator) / 8
+    return scores.masked_fill(torch.rand(rows, size, generator=generator) < forbidden, -math.inf)
+
+
+@few
+@given(seeds, st.integers(1, 7), sizes, levels, st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.995, 1.0]))
+def test_the_fast_topk_is_the_head_of_a_stable_sort(seed, rows, size, levels, k, forbidden):
+    scores = coarse(seed, rows, size, levels, forbidden)
+    k = min(k, size)
+    values, ids = exact_topk(scores, k)
+    wanted, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    assert torch.equal(values, wanted[:, :k])
+    assert torch.equal(ids, order[:, :k])
+
+
+@few
+@given(seeds, st.integers(2, 7), st.sampled_from([129, 3000]), levels, st.integers(1, 12))
+def test_a_row_has_the_same_best_tokens_whatever_rows_stand_beside_it(seed, rows, size, levels, k):
+    scores = coarse(seed, rows, size, levels)
+    values, ids = exact_topk(scores, k)
+    alone = [exact_topk(row[None], k) for row in scores]
+    assert torch.equal(values, torch.cat([each[0] for each in alone]))
+    assert torch.equal(ids, torch.cat([each[1] for each in alone]))
+
+
+def draw_bias(seed, rows, size, masked):
+    """Values on the grid of `coarse`, whose sums are exact in any order; pairs may repeat."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    count = int(torch.randint(1, 3 * rows, (1,), generator=generator))
+    values = torch.randint(-80, 80, (count,), generator=generator) / 8
+    values[torch.rand(count, generator=generator) < 0.3] = -math.inf
+    pairs = (torch.randint(top, (count,), generator=generator) for top in (rows, size))
+    shape = {"none": None, "rows": (rows, size), "one": (size,)}[masked]
+    allowed = None if shape is None else torch.rand(shape, generator=generator) < 0.5
+    return Bias(*pairs, values, allowed)
+
+
+def add_by_hand(bias, scores):
+    scores = scores.clone()
+    for row, token, value in zip(bias.rows.tolist(), bias.ids.tolist(), bias.values, strict=True):
+        scores[row, token] += value
+    if bias.allowed is not None:
+        scores[~bias.allowed.expand(scores.shape)] = -math.inf
+    return scores
+
+
+masks = st.sampled_from(["none", "rows", "one"])
+
+
+@few
+@given(seeds, st.integers(1, 7), sizes, masks)
+def test_a_bias_adds_its_pairs_and_forbids_what_is_not_allowed(seed, rows, size, masked):
+    scores, bias = coarse(seed, rows, size, 40), draw_bias(seed, rows, size, masked)
+    before = scores.clone()
+    assert torch.equal(bias.add_to(scores), add_by_hand(bias, scores))
+    assert torch.equal(scores, before)
+
+
+@few
+@given(seeds, st.integers(1, 7), sizes, st.lists(masks, max_size=4))
+def test_joined_biases_do_what_each_does_in_turn(seed, rows, size, kinds):
+    scores = wanted = coarse(seed, rows, size, 40)
+    parts = [draw_bias(seed + i, rows, size, kind) for i, kind in enumerate(kinds)]
+    for part in parts:
+        wanted = part.add_to(wanted)
+    joined = Bias.join(parts)
+    assert (joined is None) == (not parts)
+    assert torch.equal(scores if joined is None else joined.add_to(scores), wanted)
+
+
+@few
+@given(seeds, st.integers(1, 7), sizes, levels, st.integers(1, 12), masks, st.booleans())
+def test_the_best_tokens_are_ranked_with_the_bias_and_told_without(seed, rows, size, levels, k, masked, inference):
+    logits, bias = coarse(seed, rows, size, levels), draw_bias(seed, rows, size, masked)
+    with torch.inference_mode(inference):
+        belief = Logits(logits.clone())
+    k_cut = min(k, size)
+    top = belief.topk(k, bias)
+    wanted, order = torch.sort(add_by_hand(bias, logits), dim=-1, descending=True, stable=True)
+    assert torch.equal(top.ids, order[:, :k_cut])
+    truth = logits.double().log_softmax(-1)
+    torch.testing.assert_close(top.log_probs, truth.gather(1, top.ids).float(), rtol=1e-5, atol=1e-5)
+    lse = logits.double().logsumexp(-1, keepdim=True)
+    torch.testing.assert_close(top.ranks_by, (wanted[:, :k_cut] - lse).float(), rtol=1e-5, atol=1e-5)
+    # What a rule did is gone.
+    torch.testing.assert_close(belief.log_probs(), truth.float(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(belief.log_probs(), Logits(logits).log_probs())
+
+
+@few
+@given(seeds, st.integers(1, 7), sizes)
+def test_probabilities_sum_to_one_and_are_picked_by_id(seed, rows, size):
+    logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)) * 9
+    belief = Logits(logits)
+    assert (belief.rows, belief.size) == (rows, size)
+    assert belief.log_probs().exp().sum(-1).tolist() == pytest.approx([1.0] * rows, abs=1e-5)
+    ids = torch.randint(size, (rows, 3))
+    assert torch.equal(belief.log_prob_of(ids), belief.log_probs().gather(1, ids))
+    assert belief.log_probs().dtype == torch.float32
+    assert torch.equal(Logits(logits.bfloat16()).topk(1).log_probs, Logits(logits.bfloat16().float()).topk(1).log_probs)
+
+
+@pytest.mark.parametrize("what", [math.nan, math.inf])
+def test_a_belief_that_is_none_is_refused_with_its_row(what):
+    logits = torch.zeros(5, 3 * BLOCK)
+    logits[3, 7] = what
+    for read in (
+        lambda b: b.topk(2),
+        lambda b: b.log_probs(),
+        lambda b: b.log_prob_of(torch.zeros(5, 1).long()),
+        lambda b: b.sample(1, torch.Generator()),
+    ):
+        with pytest.raises(BeliefError) as error:
+            read(Logits(logits))
+        assert str(error.value) == "the head's logits of row 3 hold a NaN, an infinity or no finite number"
+        assert error.value.row == 3
+
+
+def test_a_row_without_a_finite_logit_is_refused():
+    with pytest.raises(TranslationError, match=r"^the head's logits of row 1 hold"):
+        Logits(torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])).topk(1)
+
+
+def test_samples_follow_the_belief_the_bias_and_the_temperature():
+    logits = torch.tensor([[0.0, math.log(2.0), math.log(4.0), 3.0], [0.0, 0.0, 0.0, 0.0]])
+    bias = Bias.forbid(torch.tensor([0, 1, 1]), torch.tensor([3, 0, 1]))
+    count = 100_000
+    drawn = Logits(logits).sample(count, torch.Generator().manual_seed(1), temperature=0.5, bias=bias)
+    seen = torch.stack([row.bincount(minlength=4) for row in drawn]) / count
+    wanted = torch.tensor([[1 / 21, 4 / 21, 16 / 21, 0.0], [0.0, 0.0, 0.5, 0.5]])
+    torch.testing.assert_close(seen, wanted, rtol=0, atol=0.01)
+    assert (seen[wanted == 0] == 0).all()
+
+
+def test_sampling_where_all_is_forbidden_raises():
+    bias = Bias.only(torch.tensor([[True, True], [False, False]]))
+    with pytest.raises(BeliefError) as error:
+        Logits(torch.zeros(2, 2)).sample(1, torch.Generator(), bias=bias)
+    assert str(error.value) == "every next token of row 1 is forbidden"
