@@ -1,0 +1,132 @@
+"""A batch: padded ids of some pairs, as the model reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from translume.text import SpecialIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """B pairs, padded to the longest source S and the longest target T (marks counted).
+
+    source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
+    target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (its `place`
+    names file and line); `tokens` is the number of labels without padding.
+    """
+
+    source: Tensor
+    source_mask: Tensor
+    target: Tensor
+    labels: Tensor
+    target_mask: Tensor
+    lines: tuple[int, ...]
+    tokens: int
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on a device."""
+        if torch.device(device) == self.source.device:
+            return self
+        moved = [t.to(device, non_blocking=True) for t in self._tensors()]
+        return _batch(moved, self.lines, self.tokens)
+
+    def halves(self) -> tuple["Batch", "Batch"]:
+        """Its first and its second half, for a device whose memory it does not fit; B ≥ 2. Padding stays."""
+        middle = len(self) // 2
+        first, second = slice(None, middle), slice(middle, None)
+        tokens = int(self.target_mask[first].sum())
+        return (
+            _batch([t[first] for t in self._tensors()], self.lines[first], tokens),
+            _batch([t[second] for t in self._tensors()], self.lines[second], self.tokens - tokens),
+        )
+
+    def _tensors(self) -> list[Tensor]:
+        return [self.source, self.source_mask, self.target, self.labels, self.target_mask]
+
+
+def _batch(tensors: Sequence[Tensor], lines: tuple[int, ...], tokens: int) -> Batch:
+    source, source_mask, target, labels, target_mask = tensors
+    return Batch(
+        source=source,
+        source_mask=source_mask,
+        target=target,
+        labels=labels,
+        target_mask=target_mask,
+        lines=lines,
+        tokens=tokens,
+    )
+
+
+def pad_batch(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    source_specials: SpecialIds,
+    target_specials: SpecialIds,
+    lines: Sequence[int] = (),
+) -> Batch:
+    """A batch of pairs of ids without marks; `lines` defaults to 0, 1, …"""
+    source, source_lengths = flat(sources)
+    target, target_lengths = flat(targets)
+    return padded(
+        Ragged(source, starts_of(source_lengths), source_lengths),
+        Ragged(target, starts_of(target_lengths), target_lengths),
+        source_specials,
+        target_specials,
+        tuple(lines) or tuple(range(len(sources))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Sequences of unequal length inside one flat array: `tokens[starts[i] : starts[i] + lengths[i]]`."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def flat(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """All ids one after the other, int64, and the length of each sequence, int64."""
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    total = int(lengths.sum())
+    return np.fromiter(chain.from_iterable(sequences), np.int64, total), lengths
+
+
+def starts_of(lengths: np.ndarray) -> np.ndarray:
+    """Where each sequence starts when they stand one after the other."""
+    starts = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1], out=starts[1:])
+    return starts
+
+
+def padded(
+    source: Ragged, target: Ragged, source_specials: SpecialIds, target_specials: SpecialIds, lines: tuple[int, ...]
+) -> Batch:
+    """A batch of ragged sequences without marks."""
+    source_ids, source_mask = _rectangle(source, source_specials.eos, source_specials.pad)
+    labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
+    shifted = np.full_like(labels, target_specials.pad)
+    shifted[:, 0] = target_specials.bos
+    np.copyto(shifted[:, 1:], labels[:, :-1], where=target_mask[:, 1:])
+    tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
+    return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
+
+
+def _rectangle(ragged: Ragged, eos: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [B, longest + 1] with eos after each and padding after that, and the mask of what is not padding."""
+    lengths = ragged.lengths.astype(np.int64)
+    column = np.arange(int(lengths.max(initial=0)) + 1)
+    inside = column < lengths[:, None]  # [B, W]
+    ids = np.full(inside.shape, pad, np.int64)
+    positions = ragged.starts[:, None] + column  # [B, W]
+    ids[inside] = ragged.tokens[positions[inside]]
+    ids[np.arange(len(lengths)), lengths] = eos
+    return ids, column <= lengths[:, None]

@@ -1,0 +1,211 @@
+"""A tokenized corpus: memory-mapped arrays of ids, written once, read by any number of processes."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.data.account import Account
+from translume.data.batch import Ragged
+from translume.data.pairs import Origin
+from translume.text import Tokenizer
+
+FORMAT = 1
+STRIDE = 32
+ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
+
+
+class DamagedCacheError(Exception):
+    """A cache folder is not whole; it is built again, so nobody sees this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenizedCorpus:
+    """Pairs of ids without marks, by number from 0 to `pairs` - 1, in the order of the files.
+
+    Memory: the arrays stay on disk and are paged in; 4 bytes a pair of lengths are read to plan an epoch. `limit` is
+    the longest side in tokens that the model can read, end mark not counted (None: any).
+    """
+
+    pairs: int
+    account: Account
+    digest: str
+    source_lengths: NDArray[Any]
+    target_lengths: NDArray[Any]
+    origins: tuple[Origin, ...]
+    first: tuple[int, ...]
+    """For each origin, the number of its first pair; one more at the end: `pairs`."""
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    limit: int | None
+    tokens: NDArray[Any] = field(repr=False)
+    starts: NDArray[np.int64] = field(repr=False)
+    """Where every 32nd pair starts in `tokens`; the others are found by adding lengths: ¼ instead of 8 bytes a pair."""
+    line_numbers: NDArray[np.uint32] = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.pairs
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How often the pairs of each origin are read in an epoch."""
+        return tuple(origin.weight for origin in self.origins)
+
+    def source(self, index: int) -> NDArray[Any]:
+        """Ids of one source [S], without marks."""
+        start = int(self._starts(np.array([index]))[0])
+        return self.tokens[start : start + int(self.source_lengths[index])]
+
+    def target(self, index: int) -> NDArray[Any]:
+        """Ids of one target [T], without marks."""
+        start = int(self._starts(np.array([index]))[0]) + int(self.source_lengths[index])
+        return self.tokens[start : start + int(self.target_lengths[index])]
+
+    def sides(self, indices: NDArray[Any]) -> tuple[Ragged, Ragged]:
+        """Sources and targets of some pairs [B]."""
+        starts = self._starts(indices)
+        lengths = self.source_lengths[indices].astype(np.int64)
+        source = Ragged(self.tokens, starts, lengths)
+        return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
+
+    def place(self, number: int) -> str:
+        """Where a pair stood, as "train.en:812"."""
+        origin = int(np.searchsorted(self.first, number, side="right")) - 1
+        return f"{self.origins[origin].file}:{int(self.line_numbers[number])}"
+
+    def _starts(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        indices = np.asarray(indices, np.int64)
+        block, inside = np.divmod(indices, STRIDE)
+        column = np.arange(STRIDE)
+        before = np.minimum(block[:, None] * STRIDE + column, self.pairs - 1)  # [B, 32]
+        lengths = self.source_lengths[before].astype(np.int64) + self.target_lengths[before]
+        starts: NDArray[np.int64] = self.starts[block] + np.where(column < inside[:, None], lengths, 0).sum(1)
+        return starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Types of the numbers in a cache."""
+
+    token: str
+    length: str
+
+    def of(self, array: str) -> np.dtype[Any]:
+        """The type of one of ARRAYS."""
+        if array in ("source_lengths", "target_lengths"):
+            return np.dtype(self.length)
+        return np.dtype({"tokens": self.token, "starts": "int64", "lines": "uint32"}[array])
+
+
+class Writer:
+    """Appends pairs to the files of one part ("used" or "held_out") in a folder nobody reads yet."""
+
+    def __init__(self, folder: Path, part: str, layout: Layout) -> None:
+        self._layout = layout
+        self._files: dict[str, IO[bytes]] = {name: (folder / f"{part}.{name}").open("wb") for name in ARRAYS}
+        self.pairs = 0
+        self.tokens = 0
+        self.first: list[int] = []
+
+    def begin_origin(self) -> None:
+        """What follows comes from the next origin."""
+        self.first.append(self.pairs)
+
+    def append(self, source: Ragged, target: Ragged, lines: NDArray[Any]) -> None:
+        """Write pairs; `lines` [B] are their line numbers."""
+        lengths = source.lengths + target.lengths
+        starts = np.cumsum(lengths) - lengths + self.tokens
+        every = starts[-self.pairs % STRIDE :: STRIDE]
+        arrays = {
+            "tokens": _interleaved(source, target, self._layout.of("tokens")),
+            "source_lengths": source.lengths,
+            "target_lengths": target.lengths,
+            "starts": every,
+            "lines": lines,
+        }
+        for name, array in arrays.items():
+            self._files[name].write(np.ascontiguousarray(array, self._layout.of(name)).tobytes())
+        self.pairs += len(lengths)
+        self.tokens += int(lengths.sum())
+
+    def close(self) -> dict[str, object]:
+        """Everything on the disk; what the index must know of this part."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs]}
+
+    def abandon(self) -> None:
+        """Close the files without caring for what is in them."""
+        for file in self._files.values():
+            file.close()
+
+
+def _interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Source 0, target 0, source 1, target 1, …"""
+    lengths = np.stack([source.lengths, target.lengths], 1).reshape(-1)
+    starts = np.stack([source.starts, target.starts + len(source.tokens)], 1).reshape(-1)
+    ends = np.cumsum(lengths)
+    positions = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    both: NDArray[Any] = np.concatenate([source.tokens, target.tokens])[positions].astype(dtype)
+    return both
+
+
+def open_corpus(
+    folder: Path,
+    part: str,
+    origins: tuple[Origin, ...],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    limit: int | None,
+) -> TokenizedCorpus:
+    """One part of a finished cache. Raises DamagedCacheError when a file is missing, cut or not ours."""
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        if index["format"] != FORMAT or index["digest"] != folder.name:
+            raise DamagedCacheError(str(folder))
+        layout = Layout(token=index["token"], length=index["length"])
+        shape = index["parts"][part]
+        pairs, tokens, first = int(shape["pairs"]), int(shape["tokens"]), tuple(map(int, shape["first"]))
+        account = _renamed(Account.from_dict(index["account"]), dict(zip(index["files"], origins, strict=True)))
+        sizes = {"tokens": tokens, "starts": -(-pairs // STRIDE)}
+        arrays = {name: _mapped(folder / f"{part}.{name}", layout.of(name), sizes.get(name, pairs)) for name in ARRAYS}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCacheError(str(folder)) from error
+    return TokenizedCorpus(
+        pairs=pairs,
+        account=account,
+        digest=folder.name,
+        source_lengths=arrays["source_lengths"],
+        target_lengths=arrays["target_lengths"],
+        origins=origins,
+        first=first,
+        source_tokenizer=tokenizers[0],
+        target_tokenizer=tokenizers[1],
+        limit=limit,
+        tokens=arrays["tokens"],
+        starts=arrays["starts"],
+        line_numbers=arrays["lines"],
+    )
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+    if path.stat().st_size != count * dtype.itemsize:
+        raise DamagedCacheError(str(path))
+    if not count:
+        return np.zeros(0, dtype)
+    return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,)))
+
+
+def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
+    """Examples under today's paths: the cache outlives a move of the files."""
+    examples = {
+        reason: replace(pair, file=origins[pair.file].file if pair.file in origins else pair.file)
+        for reason, pair in account.examples.items()
+    }
+    return replace(account, examples=examples)

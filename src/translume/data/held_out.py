@@ -1,0 +1,56 @@
+"""The sample of the training data that serves for validation when there are no validation files."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.data.duplicates import hashes
+from translume.data.pairs import Pair
+
+SEED = 1
+MOST = 2000
+ONE_IN = 50
+_CHUNK = 1 << 14
+
+
+def source_hashes(pairs: list[Pair]) -> NDArray[np.uint64]:
+    """A number for each pair [n] that depends on its source's text and the sample's seed alone."""
+    return hashes((pair.source for pair in pairs), len(pairs), salt=SEED.to_bytes(16, "little"))
+
+
+def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
+    """Sorted source hashes of the sample: at most 2,000 pairs and 2 % of all, but at least one of two or more.
+
+    Sources are drawn, not pairs: every copy and every other translation of a held-out source is held out too, so that
+    nothing in the sample was seen in training. Needs one pass over the pairs and memory for some thousand numbers.
+    """
+    lowest, copies, read = np.zeros(0, np.uint64), np.zeros(0, np.int64), 0
+    for chunk in chunks(pairs, _CHUNK):
+        read += len(chunk)
+        found = source_hashes(chunk)
+        merged, where = np.unique(np.concatenate([lowest, found]), return_inverse=True)
+        weights = np.concatenate([copies, np.ones(len(found), np.int64)])
+        copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MOST]
+        lowest = merged[:MOST]
+    room = min(MOST, max(read // ONE_IN, 1)) if read > 1 else 0
+    chosen = []
+    for value, count in zip(lowest.tolist(), copies.tolist(), strict=True):
+        if count <= room:
+            chosen.append(value)
+            room -= count
+    return np.array(sorted(chosen), np.uint64)
+
+
+def chunks(pairs: Iterable[Pair], size: int, characters: int = 1 << 22) -> Iterator[list[Pair]]:
+    """Lists of at most `size` pairs and about `characters` characters, so that memory is bounded whatever the lines."""
+    rest = iter(pairs)
+    while chunk := list(islice(rest, 1)):
+        length = 0
+        for pair in islice(rest, size - 1):
+            chunk.append(pair)
+            length += len(pair.source) + len(pair.target)
+            if length > characters:
+                break
+        yield chunk

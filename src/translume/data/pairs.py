@@ -1,0 +1,179 @@
+"""Pairs of sentences, read lazily from the files that [data] names."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+from translume.config.data import DataSettings
+from translume.data.lines import count_lines, read_lines
+from translume.errors import DataError, SettingsError
+
+Split = Literal["train", "valid"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A source and its target, and where they stood: `line` counts from 1 in `file` (of two, the source's)."""
+
+    source: str
+    target: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """One place pairs are read from: two parallel files, or one TSV or JSONL file (`target_file` empty)."""
+
+    file: str
+    target_file: str
+    columns: tuple[int | str, ...]
+    weight: float
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The one or two paths."""
+        return (self.file, self.target_file) if self.target_file else (self.file,)
+
+    @property
+    def kind(self) -> str:
+        """How it is read."""
+        return "parallel" if self.target_file else "json" if _is_json(self.file) else "tsv"
+
+    def read(self) -> Iterator[Pair]:
+        """Its pairs, lazily. Raises DataError for an empty file and for files of unequal length."""
+        if self.target_file:
+            return _parallel(self.file, self.target_file)
+        return _json_lines(self.file, self.columns) if _is_json(self.file) else _tab_separated(self.file, self.columns)
+
+    def check_lengths(self) -> None:
+        """Raises DataError when two files differ in length: found in seconds, before hours of tokenization."""
+        if self.target_file:
+            counts = count_lines(self.file), count_lines(self.target_file)
+            if counts[0] != counts[1]:
+                raise DataError(_unequal(self.file, self.target_file, counts))
+
+
+def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
+    """All pairs of a split in the order of the files: parallel files first, then TSV and JSONL; each file once.
+
+    Raises DataError for a missing or empty file, for parallel files of unequal length and for lines that are not pairs.
+    """
+    for origin in origins(settings, split):
+        yield from origin.read()
+
+
+def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
+    """The places a split is read from; empty only for "valid". Raises SettingsError where the lists do not fit."""
+    training = split == "train"
+    sources = settings.train_source if training else settings.valid_source
+    targets = settings.train_target if training else settings.valid_target
+    both = settings.train if training else settings.valid
+    if len(sources) != len(targets):
+        raise SettingsError(
+            f"data.{split}_source: {len(sources)} files, but data.{split}_target has {len(targets)}; "
+            "wanted as many of each"
+        )
+    count = len(sources) + len(both)
+    if training and not count:
+        raise SettingsError(
+            "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)"
+        )
+    weights = settings.weights if training and settings.weights else (1.0,) * count
+    if len(weights) != count:
+        raise SettingsError(f"data.weights: {len(weights)} numbers, wanted {count}, one for each training file")
+    if not all(0 <= weight < 1e6 for weight in weights) or not (sum(weights) or not count):
+        raise SettingsError("data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0")
+    if settings.columns and len(settings.columns) != 2:
+        raise SettingsError(f"data.columns: {len(settings.columns)} columns, wanted 2: source and target")
+    parallel = zip(sources, targets, weights, strict=False)
+    rest = zip(both, weights[len(sources) :], strict=True)
+    return (
+        *(Origin(file=a, target_file=b, columns=(), weight=w) for a, b, w in parallel),
+        *(Origin(file=file, target_file="", columns=settings.columns, weight=w) for file, w in rest),
+    )
+
+
+def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
+    sources, targets = read_lines(source_file), read_lines(target_file)
+    line = 0
+    for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
+        if source is None or target is None:
+            more = 1 + sum(1 for _ in (targets if source is None else sources))
+            counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
+            raise DataError(_unequal(source_file, target_file, counts))
+        yield Pair(source=source, target=target, file=source_file, line=line)
+    if not line:
+        raise DataError(_empty(source_file))
+
+
+def _tab_separated(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
+    chosen = columns or (0, 1)
+    source, target = (_number(column) for column in chosen)
+    line = 0
+    for line, text in enumerate(read_lines(file), 1):
+        fields = text.split("\t")
+        if columns and len(fields) <= max(source, target):
+            wanted = max(source, target) + 1
+            raise DataError(f"{file}:{line}: {len(fields)} tab-separated fields, expected at least {wanted}")
+        if not columns and len(fields) != 2:
+            raise DataError(f"{file}:{line}: {len(fields)} tab-separated fields, expected 2")
+        yield Pair(source=fields[source], target=fields[target], file=file, line=line)
+    if not line:
+        raise DataError(_empty(file))
+
+
+def _number(column: int | str) -> int:
+    if not isinstance(column, int) or column < 0:
+        raise SettingsError(f"data.columns: found {column!r}, wanted the number of a column, from 0, for a TSV file")
+    return column
+
+
+def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
+    source, target = (str(column) for column in columns or ("source", "target"))
+    line = 0
+    for line, text in enumerate(read_lines(file), 1):
+        place = f"{file}:{line}"
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            raise DataError(f"{place}: not JSON; wanted one object a line") from None
+        if not isinstance(value, dict):
+            raise DataError(f"{place}: not a JSON object; wanted one with '{source}' and '{target}'")
+        yield Pair(source=_text(value, source, place), target=_text(value, target, place), file=file, line=line)
+    if not line:
+        raise DataError(_empty(file))
+
+
+def _text(value: dict[str, object], key: str, place: str) -> str:
+    """The text under a key; "translation.de" also reads {"translation": {"de": …}}."""
+    found: object = value
+    if key in value:
+        found = value[key]
+    else:
+        for part in key.split("."):
+            if not isinstance(found, dict) or part not in found:
+                raise DataError(f"{place}: no '{key}'; it has: {', '.join(map(str, value)) or 'nothing'}")
+            found = found[part]
+    if not isinstance(found, str):
+        raise DataError(f"{place}: '{key}' is not text")
+    try:
+        found.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"{place}: '{key}' holds half a surrogate pair, which is not text") from None
+    return found
+
+
+def _is_json(file: str) -> bool:
+    name = file.removesuffix(".gz").removesuffix(".zst").lower()
+    return name.endswith((".jsonl", ".ndjson", ".json"))
+
+
+def _empty(file: str) -> str:
+    return f"{file}: empty file, wanted one sentence a line"
+
+
+def _unequal(source_file: str, target_file: str, counts: tuple[int, int]) -> str:
+    return f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,}; wanted as many in both"

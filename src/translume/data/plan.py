@@ -1,0 +1,159 @@
+"""One epoch's batches, in an order that depends on nothing but the corpus, the seed and the epoch."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.data.batch import Batch, Ragged, flat, padded, starts_of
+from translume.data.corpus import TokenizedCorpus
+from translume.errors import SettingsError
+from translume.text import Tokenizer
+
+_CHUNK = 1 << 18
+_KEYED = 0xFFFF
+
+
+class BatchPlan:
+    """The batches of one epoch; `batch(i)` makes any of them without making the others.
+
+    Every pair stands in exactly one batch (a file of weight 2.5: each pair twice, a seeded half of them a third time).
+    Pairs are shuffled, sorted by length (of equal length: still shuffled), cut into batches whose width times count is
+    at most `max_tokens` (the longer side, marks and padding counted), and the batches are shuffled. `dropout` is that
+    of BPE-dropout: each side is segmented anew, drawn by (seed, epoch, pair, side); such a batch may be wider.
+
+    Memory: 16 bytes a pair while it is made, then 4. Raises SettingsError if a single pair is wider than `max_tokens`.
+    """
+
+    def __init__(
+        self, corpus: TokenizedCorpus, *, max_tokens: int, seed: int, epoch: int, dropout: float = 0.0
+    ) -> None:
+        self.corpus = corpus
+        self.seed, self.epoch, self.dropout = seed, epoch, dropout
+        generator = np.random.default_rng([seed, epoch])
+        self._order = _sorted_by_length(corpus, _items(corpus, generator), generator)
+        self._bounds = _cut(corpus, self._order, max_tokens)
+        self._shuffled = generator.permutation(len(self._bounds) - 1)
+
+    def __len__(self) -> int:
+        return len(self._shuffled)
+
+    def batch(self, index: int) -> Batch:
+        """The batch at a position of the epoch, from 0; any thread may ask."""
+        numbers = self.numbers(index)
+        source, target = self.corpus.sides(numbers)
+        if self.dropout > 0:
+            source = self._dropped(source, numbers, 0)
+            target = self._dropped(target, numbers, 1)
+        specials = self.corpus.source_tokenizer.specials, self.corpus.target_tokenizer.specials
+        return padded(source, target, *specials, tuple(numbers.tolist()))
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """The batches from a position to the end of the epoch."""
+        return map(self.batch, range(start, len(self)))
+
+    def numbers(self, index: int) -> NDArray[np.uint32]:
+        """Numbers of the pairs [B] in the batch at a position."""
+        place = self._shuffled[index]
+        return self._order[self._bounds[place] : self._bounds[place + 1]]
+
+    def _dropped(self, side: Ragged, numbers: NDArray[np.uint32], which: int) -> Ragged:
+        tokenizer: Tokenizer = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)[which]
+        limit = self.corpus.limit
+        sequences: list[list[int]] = []
+        for number, start, length in zip(numbers.tolist(), side.starts.tolist(), side.lengths.tolist(), strict=True):
+            ids = side.tokens[start : start + length].tolist()
+            again = tokenizer.drop(ids, self.dropout, _seed(self.seed, self.epoch, number, which))
+            sequences.append(ids if limit is not None and len(again) > limit else again)
+        tokens, lengths = flat(sequences)
+        return Ragged(tokens, starts_of(lengths), lengths)
+
+
+def prefetched(plan: BatchPlan, start: int = 0) -> Iterator[Batch]:
+    """The same as `plan.batches(start)`, each batch made by a thread while the one before it is in use."""
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
+        ahead = pool.submit(plan.batch, start) if start < len(plan) else None
+        for index in range(start + 1, len(plan) + 1):
+            assert ahead is not None
+            batch = ahead.result()
+            ahead = pool.submit(plan.batch, index) if index < len(plan) else None
+            yield batch
+
+
+def _seed(*parts: int) -> int:
+    """A 63-bit seed that depends on all parts."""
+    digest = blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[np.uint32]:
+    """Numbers of the pairs to read, shuffled; one of weight 2 stands there twice."""
+    if all(weight == 1 for weight in corpus.weights):
+        items = np.arange(corpus.pairs, dtype=np.uint32)
+    else:
+        parts = [np.zeros(0, np.uint32)]
+        for weight, first, end in zip(corpus.weights, corpus.first, corpus.first[1:], strict=False):
+            numbers = np.arange(first, end, dtype=np.uint32)
+            parts += [numbers] * int(weight)
+            part = round((weight - int(weight)) * len(numbers))
+            if part:
+                again = numbers.copy()
+                generator.shuffle(again)
+                parts.append(again[:part])
+        items = np.concatenate(parts)
+    generator.shuffle(items)
+    return items
+
+
+def _sorted_by_length(
+    corpus: TokenizedCorpus, items: NDArray[np.uint32], generator: np.random.Generator
+) -> NDArray[np.uint32]:
+    """The items by target length, then source length, equals in the order given.
+
+    One 64-bit key holds both lengths and the position, so the sort is in place. Source lengths run up and down by
+    turns: where one target length ends and the next begins, the sources on both sides are of like length.
+    """
+    keys = np.empty(len(items), np.uint64)
+    falling = int(generator.integers(2))
+    for begin in range(0, len(items), _CHUNK):
+        chunk = items[begin : begin + _CHUNK]
+        target = np.minimum(corpus.target_lengths[chunk], _KEYED).astype(np.uint64)
+        source = np.minimum(corpus.source_lengths[chunk], _KEYED).astype(np.uint64)
+        source = np.where((target & 1) == falling, np.uint64(_KEYED) - source, source)
+        position = np.arange(begin, begin + len(chunk), dtype=np.uint64)
+        keys[begin : begin + _CHUNK] = target << np.uint64(48) | source << np.uint64(32) | position
+    keys.sort()
+    order = np.empty_like(items)
+    for begin in range(0, len(items), _CHUNK):
+        order[begin : begin + _CHUNK] = items[keys[begin : begin + _CHUNK] & np.uint64(0xFFFFFFFF)]
+    return order
+
+
+def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) -> NDArray[np.int64]:
+    """Bounds of the batches in `order`: as many pairs in each as fit, by a loop over batches, not over pairs."""
+    bounds = [0]
+    begin = 0
+    while begin < len(order):
+        window = order[begin : begin + _CHUNK]
+        width = np.maximum(corpus.source_lengths[window], corpus.target_lengths[window]).astype(np.int64) + 1
+        if int(width.max()) > max_tokens:
+            worst = int(window[int(width.argmax())])
+            raise SettingsError(
+                f"training.max_tokens: {max_tokens}, but {corpus.place(worst)} alone has {int(width.max())} tokens; "
+                "wanted more, or a smaller data.cleaning.max_tokens"
+            )
+        last = begin + len(window) == len(order)
+        inside = 0
+        while inside < len(width):
+            most = max_tokens // int(width[inside])
+            if inside + most > len(width) and not last and inside:
+                break
+            reach = np.maximum.accumulate(width[inside : inside + most])
+            fits = reach * np.arange(1, len(reach) + 1) <= max_tokens
+            count = len(fits) if fits[-1] else int(fits.argmin())
+            inside += count
+            bounds.append(begin + inside)
+        begin += inside
+    return np.array(bounds, np.int64)

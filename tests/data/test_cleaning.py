@@ -1,0 +1,137 @@
+"""Cleaning: every pair read is used, held out or counted under one reason; duplicates and scripts are found."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from translume.config.data import CleaningSettings
+from translume.data import Account, prepare
+from translume.data.account import Ledger
+from translume.data.duplicates import Seen, hashes
+from translume.data.pairs import Pair
+from translume.data.scripts import SCRIPTS, mostly_in
+from translume.errors import SettingsError
+
+RULES = CleaningSettings(max_tokens=9, max_ratio=3, identical=True, duplicates=True, source_script="latin")
+SIDE = st.text("ab я", max_size=11)
+
+
+@given(pairs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=40), valid=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_pair_read_is_accounted_for(corpus_files, by_bytes, tmp_path, pairs, valid):
+    pairs = [("good", "better"), *pairs, ("best", "of all")]
+    chosen = corpus_files(pairs, valid=valid, cleaning=RULES)
+    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    account = corpus.account
+    assert account.read == len(pairs) == account.used + account.held_out + sum(account.dropped.values())
+    assert corpus.pairs == account.used
+    assert set(account.examples) == set(account.dropped)
+
+
+def test_each_rule_drops_what_it_names(corpus_files, by_bytes, tmp_path):
+    good = [("aaa", "bbb"), ("aaaa", "bb")]
+    pairs = {
+        "empty": [(" ", "b"), ("a", "\u3000")],
+        "identical sides": [("abc", "abc ")],
+        "wrong script": [("яяя", "b b"), ("яяa", "bb b")],
+        "duplicate": [good[0], good[1], good[0]],
+        "too long": [("a" * 10, "b" * 8), ("a" * 8, "b" * 10)],
+        "length ratio": [("a", "bbbb"), ("aaaaaaa", "bb")],
+    }
+    everything = [*good, *(pair for group in pairs.values() for pair in group)]
+    corpus = prepare(corpus_files(everything, cleaning=RULES), by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert corpus.account.dropped == {reason: len(group) for reason, group in pairs.items()}
+    found = {reason: (pair.source, pair.target) for reason, pair in corpus.account.examples.items()}
+    assert found == {reason: group[0] for reason, group in pairs.items()}
+    assert corpus.pairs == 2
+    assert corpus.account.summary().splitlines()[:3] == [
+        "14 pairs read, 2 used, 12 dropped",
+        "  empty: 2",
+        "  identical sides: 1",
+    ]
+
+
+def test_validation_pairs_only_need_to_fit(corpus_files, by_bytes, tmp_path):
+    pairs = [("aaa", "aaa"), ("aaa", "aaa"), ("a", "b" * 20), ("a", ""), ("a" * 30, "b")]
+    corpus = prepare(corpus_files(pairs, cleaning=RULES), by_bytes, by_bytes, tmp_path, split="valid", max_positions=21)
+    assert corpus.account.dropped == {"empty": 1, "too long": 1}
+    assert corpus.pairs == 3
+
+
+def test_the_end_mark_counts_against_the_models_positions(corpus_files, by_bytes, tmp_path):
+    chosen = corpus_files([("a" * 9, "b"), ("a" * 8, "b")])
+    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", max_positions=9)
+    assert corpus.account.dropped == {"too long": 1}
+
+
+def test_a_pair_lost_on_the_way_is_our_own_mistake():
+    with pytest.raises(ValueError, match=r"^pairs were lost"):
+        Account(read=3, used=1, held_out=1, dropped={}, examples={})
+
+
+def test_an_account_survives_plain_values():
+    ledger = Ledger()
+    ledger.read, ledger.used = 3, 2
+    ledger.drop("too long", Pair(source="x" * 500, target="y", file="a.en", line=7))
+    account = ledger.close()
+    assert Account.from_dict(account.to_dict()) == account
+    assert account.summary(examples=True).splitlines()[2] == f"    a.en:7: '{'x' * 200}…' | 'y'"
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=30), max_size=20))
+def test_seen_agrees_with_a_set(batches):
+    seen, known = Seen(), set()
+    for batch in batches:
+        wanted = []
+        for value in batch:
+            wanted.append(value in known)
+            known.add(value)
+        assert seen.add(np.array(batch, np.uint64)).tolist() == wanted
+    assert len(seen) == len(known)
+
+
+def test_seen_keeps_eight_bytes_a_text():
+    seen = Seen()
+    for begin in range(0, 200_000, 1000):
+        seen.add(hashes((str(i) for i in range(begin, begin + 1000)), 1000))
+    assert len(seen) == 200_000
+    assert sum(run.nbytes for run in seen._runs) == 8 * 200_000
+    assert len(seen._runs) < 9
+
+
+def test_scripts_are_told_apart():
+    samples = {
+        "latin": "Übergrößenträger, 12 Stück!",
+        "greek": "Το γρήγορο καφέ αλεπού",
+        "cyrillic": "Быстрая коричневая лиса",
+        "armenian": "Բարեւ աշխարհ",
+        "hebrew": "שלום עולם",
+        "arabic": "مرحبا بالعالم",
+        "devanagari": "नमस्ते दुनिया",
+        "thai": "สวัสดีชาวโลก",
+        "georgian": "გამარჯობა მსოფლიო",
+        "han": "你好,世界。",
+        "hiragana": "こんにちは",
+        "katakana": "コンニチハ",
+        "hangul": "안녕하세요 세계",
+    }
+    for script in samples:
+        found = mostly_in(script, list(samples.values()))
+        assert [name for name, within in zip(samples, found, strict=True) if within] == [script]
+    mixed = ["日本語のテキストです", "你好", "hello"]
+    assert mostly_in("japanese", mixed).tolist() == [True, True, False]
+
+
+def test_a_text_without_letters_is_in_every_script():
+    for script in SCRIPTS:
+        assert mostly_in(script, ["12:30", "", "😀 … — 5 €", "x" if script == "latin" else "7"]).all()
+
+
+def test_half_of_the_letters_are_enough():
+    assert mostly_in("latin", ["abяя", "aяя"]).tolist() == [True, False]
+
+
+def test_an_unknown_script_names_the_nearest():
+    with pytest.raises(SettingsError, match=r"^data.cleaning: no script 'lattin'; did you mean 'latin'\?$"):
+        mostly_in("lattin", ["a"])

@@ -1,0 +1,101 @@
+"""Lines: only \\n and \\r\\n end them, bytes are decoded strictly, damage is named."""
+
+import gzip
+import io
+import re
+import sys
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from translume.data import count_lines, read_lines
+from translume.data import lines as room
+from translume.errors import DataError
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\ufeff"), max_size=12)
+PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+
+
+def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@given(lines=st.lists(TEXT, max_size=9), end=st.sampled_from(["\n", "\r\n"]), block=st.integers(1, 7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("suffix", list(PACKED))
+def test_what_was_written_is_read_whatever_the_blocks(tmp_path, monkeypatch, suffix, lines, end, block):
+    monkeypatch.setattr(room, "_BLOCK", block)
+    path = tmp_path / f"some.txt{suffix}"
+    path.write_bytes(PACKED[suffix]("".join(line + end for line in lines).encode()))
+    assert list(read_lines(path)) == lines
+    assert count_lines(path) == len(lines)
+
+
+def test_only_newlines_end_lines(write):
+    text = "one\u2028still\u2029one\x0b\x0c\x1c\x85end\ntwo\rtwo\r\n\nlast"
+    assert list(read_lines(write("a.txt", text))) == [
+        "one\u2028still\u2029one\x0b\x0c\x1c\x85end",
+        "two\rtwo",
+        "",
+        "last",
+    ]
+    assert count_lines(write("a.txt", text)) == 4
+
+
+def test_a_byte_order_mark_is_no_text(write):
+    assert list(read_lines(write("a.txt", "\ufeffone\n\ufefftwo\n"))) == ["one", "\ufefftwo"]
+
+
+def test_broken_utf8_names_file_line_and_column(write):
+    content = b"ein Satz\n" * 811 + "schön wäre es \r\n".encode()[:15] + b"\xff!\n" + b"noch einer\n"
+    path = write("train.de", content)
+    with pytest.raises(DataError) as error:
+        list(read_lines(path))
+    assert one_line(error) == f"{path}:812: not UTF-8 (byte 0xff at column 14)"
+
+
+def test_text_cut_inside_a_character_is_broken(write):
+    path = write("train.de", "schö".encode()[:-1])
+    with pytest.raises(DataError) as error:
+        list(read_lines(path))
+    assert one_line(error) == f"{path}:1: not UTF-8 (byte 0xc3 at column 4)"
+
+
+def test_missing_files_and_folders_are_one_line(tmp_path):
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path / 'no.txt'))}: no such file$"):
+        list(read_lines(tmp_path / "no.txt"))
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}: a folder, wanted a file$"):
+        list(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_cut_archive_is_damaged_not_short(write, suffix):
+    whole = PACKED[suffix]("".join(f"line {i}\n" for i in range(5000)).encode())
+    path = write(f"a{suffix}", whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=f"^{re.escape(path)}: damaged compression: "):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_what_is_no_archive_is_damaged(write, suffix):
+    path = write(f"a{suffix}", "plain text under the wrong name\n")
+    with pytest.raises(DataError, match=f"^{re.escape(path)}: damaged compression: "):
+        list(read_lines(path))
+
+
+def test_archives_one_after_the_other_are_one_file(write):
+    for suffix in (".gz", ".zst"):
+        path = write(f"a{suffix}", PACKED[suffix](b"one\n") + PACKED[suffix](b"two\n"))
+        assert list(read_lines(path)) == ["one", "two"]
+
+
+def test_standard_input_is_read_under_its_dash(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\nb".encode()), encoding="ascii"))
+    assert list(read_lines("-")) == ["ä", "b"]
+
+
+def test_a_line_without_end_is_read_in_linear_time(write):
+    assert [len(line) for line in read_lines(write("a.txt", "x" * 30_000_000))] == [30_000_000]

@@ -1,0 +1,105 @@
+"""Pairs: in order, lazily, from every format; what is no pair is one line that names its place."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from translume.config.data import DataSettings
+from translume.data import read_pairs
+from translume.errors import DataError, SettingsError
+
+
+def texts(settings, split="train"):
+    return [(pair.source, pair.target) for pair in read_pairs(settings, split)]
+
+
+def fault(settings, kind=DataError, split="train"):
+    with pytest.raises(kind) as error:
+        list(read_pairs(settings, split))
+    return str(error.value)
+
+
+def test_files_follow_one_another_parallel_ones_first(write):
+    a, b = write("a.en", ["one", "two"]), write("a.de", ["eins", "zwei"])
+    c, d = write("b.en", ["three"]), write("b.de", ["drei"])
+    tsv = write("c.tsv", ["four\tvier"])
+    jsonl = write("d.jsonl", [json.dumps({"source": "five", "target": "fünf", "other": 5})])
+    settings = DataSettings(train_source=(a, c), train_target=(b, d), train=(tsv, jsonl))
+    found = list(read_pairs(settings, "train"))
+    assert texts(settings) == [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf")]
+    assert [(pair.file, pair.line) for pair in found] == [(a, 1), (a, 2), (c, 1), (tsv, 1), (jsonl, 1)]
+
+
+def test_validation_files_are_their_own(write):
+    settings = DataSettings(train=(write("a.tsv", ["a\tb"]),), valid=(write("b.tsv", ["c\td"]),))
+    assert texts(settings, "valid") == [("c", "d")]
+    assert texts(settings.model_copy(update={"valid": ()}), "valid") == []
+
+
+def test_columns_choose_fields_and_keys(write):
+    tsv = DataSettings(train=(write("a.tsv", ["id\tein\tone\tx"]),), columns=(2, 1))
+    assert texts(tsv) == [("one", "ein")]
+    line = json.dumps({"translation": {"en": "one", "de": "eins"}})
+    nested = DataSettings(train=(write("a.jsonl", [line]),), columns=("translation.en", "translation.de"))
+    assert texts(nested) == [("one", "eins")]
+
+
+def test_reading_is_lazy(write):
+    good = [f"{i}\tx" for i in range(300_000)]
+    settings = DataSettings(train=(write("a.tsv", [*good, "no pair"]),))
+    assert [pair.line for pair in islice(read_pairs(settings, "train"), 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("source", "target"), [(3, 5), (5, 3), (0, 2), (2, 0)])
+def test_unequal_files_name_both_counts(write, source, target):
+    a, b = write("train.en", ["x"] * source), write("train.de", ["y"] * target)
+    message = fault(DataSettings(train_source=(a,), train_target=(b,)))
+    assert message == f"{a} has {source} lines but {b} has {target}; wanted as many in both"
+
+
+def test_empty_files_are_errors(write):
+    a, b = write("train.en", ""), write("train.de", "")
+    assert fault(DataSettings(train_source=(a,), train_target=(b,))) == f"{a}: empty file, wanted one sentence a line"
+    for name in ("a.tsv", "a.jsonl"):
+        path = write(name, "")
+        assert fault(DataSettings(train=(path,))) == f"{path}: empty file, wanted one sentence a line"
+
+
+def test_lines_that_are_no_pairs_are_named(write):
+    tsv = write("a.tsv", ["a\tb", "a\tb\tc"])
+    assert fault(DataSettings(train=(tsv,))) == f"{tsv}:2: 3 tab-separated fields, expected 2"
+    assert fault(DataSettings(train=(tsv,), columns=(0, 2))) == f"{tsv}:1: 2 tab-separated fields, expected at least 3"
+    cases = {
+        "{": "not JSON; wanted one object a line",
+        "[" * 100_000: "not JSON; wanted one object a line",
+        "7": "not a JSON object; wanted one with 'source' and 'target'",
+        '{"source": "a", "tgt": "b"}': "no 'target'; it has: source, tgt",
+        '{"source": "a", "target": 7}': "'target' is not text",
+        '{"source": "\\ud800", "target": "b"}': "'source' holds half a surrogate pair, which is not text",
+    }
+    for line, wanted in cases.items():
+        path = write("a.jsonl", ['{"source": "a", "target": "b"}', line])
+        assert fault(DataSettings(train=(path,))) == f"{path}:2: {wanted}"
+
+
+def test_lists_that_do_not_fit_are_settings_errors(write):
+    assert fault(DataSettings(), SettingsError) == (
+        "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)"
+    )
+    assert fault(DataSettings(train_source=("a", "b"), train_target=("c",)), SettingsError) == (
+        "data.train_source: 2 files, but data.train_target has 1; wanted as many of each"
+    )
+    assert fault(DataSettings(train=("a",), weights=(1.0, 2.0)), SettingsError) == (
+        "data.weights: 2 numbers, wanted 1, one for each training file"
+    )
+    wrong = "data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0"
+    for weights in ((-1.0,), (0.0,), (float("nan"),), (float("inf"),)):
+        assert fault(DataSettings(train=("a",), weights=weights), SettingsError) == wrong
+    assert fault(DataSettings(train=("a",), columns=(0,)), SettingsError) == (
+        "data.columns: 1 columns, wanted 2: source and target"
+    )
+    named = DataSettings(train=(write("a.tsv", ["a\tb"]),), columns=("en", "de"))
+    assert fault(named, SettingsError) == (
+        "data.columns: found 'en', wanted the number of a column, from 0, for a TSV file"
+    )

@@ -1,0 +1,251 @@
+"""The cache: what is read back is what was tokenized; damage is noticed; processes do not disturb one another."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from translume.config.data import CleaningSettings, DataSettings
+from translume.data import building, corpus, held_out, prepare, read_pairs
+from translume.errors import DataError
+
+SIDE = st.text("abc", min_size=1, max_size=7)
+PAIRS = [(f"source {i}", f"target number {i}") for i in range(101)]
+
+
+def made(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+@given(pairs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=80), chunk=st.integers(1, 50))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ids_and_places_come_back_for_every_pair(corpus_files, by_bytes, tmp_path, monkeypatch, pairs, chunk):
+    monkeypatch.setattr(building, "_CHUNK", chunk)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    chosen = corpus_files(pairs)
+    found = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert found.pairs == len(pairs)
+    for number, pair in enumerate(read_pairs(chosen, "train")):
+        assert found.source(number).tolist() == by_bytes.encode(pair.source)
+        assert found.target(number).tolist() == by_bytes.encode(pair.target)
+        assert found.place(number) == f"{pair.file}:{number + 1}"
+    assert found.source_lengths.tolist() == [len(source) for source, _ in pairs]
+
+
+def test_places_name_the_right_file_and_line_after_pairs_were_dropped(write, by_bytes, tmp_path):
+    a, b = write("a.tsv", ["x\ty", "\ty", "xx\tyy"]), write("b.tsv", ["\ty", "xxx\tyyy"])
+    only_dropped = write("c.tsv", ["\ty"])
+    chosen = DataSettings(train=(a, only_dropped, b), valid=(a,))
+    found = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert [found.place(number) for number in range(found.pairs)] == [f"{a}:1", f"{a}:3", f"{b}:2"]
+
+
+def test_a_second_call_reads_no_line(corpus_files, by_bytes, tmp_path, monkeypatch):
+    chosen = corpus_files(PAIRS)
+    first = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    monkeypatch.setattr(building.Builder, "write", None)
+    again = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert (again.digest, again.account) == (first.digest, first.account)
+
+
+def test_the_digest_follows_contents_not_paths_or_dates(corpus_files, by_bytes, tmp_path):
+    chosen = corpus_files(PAIRS, cleaning=CleaningSettings(identical=True))
+    first = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    shutil.copy(chosen.train_source[0], moved / "s.en")
+    shutil.copy(chosen.train_target[0], moved / "t.de")
+    os.utime(moved / "s.en", (7, 7))
+    elsewhere = chosen.model_copy(
+        update={"train_source": (str(moved / "s.en"),), "train_target": (str(moved / "t.de"),), "weights": (2.0,)}
+    )
+    again = prepare(elsewhere, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert again.digest == first.digest
+    assert again.place(3) == f"{moved / 's.en'}:4"
+    assert again.weights == (2.0,)
+
+
+def test_the_digest_changes_with_all_that_matters(corpus_files, by_bytes, by_merges, tmp_path):
+    chosen = corpus_files(PAIRS)
+
+    def digest(settings=chosen, source=by_bytes, **more):
+        return prepare(settings, source, by_bytes, tmp_path / "cache", split="train", **more).digest
+
+    rules = chosen.model_copy(update={"cleaning": CleaningSettings(duplicates=True)})
+    sample = chosen.model_copy(update={"valid_source": (), "valid_target": ()})
+    found = [digest(), digest(rules), digest(sample), digest(source=by_merges), digest(max_positions=50)]
+    swapped = chosen.model_copy(update={"train_source": chosen.train_target, "train_target": chosen.train_source})
+    found.append(digest(swapped))
+    Path(chosen.train_source[0]).write_text("".join(f"SOURCE {i}\n" for i in range(101)))
+    found.append(digest())
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("name", [f"used.{array}" for array in corpus.ARRAYS] + ["index.json"])
+@pytest.mark.parametrize("kind", ["cut", "gone"])
+def test_a_damaged_cache_is_noticed_and_built_again(corpus_files, by_bytes, tmp_path, name, kind):
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    first = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    whole = first.tokens.tolist()
+    (folder,) = made(cache)
+    if kind == "gone":
+        (folder / name).unlink()
+    else:
+        os.truncate(folder / name, (folder / name).stat().st_size - 1)
+    again = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    assert again.tokens.tolist() == whole
+    assert made(cache) == [folder]
+
+
+def test_a_build_that_fails_leaves_nothing_behind(corpus_files, by_bytes, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(corpus.Writer, "append", full)
+    with pytest.raises(DataError) as error:
+        prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert str(error.value) == f"{tmp_path / 'cache'}: cannot be written: No space left on device"
+    assert made(tmp_path / "cache") == []
+
+
+def test_what_dead_processes_left_is_swept_after_a_day(corpus_files, by_bytes, tmp_path):
+    old, young = tmp_path / "cache" / ".partial-old", tmp_path / "cache" / ".partial-young"
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+    os.utime(old, (time.time() - 90_000,) * 2)
+    prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert not old.exists()
+    assert young.exists()
+
+
+BUILD = """
+import os, sys, time
+from pathlib import Path
+from translume.config.data import DataSettings
+from translume.config.tokenizer import TokenizerSettings
+from translume.data import prepare
+from translume.text import train_tokenizer
+
+folder = Path(sys.argv[1])
+tokenizer = train_tokenizer(TokenizerSettings(kind="byte"), ["a"])
+(folder / f"ready.{os.getpid()}").touch()
+while len(list(folder.glob("ready.*"))) < 3:
+    time.sleep(0.01)
+chosen = DataSettings(train=(str(folder / "train.tsv"),))
+found = prepare(chosen, tokenizer, tokenizer, folder / "cache", split="train")
+print(found.digest, int(found.tokens.sum()), found.pairs)
+"""
+
+
+def test_processes_that_build_at_once_share_one_cache(write, tmp_path):
+    write("train.tsv", [f"{source}\t{target}" for source, target in PAIRS * 50])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BUILD, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
+    found = {process.communicate(timeout=120)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(found) == 1
+    assert len(made(tmp_path / "cache")) == 1
+
+
+def test_unequal_files_are_refused_before_anything_is_tokenized(write, by_bytes, tmp_path):
+    a, b = write("train.en", ["x"] * 2000), write("train.de", ["y"] * 1999)
+    told: list[int] = []
+    with pytest.raises(DataError) as error:
+        prepare(
+            DataSettings(train_source=(a,), train_target=(b,)),
+            by_bytes,
+            by_bytes,
+            tmp_path / "cache",
+            split="train",
+            progress=told.append,
+        )
+    assert str(error.value) == f"{a} has 2,000 lines but {b} has 1,999; wanted as many in both"
+    assert told == []
+
+
+def test_a_corpus_of_which_nothing_is_left_is_an_error(corpus_files, by_bytes, tmp_path):
+    chosen = corpus_files([("", "b"), ("a", "b" * 300)])
+    with pytest.raises(DataError) as error:
+        prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert str(error.value) == "data: none of 2 pairs is left: empty 1, too long 1"
+
+
+def test_without_validation_files_a_sample_is_held_out(corpus_files, by_bytes, tmp_path):
+    chosen = corpus_files(PAIRS * 3, valid=False)
+    train = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    valid = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="valid")
+    assert train.account == valid.account
+    assert (train.account.read, train.account.used, train.account.held_out) == (303, 297, 6)
+    assert (train.pairs, valid.pairs) == (297, 6)
+    seen = {bytes(train.source(number)) for number in range(297)}
+    assert not seen & {bytes(valid.source(number)) for number in range(6)}
+    assert len(made(tmp_path / "cache")) == 1
+
+
+@given(st.lists(st.integers(0, 300), max_size=400))
+def test_the_sample_is_at_most_two_percent_and_never_empty_where_it_can_be_filled(numbers):
+    def pairs():
+        return (held_out.Pair(source=f"s{n}", target=str(i), file="f", line=i) for i, n in enumerate(numbers))
+
+    chosen = held_out.choose(pairs())
+    hashes = held_out.source_hashes(list(pairs())) if numbers else []
+    held = sum(value in chosen for value in hashes)
+    most = max(1, len(numbers) // 50) if len(numbers) > 1 else 0
+    assert held <= most
+    if most and any(numbers.count(number) <= most for number in numbers):
+        assert held > 0
+
+
+def test_the_sample_is_at_most_two_thousand_pairs():
+    pairs = [held_out.Pair(source=f"s{i}", target="t", file="f", line=i) for i in range(120_000)]
+    assert len(held_out.choose(pairs)) == 2000
+
+
+def test_a_single_pair_cannot_be_held_out(corpus_files, by_bytes, tmp_path):
+    chosen = corpus_files([("a", "b")], valid=False)
+    assert prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train").pairs == 1
+    with pytest.raises(DataError) as error:
+        prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="valid")
+    assert str(error.value) == (
+        "data: none of 1 training pairs could be held out for validation; "
+        "wanted more pairs, or data.valid_source and data.valid_target"
+    )
+
+
+def test_progress_counts_the_pairs_read(corpus_files, by_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "_CHUNK", 40)
+    told: list[int] = []
+    prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train", progress=told.append)
+    assert told == [40, 80, 101]
+
+
+def test_a_sentence_of_a_megabyte_is_dropped_and_counted(corpus_files, by_merges, tmp_path):
+    chosen = corpus_files([("x" * 1_000_000, "y"), ("a", "b")])
+    found = prepare(chosen, by_merges, by_merges, tmp_path / "cache", split="train")
+    assert found.account.dropped == {"too long": 1}
+    assert len(found.account.examples["too long"].source) == 201
+
+
+def test_a_forgotten_or_damaged_memory_of_digests_changes_nothing(corpus_files, by_bytes, tmp_path):
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    first = prepare(chosen, by_bytes, by_bytes, cache, split="train").digest
+    assert len(json.loads((cache / "files.json").read_text())) == 2
+    for text in ("", "[1]", "{"):
+        (cache / "files.json").write_text(text)
+        assert prepare(chosen, by_bytes, by_bytes, cache, split="train").digest == first
+
+
+def test_large_vocabularies_and_long_texts_get_wider_numbers(corpus_files, by_bytes, tmp_path, monkeypatch):
+    long = corpus_files([("a" * 70_000, "b")], cleaning=CleaningSettings(max_tokens=100_000))
+    found = prepare(long, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert int(found.source_lengths[0]) == 70_000
+    assert (str(found.tokens.dtype), str(found.source_lengths.dtype)) == ("uint16", "int32")
