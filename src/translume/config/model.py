@@ -44,13 +44,22 @@ class ModelSettings(Settings):
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
     segments: int = Field(default=0, ge=0)
-    """Number of source segment types with an embedding of their own; 0 for none."""
+    """Number of source segments with an embedding of their own, such as a sentence and its context; 0 for none.
+
+    A token's segment is the number of tokens with `segment_separator` before it, at most `segments` − 1.
+    """
+    segment_separator: str = "|"
+    """The character that ends a segment in a source; wherever it stands, so choose one that text does not hold."""
     pretrained_source: str = ""
-    """Word vectors for the source embedding in word2vec or GloVe text form; read once, when training begins."""
+    """Word vectors for the source embedding in word2vec or GloVe text form; read once, when training begins.
+
+    They have `width` numbers each and are matched with the tokens of the vocabulary: whole words, with or without the
+    mark of a word's beginning, then in lower case. Other tokens begin as without. Best with tokenizer.kind = "word".
+    """
     pretrained_target: str = ""
     """Word vectors for the target embedding."""
     freeze_pretrained: bool = False
-    """Keep embeddings that came from word vectors as they are."""
+    """Keep embeddings that came from word vectors as they are, without weight decay; a tied head keeps them too."""
     head: HeadSettings = SoftmaxSettings()
 
     @model_validator(mode="after")
@@ -63,4 +72,10 @@ class ModelSettings(Settings):
             )
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"sinusoidal positions need an even width, found {self.width}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_character_separates_segments(self) -> Self:
+        if self.segments and (len(self.segment_separator) != 1 or self.segment_separator.isspace()):
+            raise ValueError(f"segment_separator is {self.segment_separator!r}, wanted one character, no space")
         return self

@@ -19,7 +19,7 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
             tables.append(f"\n[{path}]\n{body}".rstrip("\n"))
             continue
         if comments and field.description:
-            lines.append(f"# {field.description}")
+            lines.append(f"# {' '.join(field.description.split())}")
         lines.append(f"{name} = {literal(value)}")
     return "\n".join([*lines, *tables]).lstrip("\n") + "\n"
 

@@ -1,0 +1,124 @@
+"""Text before any vocabulary: normalised, then cut into the segments that no token crosses.
+
+A space belongs to the word that follows it and is itself the word-boundary mark, so no character of a user's text is
+reserved: `▁` is only how a mark is shown to people. A text's first word gets the mark as well, so that it is the same
+word at the start and in the middle; scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Burmese) never carry
+one. Segments are runs of letters, runs of punctuation and symbols, or single digits; a special token such as `</s>`
+mixes two of these, hence can never be a piece learnt from text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
+
+from translume.config import TokenizerSettings
+
+LONGEST = 48
+"""Most characters in a segment: a megabyte without a space stays cheap."""
+
+_UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Burmese
+    (0x1780, 0x17FF),  # Khmer
+    (0x2E80, 0x2FDF),  # CJK radicals
+    (0x3005, 0x3007),  # iteration mark, zero
+    (0x3021, 0x302F),
+    (0x3031, 0x30FF),  # Kana
+    (0x31C0, 0x31FF),
+    (0x3400, 0x4DBF),  # Han
+    (0x4E00, 0x9FFF),
+    (0xA9E0, 0xA9FF),
+    (0xAA60, 0xAA7F),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),  # half-width Kana
+    (0x1AFF0, 0x1B16F),
+    (0x20000, 0x3FFFF),
+)
+_UNSPACED_START = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in _UNSPACED)}]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+CharacterClass = Literal["letter", "unspaced", "digit", "mark", "space", "other"]
+_BY_CATEGORY: dict[str, CharacterClass] = {"L": "letter", "N": "digit", "M": "mark"}
+
+
+def character_class(character: str) -> CharacterClass:
+    """The class that decides where segments are cut; marks and joiners belong to whatever they follow."""
+    if character == " ":
+        return "space"
+    if "\U00020000" <= character <= "\U0003ffff":
+        return "unspaced"
+    category = unicodedata.category(character)
+    found = "mark" if category == "Cf" else _BY_CATEGORY.get(category[0], "other")
+    if (found == "letter" and _UNSPACED_START.match(character)) or character == "\u3007":  # 〇 is the zero of Han
+        return "unspaced"
+    return found
+
+
+def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
+    """The function that brings a text to the form in which it is learnt, encoded and given back."""
+    form: Literal["NFC", "NFKC"] | None = {"nfc": "NFC", "nfkc": "NFKC", "none": None}[settings.normalization]
+    lowercase, collapse = settings.lowercase, settings.whitespace == "collapse"
+
+    def normalise(text: str) -> str:
+        if not text.isascii():
+            text = _SURROGATE.sub("\ufffd", text)  # half a character has no bytes
+            if form:
+                text = unicodedata.normalize(form, text)
+                if lowercase:
+                    text = unicodedata.normalize(form, text.lower())
+        if lowercase:
+            text = text.lower()
+        return " ".join(text.split()) if collapse else text
+
+    return normalise
+
+
+def with_mark(text: str, kind: str) -> str:
+    """The text with the mark of its first word; `without_mark` undoes exactly this."""
+    if not text or kind in ("character", "byte"):
+        return text
+    if kind != "word" and _UNSPACED_START.match(text):
+        return text
+    return " " + text
+
+
+def without_mark(text: str, kind: str) -> str:
+    """The text without the mark of its first word."""
+    return text if kind in ("character", "byte") else text.removeprefix(" ")
+
+
+@cache
+def segmenter(kind: str) -> Callable[[str], list[str]]:
+    """The function that cuts a marked text into segments, which join to the text again."""
+    if kind in ("character", "byte"):
+        return list
+    if kind == "word":
+        return re.compile(" ?[^ ]+| ").findall
+    sets: dict[CharacterClass, list[int]] = {"unspaced": [], "letter": [], "digit": [], "mark": []}
+    for code in (*range(0x20000), *range(0xE0000, 0xE0200)):  # above are Han, private and unassigned characters
+        found = character_class(chr(code))
+        if found in sets:
+            sets[found].append(code)
+    letter, digit, mark = (_ranges(sets[name]) for name in ("letter", "digit", "mark"))
+    unspaced = _ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
+    other = f"^ {letter}{unspaced}{digit}"
+    return re.compile(
+        f" ?[{letter}{mark}]{{1,{LONGEST}}}"
+        f"|[{unspaced}][{unspaced}{mark}]{{0,{LONGEST - 1}}}"
+        f"| ?[{other}{mark}][{other}]{{0,{LONGEST - 1}}}"
+        f"| ?[{digit}]"
+        "| "
+    ).findall
+
+
+def _ranges(codes: list[int]) -> str:
+    """Code points, in rising order, as the inside of a regular expression's set."""
+    ranges: list[list[int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)

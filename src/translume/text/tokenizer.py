@@ -1,0 +1,223 @@
+"""The tokenizer: text to ids and back, exactly."""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, SettingsError
+from translume.text.dropout import MergeDropout
+from translume.text.segmentation import LONGEST, normaliser, segmenter, with_mark, without_mark
+from translume.text.vocabulary import BYTES, MODELS, SpecialIds, Vocabulary
+
+MARK: Final = "▁"
+"""How the space before a word is shown to people; one in the text itself is shown twice."""
+CACHE: Final = 200_000
+"""Most segments whose ids are remembered; beyond, all are forgotten."""
+UNKNOWN: Final = "\ufffd"
+
+
+class _SegmentIds(dict[str, tuple[int, ...]]):
+    """Ids of each segment met, encoded when first asked for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        first, pieces = vocabulary.first, vocabulary.pieces
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ >= first}
+        self._unknown = vocabulary.specials.unk
+        self._byte = pieces.index(BYTES[0]) if self._unknown is None else 0
+        self._model = vocabulary.model() if vocabulary.settings.kind in MODELS else None
+        alphabet = "".join(re.escape(piece) for piece in self._ids if len(piece) == 1)
+        self._runs = re.compile(f"([{alphabet}]+)" if alphabet else "((?!))", re.DOTALL)
+
+    def __missing__(self, segment: str) -> tuple[int, ...]:
+        if len(self) >= CACHE:
+            self.clear()
+        ids = self[segment] = tuple(self._encode(segment))
+        return ids
+
+    def _encode(self, segment: str) -> list[int]:
+        if self._model is None:
+            known = self._ids.get(segment)
+            return self._fallback(segment) if known is None else [known]
+        ids: list[int] = []
+        for index, run in enumerate(self._runs.split(segment)):
+            ids += [token.id for token in self._model.tokenize(run)] if index % 2 else self._fallback(run)
+        return ids
+
+    def _fallback(self, text: str) -> list[int]:
+        """Bytes of the text, or one unknown token for each unit of it."""
+        if self._unknown is None:
+            return [self._byte + byte for byte in text.encode()]
+        return [self._unknown] * (len(text) if self._model else 1)
+
+
+class _WordIds(dict[str, tuple[int, ...]]):
+    """Ids of each text between spaces, its mark included, from those of its segments."""
+
+    def __init__(self, segments: Callable[[str], list[str]], segment_ids: _SegmentIds) -> None:
+        super().__init__()
+        self._segments, self._segment_ids = segments, segment_ids
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = tuple([id_ for segment in self._segments(" " + word) for id_ in self._segment_ids[segment]])
+        if len(word) <= LONGEST:
+            if len(self) >= CACHE:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+@final
+class Tokenizer:
+    """Text to ids and back; a value that never changes and that threads may share.
+
+    With `unknown = "bytes"`, `decode(encode(text)) == normalise(text)` for any text. Special tokens are never matched
+    in text: `</s>` typed by somebody is text.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.settings: TokenizerSettings = vocabulary.settings
+        self.specials: SpecialIds = vocabulary.specials
+        self.normalise = normaliser(vocabulary.settings)
+        """The text as it is learnt, encoded and given back."""
+        self._vocabulary = vocabulary
+        self._kind = vocabulary.settings.kind
+        self._segments = segmenter(self._kind)
+        self._segment_ids = _SegmentIds(vocabulary)
+        self._word_ids = _WordIds(self._segments, self._segment_ids)
+        self._bytes = _spellings(vocabulary)
+
+    def __len__(self) -> int:
+        """V, the number of ids."""
+        return len(self._vocabulary.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the normalised text, without bos and eos."""
+        marked = with_mark(self.normalise(text), self._kind)
+        if self._kind in ("character", "byte"):
+            segment_ids = self._segment_ids
+            return [id_ for character in marked for id_ in segment_ids[character]]
+        begin, *words = marked.split(" ")
+        ids = [id_ for segment in self._segments(begin) for id_ in self._segment_ids[segment]] if begin else []
+        word_ids = self._word_ids
+        for word in words:
+            ids += word_ids[word]
+        return ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text."""
+        return [self.encode(text) for text in texts]
+
+    def encode_dropped(self, text: str, dropout: float, seed: int) -> list[int]:
+        """Ids of the text segmented by BPE-dropout; the same for the same arguments, `encode`'s for dropout 0."""
+        return self.drop(self.encode(text), dropout, seed)
+
+    def encode_all_dropped(self, texts: Sequence[str], dropout: float, seeds: Sequence[int]) -> list[list[int]]:
+        """Ids of each text segmented by BPE-dropout, each with its own seed."""
+        return [self.encode_dropped(text, dropout, seed) for text, seed in zip(texts, seeds, strict=True)]
+
+    def drop(self, ids: Sequence[int], dropout: float, seed: int) -> list[int]:
+        """Ids of the same text segmented anew by BPE-dropout (Provilkov et al. 2020); the same ids for dropout 0.
+
+        `dropout` is the probability in [0, 1] that a merge is skipped. Raises SettingsError for a kind without merges.
+        """
+        plain: list[int] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        if dropout == 0:
+            return plain
+        if self._kind != "bpe":
+            raise SettingsError(
+                f"tokenizer.dropout: found {dropout} with kind '{self._kind}', wanted 0; only kind 'bpe' has merges"
+            )
+        if not 0 <= dropout <= 1:
+            raise SettingsError(f"tokenizer.dropout: found {dropout}, wanted a probability from 0 to 1")
+        return self._dropout.draw(plain, dropout, seed)
+
+    @cached_property
+    def _dropout(self) -> MergeDropout:
+        pieces = self._vocabulary.pieces
+        ids = {piece: id_ for id_, piece in enumerate(pieces)}
+        pairs = {(ids[left], ids[right]): ids[left + right] for left, right in self._vocabulary.merges}
+        return MergeDropout(pieces, pairs, self._vocabulary.first)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that ids spell; pad, bos and eos leave no trace, <unk> and broken bytes become U+FFFD."""
+        spellings = self._bytes
+        return without_mark(b"".join([spellings[id_] for id_ in ids]).decode(errors="replace"), self._kind)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Pieces to show to people: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
+        pieces, first = self._vocabulary.pieces, self._vocabulary.first
+        return [_shown(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
+
+    def pieces(self) -> list[str]:
+        """The whole vocabulary in order of ids, as `tokens` shows it; no two are equal."""
+        return self.tokens(range(len(self)))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of `to_json()`, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The content of tokenizer.json: a format number, the settings and the library's tokenizer."""
+        return self._vocabulary.to_json()
+
+    @classmethod
+    def from_json(cls, text: str, place: str = "tokenizer.json") -> "Tokenizer":
+        """The tokenizer that `to_json` wrote; DataError, beginning with `place`, for anything else."""
+        return cls(Vocabulary.from_json(text, place))
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json, at once or not at all; DataError where it cannot be written."""
+        temporary = ""
+        try:
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(self.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except OSError as error:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+            raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """The tokenizer in a file that `save` wrote; DataError naming the file for anything else."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise DataError(f"{path}: not a tokenizer of Translume: not UTF-8 text") from None
+        return cls.from_json(text, str(path))
+
+
+def _spellings(vocabulary: Vocabulary) -> list[bytes]:
+    """What each id adds to a decoded text."""
+    specials = vocabulary.specials
+    unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
+    result = [piece.encode() for piece in vocabulary.pieces]
+    for id_ in (specials.pad, specials.bos, specials.eos):
+        result[id_] = b""
+    if specials.unk is not None:
+        result[specials.unk] = unknown.encode()
+    else:
+        begin = vocabulary.pieces.index(BYTES[0])
+        result[begin : begin + 256] = [bytes([byte]) for byte in range(256)]
+    return result
+
+
+def _shown(piece: str) -> str:
+    shown = piece.replace(MARK, MARK * 2)
+    return MARK + shown[1:] if shown[0] == " " else shown

@@ -1,0 +1,122 @@
+"""Learning a vocabulary from text, through the `tokenizers` library; the same text gives the same vocabulary."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, pre_tokenizers, trainers
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, SettingsError
+from translume.text.segmentation import normaliser, segmenter, with_mark
+from translume.text.tokenizer import Tokenizer
+from translume.text.unigram import learn_unigram
+from translume.text.vocabulary import Vocabulary, reserved_pieces
+
+COVERAGE = 0.9995
+"""Least share of the characters of the training text that the alphabet must hold (as SentencePiece's default)."""
+_SEPARATOR = "\uffff"
+"""A noncharacter between the segments given to the library; it is never in an alphabet."""
+
+
+def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer learnt from texts, read once, with at most `settings.size` ids.
+
+    Every character of the texts gets into the alphabet unless that would take more than half of the vocabulary; then
+    the rarest, at most 0.05 % of the text, are left to bytes or <unk>. Raises DataError for texts without a character
+    and SettingsError for a size that such an alphabet does not fit.
+    """
+    if settings.kind == "byte":
+        return Tokenizer(Vocabulary.of(settings, {}))
+    counts = _segments(settings, texts)
+    room = settings.size - len(reserved_pieces(settings))
+    if settings.kind == "word":
+        _check(settings, room, 1, "word")
+        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_commonest(counts)[:room], 0.0)))
+    alphabet = _alphabet(settings, counts, room)
+    if settings.kind == "character":
+        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(alphabet, 0.0)))
+    return Tokenizer(_learn(settings, counts, alphabet, room))
+
+
+def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
+    normalise, cut = normaliser(settings), segmenter(settings.kind)
+    counts: Counter[str] = Counter()
+    lines = 0
+    for text in texts:
+        counts.update(cut(with_mark(normalise(text), settings.kind)))
+        lines += 1
+    if not counts:
+        raise DataError(f"tokenizer: found no text to learn from in {lines} lines, wanted at least one character")
+    return counts
+
+
+def _commonest(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda key: (-counts[key], key))
+
+
+def _alphabet(settings: TokenizerSettings, counts: Counter[str], room: int) -> list[str]:
+    """Characters of the vocabulary, commonest first."""
+    characters: Counter[str] = Counter()
+    for segment, count in counts.items():
+        for character in segment:
+            characters[character] += count
+    del characters[_SEPARATOR]
+    ranked = _commonest(characters)
+    needed, covered, total = 0, 0, characters.total()
+    while covered < COVERAGE * total:
+        covered += characters[ranked[needed]]
+        needed += 1
+    _check(settings, room, needed, "character")
+    return ranked[: max(needed, room if settings.kind == "character" else room // 2)]
+
+
+def _check(settings: TokenizerSettings, room: int, needed: int, unit: str) -> None:
+    if room < needed:
+        reserved = reserved_pieces(settings)
+        special = sum(not piece.startswith("<0x") for piece in reserved)
+        parts = [f"{special} special tokens", f"{needed} {unit}{'s' * (needed != 1)}"]
+        if len(reserved) > special:
+            parts.insert(1, "256 bytes")
+        raise SettingsError(
+            f"tokenizer.size: found {settings.size}, wanted at least {len(reserved) + needed} ({', '.join(parts)})"
+        )
+
+
+def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], room: int) -> Vocabulary:
+    runs = _known(counts, set(alphabet))
+    if settings.kind == "unigram":
+        return Vocabulary.of(settings, learn_unigram(runs, alphabet, room))
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.Split(_SEPARATOR, "removed")
+    library.train_from_iterator(
+        _repeated(runs),
+        trainers.BpeTrainer(vocab_size=room, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
+    )
+    model = json.loads(library.to_str())["model"]
+    pieces = dict.fromkeys(sorted(model["vocab"], key=model["vocab"].__getitem__), 0.0)
+    merges = tuple((left, right) for left, right in model["merges"]) if settings.kind == "bpe" else ()
+    return Vocabulary.of(settings, pieces, merges)
+
+
+def _known(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
+    """Runs of characters of the alphabet, which no piece reaches beyond."""
+    runs: Counter[str] = Counter()
+    for segment, count in counts.items():
+        if alphabet.issuperset(segment):
+            runs[segment] += count
+        else:
+            for run in "".join(c if c in alphabet else _SEPARATOR for c in segment).split(_SEPARATOR):
+                if run:
+                    runs[run] += count
+    return runs
+
+
+def _repeated(counts: Counter[str]) -> Iterator[str]:
+    """Each segment as often as it was counted."""
+    for segment in sorted(counts):
+        count = counts[segment]
+        at_once = max(1, 10_000 // len(segment))
+        for begin in range(0, count, at_once):
+            yield (segment + _SEPARATOR) * min(at_once, count - begin)

@@ -1,0 +1,168 @@
+"""What a tokenizer is made of, as plain values: checked when read, canonical when written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError
+
+FORMAT = 1
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
+MODELS = {"bpe": "BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
+"""The library's model for each kind; the others are look-ups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialIds:
+    """Ids that no text yields; they belong to a tokenizer, and no code may assume their values.
+
+    `unk` is None where characters outside the vocabulary become bytes.
+    """
+
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Pieces in order of ids (special ones, bytes, text), with what the kind needs to choose among them."""
+
+    settings: TokenizerSettings
+    specials: SpecialIds
+    pieces: tuple[str, ...]
+    """Their text begins with a space where a word begins."""
+    first: int
+    """Ids below are special tokens and bytes."""
+    scores: tuple[float, ...] = ()
+    """Natural logarithms of probabilities, by id; only "unigram" has them."""
+    merges: tuple[tuple[str, str], ...] = ()
+    """In order of preference; only "bpe" has them."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: TokenizerSettings,
+        learnt: Mapping[str, float],
+        merges: tuple[tuple[str, str], ...] = (),
+    ) -> "Vocabulary":
+        """Learnt pieces (with scores, zero where the kind has none) after the special tokens and bytes."""
+        reserved = reserved_pieces(settings)
+        unk = reserved.index(UNK) if UNK in reserved else None
+        return cls(
+            settings=deciding(settings),
+            specials=SpecialIds(pad=0, bos=1, eos=2, unk=unk),
+            pieces=(*reserved, *learnt),
+            first=len(reserved),
+            scores=(*(0.0 for _ in reserved), *learnt.values()) if settings.kind == "unigram" else (),
+            merges=merges,
+        )
+
+    def model(self) -> models.Model:
+        """The library's model, to segment runs of characters that are all in the vocabulary."""
+        ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
+        unk = UNK if self.specials.unk is not None else None
+        kind, fallback = self.settings.kind, unk is None
+        if kind == "unigram":
+            scored = list(zip(self.pieces, self.scores, strict=True))
+            return models.Unigram(scored, unk_id=self.specials.unk, byte_fallback=fallback)
+        if kind == "bpe":
+            return models.BPE(ids, list(self.merges), unk_token=unk, byte_fallback=fallback)
+        if kind == "wordpiece":
+            longest = max(map(len, self.pieces), default=1) + 1000
+            return models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix="", max_input_chars_per_word=longest)
+        return models.WordLevel(ids, unk_token=UNK)
+
+    def to_json(self) -> str:
+        """One JSON text: the settings that decide ids, the special ids and the library's tokenizer."""
+        ids = self.specials
+        document = {
+            "format": FORMAT,
+            "kind": "translume tokenizer",
+            "settings": {name: getattr(self.settings, name) for name in _DECIDING},
+            "specials": {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos, "unk": ids.unk},
+            "tokenizer": json.loads(LibraryTokenizer(self.model()).to_str()),
+        }
+        return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, place: str) -> "Vocabulary":
+        """The vocabulary in a JSON text; raises DataError in one line that begins with `place`."""
+        try:
+            document = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(f"{place}: not a tokenizer of Translume: not JSON: {error}") from None
+        if not isinstance(document, dict) or document.get("kind") != "translume tokenizer":
+            raise DataError(f"{place}: found another kind of JSON, wanted a tokenizer written by Translume")
+        if document.get("format") != FORMAT:
+            found = document.get("format")
+            raise DataError(f"{place}: found format {found!r}, wanted {FORMAT}; a newer Translume may read it")
+        try:
+            return cls._checked(document)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, ("settings", *fault["loc"])))
+            raise DataError(f"{place}: damaged: {where}: {fault['msg']}, found {fault['input']!r}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{place}: damaged: {_reason(error)}") from None
+
+    @classmethod
+    def _checked(cls, document: dict[str, Any]) -> "Vocabulary":
+        settings = TokenizerSettings.model_validate(document["settings"])
+        model = document["tokenizer"]["model"]
+        if settings.kind == "unigram":
+            pieces = tuple(piece for piece, _ in model["vocab"])
+            scores = tuple(float(score) for _, score in model["vocab"])
+        else:
+            pieces, scores = tuple(sorted(model["vocab"], key=model["vocab"].__getitem__)), ()
+            if [model["vocab"][piece] for piece in pieces] != list(range(len(pieces))):
+                raise ValueError("ids of the vocabulary are not 0, 1, 2, …")
+        merges = tuple((left, right) for left, right in model["merges"]) if settings.kind == "bpe" else ()
+        known = set(pieces)
+        if len(known) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
+            raise ValueError("a piece of the vocabulary is empty or stands there twice")
+        for left, right in merges:
+            if not {left, right, left + right} <= known:
+                raise ValueError(f"the merge of {left!r} and {right!r} is not in the vocabulary")
+        reserved = reserved_pieces(settings)
+        if pieces[: len(reserved)] != reserved:
+            raise ValueError("the special tokens and bytes do not come first")
+        specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
+        unk = reserved.index(UNK) if UNK in reserved else None
+        if specials != SpecialIds(pad=0, bos=1, eos=2, unk=unk):
+            raise ValueError("the special ids are not those of the vocabulary")
+        return cls(
+            settings=deciding(settings),
+            specials=specials,
+            pieces=pieces,
+            first=len(reserved),
+            scores=scores,
+            merges=merges,
+        )
+
+
+_DECIDING = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
+
+
+def deciding(settings: TokenizerSettings) -> TokenizerSettings:
+    """The settings that decide which ids a text has; paths, sharing and dropout are the run's."""
+    return TokenizerSettings(**{name: getattr(settings, name) for name in _DECIDING})
+
+
+def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
+    """Special tokens and bytes, which come first in every vocabulary."""
+    if settings.kind == "byte" or settings.unknown == "bytes":
+        return (PAD, BOS, EOS, *BYTES)
+    return (PAD, BOS, EOS, UNK)
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,246 @@
+"""Text to ids and back."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, SettingsError
+from translume.text import SpecialIds, Tokenizer, train_tokenizer
+from translume.text.segmentation import character_class, segmenter
+
+KINDS = ("bpe", "unigram", "wordpiece", "character", "byte", "word")
+CORPUS = [
+    "the lower the newest house, the wider the newest street.",
+    "a newer house is lower than the widest street of 1984!",
+    "das neueste Haus ist niedriger als die breiteste Straße.",
+    "我喜欢新的房子。新的房子很大。",
+    "新しい家が好きです。",
+    "ฉันชอบบ้านใหม่",
+    "</s> <unk> <0x41> ▁ ▁▁ are typed by users",
+] * 3
+
+HARD = [
+    "</s>",
+    "<s></s><pad><unk>",
+    "<0x41>",
+    "▁",
+    " ▁ ▁▁",
+    "\x00",
+    "\x00\x01\x1f\x7f\x85",
+    " ",
+    "   ",
+    " a",
+    "a ",
+    "a  b\t\n c\r\n",
+    "\u3000a\u00a0b\u2028c\ufeff",
+    "😀👩‍🚀🏳️‍🌈",
+    "e\u0301 \u0301",
+    "\uffff\ufffe\U0010ffff",
+    "İstanbul ΣΑΣ ﬁ K",
+    "我喜欢 hello 我",
+    "นี่คือ",
+    "\ud800 half",
+    "",
+    "##ing ###",
+    "x" * 5000,
+    "我" * 5000,
+]
+
+
+def settings_of(**values: object) -> TokenizerSettings:
+    return TokenizerSettings.model_validate({"size": 450, **values})
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A function from settings to the tokenizer trained on CORPUS, trained once."""
+    known: dict[str, Tokenizer] = {}
+
+    def make(**values: object) -> Tokenizer:
+        key = repr(sorted(values.items()))
+        if key not in known:
+            known[key] = train_tokenizer(settings_of(**values), CORPUS)
+        return known[key]
+
+    return make
+
+
+mixed_text = st.text(st.sampled_from("ab </s>▁<0x41>\x00\n\t我喜新ก😀\u0301ÉİΣ1🚀\u200d\ufe0f"))
+any_text = st.text() | mixed_text | st.sampled_from(HARD)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whitespace", ["keep", "collapse"])
+@given(text=any_text)
+def test_decoding_gives_back_any_normalised_text(made, kind, whitespace, text):
+    tokenizer = made(kind=kind, whitespace=whitespace)
+    assert tokenizer.decode(tokenizer.encode(text)) == tokenizer.normalise(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whitespace", ["keep", "collapse"])
+@pytest.mark.parametrize("text", HARD)
+def test_decoding_gives_back_hard_texts(made, kind, whitespace, text):
+    tokenizer = made(kind=kind, whitespace=whitespace)
+    assert tokenizer.decode(tokenizer.encode(text)) == tokenizer.normalise(text)
+
+
+@pytest.mark.parametrize("normalization", ["nfc", "nfkc", "none"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("whitespace", ["keep", "collapse"])
+@given(text=any_text)
+def test_normalising_twice_is_normalising_once(made, normalization, lowercase, whitespace, text):
+    tokenizer = made(kind="byte", normalization=normalization, lowercase=lowercase, whitespace=whitespace)
+    once = tokenizer.normalise(text)
+    assert tokenizer.normalise(once) == once
+    assert tokenizer.decode(tokenizer.encode(text)) == once
+
+
+@pytest.mark.parametrize("unknown", ["bytes", "token"])
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=any_text)
+def test_no_text_yields_a_special_token(made, kind, unknown, text):
+    tokenizer = made(kind=kind, unknown=unknown, whitespace="keep")
+    specials = tokenizer.specials
+    ids = tokenizer.encode(text)
+    assert not {specials.pad, specials.bos, specials.eos} & set(ids)
+    assert all(0 <= id_ < len(tokenizer) for id_ in ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_leave_no_trace(made, kind):
+    tokenizer = made(kind=kind)
+    ids, specials = tokenizer.encode("the newest house"), tokenizer.specials
+    assert tokenizer.decode([specials.bos, *ids, specials.eos, specials.pad]) == "the newest house"
+
+
+def test_special_ids_are_values_of_the_tokenizer(made):
+    assert made(kind="bpe").specials == SpecialIds(pad=0, bos=1, eos=2, unk=None)
+    assert made(kind="bpe", unknown="token").specials == SpecialIds(pad=0, bos=1, eos=2, unk=3)
+    assert made(kind="byte", unknown="token").specials == SpecialIds(pad=0, bos=1, eos=2, unk=None)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character"])
+def test_an_unknown_character_is_one_unknown_token(made, kind):
+    tokenizer = made(kind=kind, unknown="token")
+    ids = tokenizer.encode("the ☃ house")
+    assert ids.count(tokenizer.specials.unk) == 1
+    assert tokenizer.decode(ids) == "the \ufffd house"
+
+
+def test_an_unknown_word_is_one_unknown_token(made):
+    tokenizer = made(kind="word", unknown="token")
+    assert tokenizer.tokens(tokenizer.encode("the snowman of 1984!")) == ["▁the", "<unk>", "▁of", "▁1984!"]
+    assert tokenizer.decode(tokenizer.encode("snowman of")) == "\ufffd of"
+
+
+def test_broken_bytes_become_replacement_characters(made):
+    tokenizer = made(kind="byte")
+    assert tokenizer.decode(tokenizer.encode("é")[:1]) == "\ufffd"
+
+
+def test_words_split_on_spaces_only(made):
+    tokenizer = made(kind="word")
+    assert tokenizer.tokens(tokenizer.encode("the street.")) == ["▁the", "▁street."]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("text", ["我喜欢新的房子。", "家が好き。新しいです。", "บ้านใหม่ฉันชอบ"])
+def test_scripts_without_spaces_become_several_plain_tokens(made, kind, text):
+    tokenizer = made(kind=kind)
+    tokens = tokenizer.tokens(tokenizer.encode(text))
+    assert len(tokens) > 1
+    assert "".join(tokens) == text
+
+
+@given(text=any_text)
+def test_segments_join_to_the_text_and_are_short(text):
+    segments = segmenter("bpe")(text)
+    assert "".join(segments) == text
+    assert all(len(segment) <= 49 for segment in segments)
+
+
+def test_characters_have_the_classes_that_cut_segments():
+    found = [character_class(character) for character in "aé我かก7½\u0301\u200d .😀\n"]
+    assert found == [
+        *("letter", "letter", "unspaced", "unspaced", "unspaced", "digit", "digit"),
+        *("mark", "mark", "space", "other", "other", "other"),
+    ]
+
+
+def test_text_is_cut_into_words_digits_and_punctuation():
+    assert segmenter("bpe")(" It's 42, 我喜欢 cafe\u0301!? x") == [
+        *(" It", "'", "s", " 4", "2", ",", " ", "我喜欢", " cafe\u0301", "!?", " x"),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_pieces_look_alike(made, kind):
+    pieces = made(kind=kind, whitespace="keep").pieces()
+    assert len(set(pieces)) == len(pieces) == len(made(kind=kind, whitespace="keep"))
+
+
+def test_the_mark_typed_by_a_user_is_shown_twice(made):
+    tokenizer = made(kind="character")
+    assert tokenizer.tokens(tokenizer.encode("a ▁")) == ["a", "▁", "▁▁"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_texts_together_have_the_ids_of_each(made, kind):
+    tokenizer = made(kind=kind)
+    assert tokenizer.encode_all(CORPUS) == [tokenizer.encode(text) for text in CORPUS]
+
+
+def test_threads_share_a_tokenizer(made):
+    tokenizer = train_tokenizer(settings_of(), CORPUS)
+    texts = [f"{line} {number}" for number in range(50) for line in CORPUS[:7]]
+    wanted = made().encode_all(texts)
+    found: list[list[list[int]]] = []
+    threads = [threading.Thread(target=lambda: found.append(tokenizer.encode_all(texts))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 4
+
+
+@pytest.mark.parametrize("suffix", ["en", "de"])
+def test_real_captions_come_back(data_folder: Path, suffix):
+    lines = (data_folder / "multi30k" / "raw" / f"test_2016_flickr.{suffix}").read_text(encoding="utf-8").split("\n")
+    tokenizer = train_tokenizer(settings_of(size=2000), lines)
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == list(map(tokenizer.normalise, lines))
+    assert len(tokenizer) == 2000
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_real_chinese_comes_back(data_folder: Path, kind):
+    lines = (data_folder / "tatoeba_en_zh" / "test.zh").read_text(encoding="utf-8").split("\n")
+    tokenizer = train_tokenizer(settings_of(kind=kind, size=3000), lines)
+    ids = tokenizer.encode_all(lines)
+    assert list(map(tokenizer.decode, ids)) == list(map(tokenizer.normalise, lines))
+    characters = sum(map(len, lines))
+    assert sum(map(len, ids)) < (1.05 if kind == "character" else 0.95) * characters
+
+
+def test_dropout_needs_a_kind_with_merges(made):
+    with pytest.raises(SettingsError) as error:
+        made(kind="unigram").encode_dropped("the house", 0.1, 1)
+    assert str(error.value) == (
+        "tokenizer.dropout: found 0.1 with kind 'unigram', wanted 0; only kind 'bpe' has merges"
+    )
+
+
+def test_dropout_is_a_probability(made):
+    with pytest.raises(SettingsError) as error:
+        made().encode_dropped("the house", 1.5, 1)
+    assert str(error.value) == "tokenizer.dropout: found 1.5, wanted a probability from 0 to 1"
+
+
+def test_unwritable_places_are_named(made, tmp_path):
+    with pytest.raises(DataError) as error:
+        made().save(tmp_path / "missing" / "tokenizer.json")
+    assert str(error.value) == f"{tmp_path}/missing/tokenizer.json: cannot be written: No such file or directory"
