@@ -1,0 +1,224 @@
+"""The primitive under the heads: log Σ exp of all logits and the logit of one label, never holding n×V.
+
+With l = W h + b, everything a loss of a softmax needs is lse = log Σ_v exp l_v, the label's l_y and the mean l̄:
+
+    nll = lse − l_y        label smoothing: (1−ε)·nll + ε·(lse − l̄)        z-loss: z·lse²
+
+The rows are worked through in chunks whose logits fit the cache. Two things keep a chunk cheap. Logits are not shifted
+by their maximum: floats are as precise at e⁴⁰ as at 1, and a chunk with a sum that is very large or very small is done
+again, shifted. And probabilities are never normalised element by element: exp(l) goes into the matrix products as it
+is, and the rows of the small results are divided instead. The label's own term is taken out of the sums and kept in
+fp32, so that p_y − 1 does not cancel when the model is sure.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 22
+"""Logits held at a time."""
+UNSHIFTED = (1e-25, 1e25)
+"""Sums of exponentials that need no shift: products of theirs with weights neither overflow nor vanish."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxLoss:
+    """Sums over rows, fp32 (fp64 for fp64): `objective` is differentiable, `nll` is not."""
+
+    objective: Tensor
+    nll: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """exp(l) of some rows: exponentials [c, V] without the label's, their sums `others` [c], and the label's own.
+
+    All are divided by exp(shift) [c], where shift is zero unless exp overflowed.
+    """
+
+    exponentials: Tensor
+    others: Tensor
+    label: Tensor
+    label_logit: Tensor
+    shift: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.others + self.label
+
+    @property
+    def lse(self) -> Tensor:
+        return self.total.log() + self.shift
+
+
+def softmax_loss(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float = 0.0, z: float = 0.0
+) -> SoftmaxLoss:
+    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing (ε/V on every class) and z-loss, exact.
+
+    hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are made in the forward pass, where the
+    exponentials are at hand.
+    """
+    learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    wanted = torch.is_grad_enabled() and learnt
+    objective, nll = _SoftmaxLoss.apply(hidden, weight, bias, labels, smoothing, z, wanted)  # type: ignore[no-untyped-call]
+    return SoftmaxLoss(objective, nll)
+
+
+def lse_pick(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass makes the chunks again."""
+    lse, picked = _LsePick.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]
+    return lse, picked
+
+
+def chunk_rows(vocabulary: int) -> int:
+    """How many rows are worked on at a time."""
+    return max(128, CHUNK_ELEMENTS // vocabulary)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """What sums over rows or classes are kept in: at least fp32."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, buffer: Tensor) -> _Chunk:
+    wide = _wide(hidden)
+    label_logit = (hidden.to(wide) * weight.index_select(0, labels).to(wide)).sum(-1)
+    if bias is not None:
+        label_logit = label_logit + bias.index_select(0, labels).to(wide)
+    logits = _logits(hidden, weight, bias, buffer)
+    shift = torch.zeros_like(label_logit)
+    chunk = _exponentiate(logits, labels, label_logit, shift)
+    low, high = UNSHIFTED
+    if not bool(((chunk.total > low) & (chunk.total < high)).all()):
+        logits = _logits(hidden, weight, bias, buffer)
+        # Rounded to the logits' dtype first: all terms must be shifted by the same number.
+        narrow = torch.maximum(logits.amax(-1), label_logit.to(logits.dtype))
+        chunk = _exponentiate(logits.sub_(narrow[:, None]), labels, label_logit, narrow.to(wide))
+    return chunk
+
+
+def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Tensor) -> _Chunk:
+    exponentials = logits.exp_().scatter_(1, labels[:, None], 0.0)
+    others = exponentials.sum(-1, dtype=_wide(logits))
+    return _Chunk(exponentials, others, (label_logit - shift).exp(), label_logit, shift)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
+    out = buffer[: hidden.size(0)]
+    if bias is None:
+        return torch.mm(hidden, weight.t(), out=out)
+    return torch.addmm(bias, hidden, weight.t(), out=out)
+
+
+class _SoftmaxLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
+        smoothing: float, z: float, wanted: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        count, vocabulary, wide = hidden.size(0), weight.size(0), _wide(hidden)
+        rows = min(chunk_rows(vocabulary), max(count, 1))
+        buffer = hidden.new_empty(rows, vocabulary)
+        mean_row = weight.mean(0, dtype=wide) if smoothing else weight.new_zeros(weight.size(1), dtype=wide)
+        mean_bias = bias.mean(dtype=wide) if smoothing and bias is not None else 0.0
+        objective = hidden.new_zeros((), dtype=wide)
+        nll = objective.clone()
+        grown = _Gradients(hidden, weight, bias) if wanted else None
+        for start in range(0, count, rows):
+            part, label = hidden[start : start + rows], labels[start : start + rows]
+            chunk = _exponentials(part, weight, bias, label, buffer)
+            lse = chunk.lse
+            chunk_nll = lse - chunk.label_logit
+            nll += chunk_nll.sum()
+            objective += chunk_nll.sum()
+            if smoothing:
+                mean_logit = part.to(wide) @ mean_row + mean_bias
+                objective += smoothing * (chunk.label_logit - mean_logit).sum()
+            if z:
+                objective += z * lse.square().sum()
+            if grown is not None:
+                slope = 1.0 + 2.0 * z * lse  # of the objective in lse
+                grown.add(start, chunk, slope, slope - 1.0 + smoothing, (part, weight, label))
+        if grown is not None:
+            if smoothing:
+                grown.add_uniform(-smoothing, hidden, mean_row, vocabulary)
+            ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+        ctx.mark_non_differentiable(nll)
+        return objective, nll
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = ctx.saved_tensors
+        factor = gradients[0]
+        if float(factor) != 1.0:
+            hidden, weight = hidden * factor.to(hidden.dtype), weight * factor
+            bias = None if bias is None else bias * factor
+        weight = weight.to(hidden.dtype)
+        return hidden, weight, None if bias is None else bias.to(hidden.dtype), None, None, None, None
+
+
+class _Gradients:
+    """Gradients that chunks add up: hidden [n, D] in its own dtype, weight [V, D] and bias [V] in at least fp32."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.wide = _wide(hidden)
+        self.hidden = torch.empty_like(hidden)
+        self.weight = weight.new_zeros(weight.shape, dtype=self.wide)
+        self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self.wide)
+
+    def add(self, start: int, chunk: _Chunk, slope: Tensor, own: Tensor, parts: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Rows from `start`: the gradient of class v is slope·p_v, and of the label own − slope·(1 − p_y)."""
+        hidden, weight, label = parts
+        factor = slope / chunk.total
+        label_slope = own - factor * chunk.others
+        small = (chunk.exponentials @ weight).to(self.wide).mul_(factor[:, None])
+        small.addcmul_(weight.index_select(0, label).to(self.wide), label_slope[:, None])
+        self.hidden[start : start + hidden.size(0)] = small
+        scaled = (hidden.to(self.wide) * factor[:, None]).to(hidden.dtype)
+        if hidden.dtype == self.wide:
+            self.weight.addmm_(chunk.exponentials.t(), scaled)
+        else:
+            self.weight += chunk.exponentials.t() @ scaled
+        self.weight.index_add_(0, label, hidden.to(self.wide) * label_slope[:, None])
+        if self.bias is not None:
+            self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
+            self.bias.index_add_(0, label, label_slope)
+
+    def add_uniform(self, slope: float, hidden: Tensor, mean_row: Tensor, vocabulary: int) -> None:
+        """Every row: `slope` spread evenly over the classes."""
+        self.hidden += (slope * mean_row).to(self.hidden.dtype)
+        self.weight += hidden.sum(0, dtype=self.wide) * (slope / vocabulary)
+        if self.bias is not None:
+            self.bias += slope * hidden.size(0) / vocabulary
+
+
+class _LsePick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+        rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
+        buffer = hidden.new_empty(rows, weight.size(0))
+        lse, picked = (hidden.new_empty(hidden.size(0), dtype=_wide(hidden)) for _ in range(2))
+        for start in range(0, hidden.size(0), rows):
+            place = slice(start, start + rows)
+            chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
+            lse[place], picked[place] = chunk.lse, chunk.label_logit
+        ctx.save_for_backward(hidden, weight, bias, labels)
+        return lse, picked
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, labels = ctx.saved_tensors
+        by_lse, by_picked = gradients
+        rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
+        buffer = hidden.new_empty(rows, weight.size(0))
+        grown = _Gradients(hidden, weight, bias)
+        for start in range(0, hidden.size(0), rows):
+            place = slice(start, start + rows)
+            chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
+            slope = by_lse[place]
+            grown.add(start, chunk, slope, slope + by_picked[place], (hidden[place], weight, labels[place]))
+        by_bias = None if grown.bias is None else grown.bias.to(weight.dtype)
+        return grown.hidden, grown.weight.to(weight.dtype), by_bias, None

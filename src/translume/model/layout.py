@@ -1,0 +1,100 @@
+"""Where tokens stand: side by side without padding for the linear maps, in a padded grid for attention."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SHORTEST = 16
+"""Fewest places of a grid for attention: over fewer, torch's softmax on a CPU falls back to one element at a time."""
+
+
+@dataclass(slots=True)
+class Layout:
+    """The n tokens of B rows of up to T places.
+
+    mask: [B, T], True where a token stands.
+    tokens: [n], the flat place b·T + t of every token.
+    places: [n], t of every token.
+    grid: [B, G], the mask as attention sees it, widened to at least SHORTEST places.
+    rank: [B, G], the number of the token at a place; 0 where none stands.
+    """
+
+    mask: Tensor
+    tokens: Tensor
+    places: Tensor
+    grid: Tensor
+    rank: Tensor
+    full: bool
+    """Whether every place of `mask` holds a token."""
+    empty_rows: bool
+    """Whether some row holds no token at all."""
+    _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _places: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mask: Tensor) -> "Layout":
+        """The layout of a mask [B, T]."""
+        tokens = mask.flatten().nonzero()[:, 0]
+        full = tokens.numel() == mask.numel()
+        grid = F.pad(mask, (0, max(0, SHORTEST - mask.size(1))))
+        flat = grid.flatten()
+        rank = (flat.cumsum(0) - 1).mul_(flat).view(grid.shape)
+        empty = not full and not bool(mask.any(-1).all())
+        return cls(mask, tokens, tokens % mask.size(1), grid, rank, full, empty)
+
+    def pack(self, grid: Tensor) -> Tensor:
+        """grid [B, T, ...] to tokens [n, ...]."""
+        return grid.flatten(0, 1).index_select(0, self.tokens) if not self.full else grid.flatten(0, 1)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """tokens [n, ...] to a grid [B, T, ...], zero where no token stands."""
+        shape = (*self.mask.shape, *packed.shape[1:])
+        if self.full:
+            return packed.view(shape)
+        grid = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
+        return grid.index_copy(0, self.tokens, packed).view(shape)
+
+    def split(self, packed: Tensor, parts: int, heads: int) -> Tensor:
+        """tokens [n, parts·D] to one grid per part and head, [parts, B, H, G, D/H]; padding holds any finite value."""
+        if not self.tokens.numel():
+            return packed.new_zeros(
+                parts, self.grid.size(0), heads, self.grid.size(1), packed.size(-1) // parts // heads
+            )
+        key = (parts, heads)
+        if key not in self._heads:
+            part = torch.arange(parts, device=packed.device).view(-1, 1, 1, 1)
+            head = torch.arange(heads, device=packed.device).view(1, 1, -1, 1)
+            self._heads[key] = ((self.rank[None, :, None] * parts + part) * heads + head).flatten()
+        batch, length = self.grid.shape
+        rows = packed.view(packed.size(0) * parts * heads, -1)
+        return rows.index_select(0, self._heads[key]).view(parts, batch, heads, length, -1)
+
+    def join(self, grids: Tensor) -> Tensor:
+        """One grid per part and head, [parts, B, H, G, D/H], to tokens [n, parts·D]: the inverse of `split`."""
+        parts, batch, heads, length, width = grids.shape
+        key = (parts, heads)
+        if key not in self._places:
+            part = torch.arange(parts, device=grids.device).view(1, -1, 1)
+            head = torch.arange(heads, device=grids.device).view(1, 1, -1)
+            row = (self.tokens // self.mask.size(1)).view(-1, 1, 1)
+            self._places[key] = (((part * batch + row) * heads + head) * length + self.places.view(-1, 1, 1)).flatten()
+        rows = grids.view(-1, width).index_select(0, self._places[key])
+        return rows.view(self.tokens.numel(), parts * heads * width)
+
+    def clear_padding(self, grid: Tensor) -> Tensor:
+        """grid [B, H, G, w], set to zero in place where no token stands."""
+        if self.tokens.numel() < self.grid.numel():
+            grid.mul_(self.grid[:, None, :, None].to(grid.dtype))
+        return grid
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """[B, 1, 1, G]: −inf where no token stands, else 0; None when every place holds one."""
+        if self.tokens.numel() == self.grid.numel():
+            return None
+        if dtype not in self._bias:
+            zeros = torch.zeros(self.grid.shape, dtype=dtype, device=self.grid.device)
+            self._bias[dtype] = zeros.masked_fill_(~self.grid, -torch.inf)[:, None, None]
+        return self._bias[dtype]

@@ -1,0 +1,60 @@
+"""Encoder, decoder and head put together."""
+
+import torch
+from torch import Tensor, nn
+
+from translume.belief import NextToken
+from translume.model.decoder import Decoder
+from translume.model.encoder import Encoder
+from translume.model.head import Head, HeadLoss, LossOptions
+from translume.model.layout import Layout
+from translume.model.state import DecoderState, Selectable
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder Transformer (Vaswani et al. 2017)."""
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, head: Head) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.head = encoder, decoder, head
+
+    def partly_frozen(self) -> list[Tensor]:
+        """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
+        embeddings = (self.encoder.embedding, self.decoder.embedding)
+        return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
+
+    def start(self, source: Tensor, mask: Tensor) -> DecoderState:
+        """Encode source ids [B, S] where mask [B, S] is True; the state before the first target token."""
+        memory = self.encoder(source, mask)
+        return self.decoder.start(memory, mask, self.head.begin(source, mask, memory))
+
+    def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
+        """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
+        hidden, state = self.decoder(prefix[:, state.position :], state)
+        return self.head.next_token(hidden[:, -1], state.context), state
+
+    def loss(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
+        *, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    ) -> HeadLoss:  # fmt: skip
+        """The summed loss of labels [B, T] when the decoder is fed target [B, T], where target_mask is True."""
+        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
+        return self.head.loss(hidden, layout.pack(labels), context, LossOptions(label_smoothing, z_loss))
+
+    @torch.no_grad()
+    def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
+        """[B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
+        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
+        return layout.unpack(self.head.score(hidden, layout.pack(labels), context))
+
+    def _teach(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+    ) -> tuple[Tensor, Layout, Selectable | None]:
+        """Hidden states [n, D] of all target tokens, where they stand, and the head's context of their sentences."""
+        source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
+        memory = self.encoder.packed(source, source_layout)
+        hidden = self.decoder.packed(target, layout, memory, source_layout)
+        context = self.head.begin(source, source_mask, source_layout.unpack(memory)) if self.head.reads_source else None
+        if context is not None:
+            context = context.select(layout.tokens // target.size(1))
+        return hidden, layout, context

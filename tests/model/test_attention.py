@@ -1,0 +1,107 @@
+"""The packed attention function against a plain formula, its gradients too."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from translume.model.attention import _Mix, attend, attention_weights
+from translume.model.layout import Layout
+from translume.model.positions import rotate, rotate_back, rotation
+
+HEADS, WIDTH = 3, 6
+
+
+def layout(lengths: list[int]) -> Layout:
+    return Layout.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
+
+
+def plain(query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, turn: Tensor | None) -> Tensor:
+    """Softmax(Q Kᵀ / √d) V of grids [B, T, D] and [B, S, D] in words of autograd."""
+    query, keys, values = (x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in (query, keys, values))
+    if turn is not None:
+        query, keys = rotate(query, turn), rotate(keys, turn)
+    scores = (query @ keys.mT) / math.sqrt(query.size(-1))
+    weights = scores.masked_fill(~allowed, -1e9).softmax(-1) * allowed
+    return (weights @ values).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary):
+    torch.manual_seed(1)
+    where = layout([4, 1, 5])
+    x = torch.randn(10, 3 * WIDTH, dtype=torch.float64, requires_grad=True)
+    turn = rotation(torch.arange(where.grid.size(1)), WIDTH // HEADS).double() if rotary else None
+    short = None if turn is None else turn[:, :5]
+    allowed = where.mask[:, None, None] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else True)
+    expected = where.pack(plain(*where.unpack(x).chunk(3, -1), allowed, short))
+    mixed = _Mix.apply(x, None, (where, where), HEADS, causal, turn, 0.0)
+    torch.testing.assert_close(mixed, expected)
+    seed = torch.randn_like(mixed)
+    (found,), (wanted,) = (torch.autograd.grad(each, x, seed) for each in (mixed, expected))
+    torch.testing.assert_close(found, wanted)
+    assert torch.autograd.gradcheck(
+        lambda x: _Mix.apply(x, None, (where, where), HEADS, causal, turn, 0.0), x, fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [3, 0, 4]])
+def test_cross_attention_and_its_gradient_are_the_formulas(lengths):
+    torch.manual_seed(2)
+    where, memory = layout([2, 5, 1]), layout(lengths)
+    x = torch.randn(8, WIDTH, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(sum(lengths), 2 * WIDTH, dtype=torch.float64, requires_grad=True)
+    expected = where.pack(plain(where.unpack(x), *memory.unpack(y).chunk(2, -1), memory.mask[:, None, None], None))
+    mixed = _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0)
+    torch.testing.assert_close(mixed, expected)
+    seed = torch.randn_like(mixed)
+    found, wanted = (torch.autograd.grad(each, (x, y), seed) for each in (mixed, expected))
+    torch.testing.assert_close(found, wanted)
+    assert torch.autograd.gradcheck(
+        lambda x, y: _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0), (x, y), fast_mode=True
+    )
+
+
+def test_attention_with_dropout_has_the_gradient_of_what_it_kept():
+    where, memory = layout([2, 5]), layout([3, 4])
+    x = torch.randn(7, WIDTH, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(7, 2 * WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def mix(x: Tensor, y: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.4)
+
+    assert not torch.equal(mix(x, y), _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0))
+    assert torch.autograd.gradcheck(mix, (x, y), fast_mode=True)
+
+
+def test_a_query_that_may_read_nothing_gets_zeros():
+    query, keys, values = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5)
+    allowed = torch.tensor([True, False])[:, None, None, None].expand(2, 1, 1, 7)
+    mixed, weights = attend(query, keys, values, allowed), attention_weights(query, keys, allowed)
+    assert not mixed[1].any()
+    assert not weights[1].any()
+    torch.testing.assert_close(weights @ values, mixed)
+
+
+def test_turning_back_undoes_turning_and_scores_see_distances_only():
+    x, y = torch.randn(5, 8, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    near, far = rotation(torch.arange(5), 8), rotation(torch.arange(5) + 13, 8)
+    torch.testing.assert_close(rotate_back(rotate(x, near), near), x, rtol=1e-6, atol=1e-6)
+    scores = [rotate(x, turn) @ rotate(y, turn).mT for turn in (near, far)]
+    torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layout_packs_and_unpacks():
+    where = layout([2, 0, 3])
+    grid = torch.randn(3, 3, 7)
+    packed = where.pack(grid)
+    assert packed.shape == (5, 7)
+    assert where.places.tolist() == [0, 1, 0, 1, 2]
+    torch.testing.assert_close(where.unpack(packed), grid * where.mask[..., None])
+    parts = where.split(torch.randn(5, 12), 2, 3)
+    assert parts.shape == (2, 3, 3, where.grid.size(1), 2)
+    whole = torch.randn(5, 12)
+    torch.testing.assert_close(where.join(where.split(whole, 2, 3)), whole)
