@@ -1,0 +1,109 @@
+"""README.md of a model folder: what the model is, what it was made from, how good it is, who may use it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from translume.checkpoint import disk
+from translume.config import Config
+from translume.errors import ModelFolderError
+
+NAME = "README.md"
+UNKNOWN_LICENCE = "unknown"
+_LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a model card says beyond the settings.
+
+    parameters: number of weights, tied ones once.  data: the account of the training pairs.
+    scores: lines with their signatures, as `str(score)` gives them.  licence: an SPDX name; empty keeps what the card
+    in the folder says.
+    """
+
+    parameters: int = 0
+    data: str = ""
+    scores: Sequence[str] = ()
+    licence: str = ""
+
+
+def write_card(folder: Path, config: Config, card: Card) -> None:
+    """Write README.md into `folder`; it is for people, nothing reads it back but its licence."""
+    path = folder / NAME
+    try:
+        licence = card.licence or licence_of(folder)
+        disk.replace_file(path, render_card(folder.resolve().name, config, card, licence))
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def licence_of(folder: Path) -> str:
+    """What the card in a folder names as the model's licence, "unknown" where it does not."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return UNKNOWN_LICENCE
+    front = text.split("\n---", 1)[0] if text.startswith("---\n") else ""
+    found = _LICENCE.search(front)
+    return found.group(1) if found and found.group(1) else UNKNOWN_LICENCE
+
+
+def render_card(name: str, config: Config, card: Card, licence: str) -> str:
+    """The card's Markdown, with the front matter that model hubs read."""
+    languages = [code for code in (config.data.source_language, config.data.target_language) if code]
+    direction = " to ".join(languages) if len(languages) == 2 else "text to text"
+    front = ["---", f"license: {licence}", *(["language:", *(f"- {code}" for code in languages)] if languages else [])]
+    front += ["library_name: translume", "tags:", "- translation", "---"]
+    sections = [
+        "\n".join(front),
+        f"# {name}",
+        f"An encoder-decoder Transformer, {direction}, made with Translume.",
+        f"```\ntranslume translate {name} < source > target\n```",
+        f"## Licence\n\n{_licence_text(licence)}",
+        f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
+        f"## Recipe\n\n{_recipe(config, card.parameters)}",
+        "## Scores\n\n" + ("```\n" + "\n".join(card.scores) + "\n```" if card.scores else "None measured yet."),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _licence_text(licence: str) -> str:
+    if licence == UNKNOWN_LICENCE:
+        return "Not stated. Write it after `license:` in the first lines of this file; it is kept from then on."
+    return f"{licence}, as stated in the first lines of this file."
+
+
+def _files(config: Config) -> str:
+    data = config.data
+    rows = []
+    for label, files in (
+        ("training, source", data.train_source),
+        ("training, target", data.train_target),
+        ("training, both", data.train),
+        ("validation, source", data.valid_source),
+        ("validation, target", data.valid_target),
+        ("validation, both", data.valid),
+    ):
+        if files:
+            rows.append(f"- {label}: {', '.join(f'`{Path(file).name}`' for file in files)}")
+    return "\n".join(rows) if rows else "Not stated."
+
+
+def _recipe(config: Config, parameters: int) -> str:
+    model, training, tokenizer = config.model, config.training, config.tokenizer
+    shared = "one vocabulary for both sides" if tokenizer.shared else "a vocabulary for each side"
+    rows = [
+        f"- {model.encoder_layers} + {model.decoder_layers} layers, {model.width} wide, "
+        f"feed-forward {model.feed_forward}, {model.attention_heads} attention heads, "
+        f"{model.norm}-norm, {model.positions} positions",
+        f"- output head: {model.head.kind}",
+        f"- {tokenizer.kind} tokens, size {tokenizer.size:,}, {shared}",
+        f"- {training.updates:,} updates of {training.max_tokens * training.accumulate:,} tokens, "
+        f"{training.optimizer}, learning rate {training.learning_rate:g} ({training.schedule}), "
+        f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}",
+    ]
+    if parameters:
+        rows.insert(0, f"- {parameters:,} parameters")
+    return "\n".join(rows) + "\n\nAll settings are in `config-….toml`, the log is in `history.jsonl`."

@@ -1,0 +1,62 @@
+"""The few file operations that a commit consists of, each of which may be the last one before a crash."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def make_folder(path: Path) -> None:
+    """Make `path` and the folders above it, where they are missing."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write `path` piece by piece; it is on the disk when this returns."""
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Bring a file that someone else wrote onto the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in a folder onto the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def replace(path: Path, place: Path) -> None:
+    """Give `path` the name `place` in one step; what had that name is gone."""
+    os.replace(path, place)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write `path` aside and rename it, so that it is whole at any moment."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(part, [text.encode()])
+        replace(part, path)
+    except OSError:
+        remove(part)
+        raise

@@ -1,0 +1,35 @@
+"""Older model folders become new ones while they are read: one pure function a format step.
+
+A step takes the settings of format n as nested tables and returns those of format n + 1; it never touches the folder.
+Each step has a golden folder of its format in tests/checkpoint.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from translume.checkpoint.manifest import FORMAT
+from translume.errors import ModelFolderError
+
+Tables = dict[str, Any]
+
+STEPS: Mapping[int, Callable[[Tables], Tables]] = {}
+"""From a format to the function that leads to the next; format 1 is the first."""
+
+
+def migrate(
+    tables: Tables,
+    place: str,
+    steps: Mapping[int, Callable[[Tables], Tables]] = STEPS,
+    newest: int = FORMAT,
+) -> Tables:
+    """The settings in the newest format; ModelFolderError at a format that is unknown."""
+    found = tables.get("format", newest)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise ModelFolderError(f"{place}: format: found {found!r}, wanted a number from 1 to {newest}")
+    if found > newest:
+        raise ModelFolderError(
+            f"{place}: format {found} is newer than format {newest}, the newest this Translume reads; upgrade Translume"
+        )
+    for step in range(found, newest):
+        tables = {**steps[step](tables), "format": step + 1}
+    return tables

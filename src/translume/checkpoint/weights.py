@@ -1,0 +1,113 @@
+"""Tensors in a safetensors file, each stored once however many names it has."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from translume.checkpoint import disk
+from translume.checkpoint.folder import Content
+from translume.errors import ModelFolderError
+
+_NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ALIGNMENT = 8
+
+
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a file must hold to bring `model` back: its parameters and saved buffers, a tied one by its first name."""
+    seen: set[int] = set()
+    tensors = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
+    """A safetensors file for `commit`; the same tensors give the same bytes.
+
+    It is written a tensor at a time, so that a full disk is met in `commit` and no second copy stands in memory.
+    """
+    ordered = dict(sorted(tensors.items()))
+    notes = dict(metadata or {})
+
+    def write(path: Path) -> None:
+        disk.write(path, _pieces(ordered, notes))
+
+    return write
+
+
+def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for tensor in tensors.values():
+        if tensor.numel():
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            yield flat.view(torch.uint8).numpy().data
+
+
+def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a safetensors file, one at a time, on `device`; ModelFolderError if it is damaged."""
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                yield name, file.get_tensor(name)
+    except SafetensorError as error:
+        raise ModelFolderError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The notes in a safetensors file; ModelFolderError if it is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise ModelFolderError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@torch.no_grad()
+def fill(model: nn.Module, path: Path) -> None:
+    """Put the tensors of a file into `model`, each in the model's dtype and on its device.
+
+    Raises ModelFolderError naming the first tensor that is missing, unknown or of another shape.
+    """
+    wanted = model.state_dict(keep_vars=True)
+    filled: set[int] = set()
+    for name, tensor in read_tensors(path):
+        place = wanted.get(name)
+        if place is None:
+            raise ModelFolderError(f"{path}: holds {name}, which a model of these settings does not have")
+        if place.shape != tensor.shape:
+            raise ModelFolderError(
+                f"{path}: {name} is {list(tensor.shape)}, wanted {list(place.shape)} by the settings"
+            )
+        place.copy_(tensor)
+        filled.add(id(place))
+    for name, place in wanted.items():
+        if id(place) not in filled:
+            raise ModelFolderError(f"{path}: lacks {name}, which a model of these settings has")

@@ -1,0 +1,279 @@
+"""A folder's committed state is the old one or the new one, whatever happens."""
+
+import errno
+import hashlib
+import json
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.checkpoint import Content, Manifest, commit, committed, disk, read_committed, verify
+from translume.errors import ModelFolderError
+
+NAMES = ("config.toml", "weights.safetensors", "resume/state.json", "resume/old.safetensors", "plain")
+OPERATIONS = ("make_folder", "write", "sync", "sync_folder", "replace", "remove", "digest")
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    manifest = Manifest.read(folder)
+    return {name: read_committed(folder, manifest, name) for name in manifest.files}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def named(folder: Path) -> set[str]:
+    return {"manifest.json", *(entry.file for entry in Manifest.read(folder).files.values())}
+
+
+contents = st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=13))
+
+
+@given(steps=st.lists(st.tuples(contents, st.sets(st.sampled_from(NAMES))), min_size=1, max_size=5))
+def test_a_folder_holds_what_was_committed_and_nothing_else(steps: list[tuple[dict[str, bytes], set[str]]]) -> None:
+    expected: dict[str, bytes] = {}
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "models" / "m"
+        for files, removed in steps:
+            commit(folder, files, remove=removed)
+            expected = {name: content for name, content in expected.items() if name not in removed} | files
+            assert state(folder) == expected
+            assert names(folder) == named(folder)
+            verify(folder)
+
+
+class Died(BaseException):
+    """The process is gone: nothing that it would still have done happens."""
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
+    """Die just before file operation number `at`; of a write, half is done."""
+    left = at
+
+    def mortal(name: str, operation: Callable[..., object]) -> Callable[..., object]:
+        def run(path: Path, *arguments: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                if name == "write":
+                    path.write_bytes(b"half")
+                raise Died
+            return operation(path, *arguments)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(disk, name, mortal(name, getattr(disk, name)))
+        yield
+
+
+BEFORE: Mapping[str, bytes] = {"config.toml": b"one", "weights.safetensors": b"11", "resume/old.safetensors": b"o"}
+AFTER: Mapping[str, bytes] = {"config.toml": b"one", "weights.safetensors": b"222", "resume/state.json": b"{}"}
+
+
+def write_weights(path: Path) -> None:
+    disk.write(path, [AFTER["weights.safetensors"]])
+
+
+def change(folder: Path) -> None:
+    files: dict[str, Content] = {
+        "config.toml": AFTER["config.toml"],
+        "weights.safetensors": write_weights,
+        "resume/state.json": b"{}",
+    }
+    commit(folder, files, remove=["resume/old.safetensors"])
+
+
+def test_a_process_may_die_at_any_file_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for at in range(1000):
+        folder = tmp_path / str(at)
+        commit(folder, BEFORE)
+        try:
+            with dying(monkeypatch, at):
+                change(folder)
+        except Died:
+            ends.append(state(folder))
+            assert ends[-1] in (BEFORE, AFTER)
+            change(folder)
+            assert state(folder) == AFTER
+            assert names(folder) == named(folder), "leftovers of the dead process stayed"
+            continue
+        break
+    assert len(ends) > 15
+    assert ends == sorted(ends, key=lambda end: end == AFTER), "the change happens once"
+    assert ends[0] == BEFORE
+    assert ends[-1] == AFTER
+
+
+def test_a_process_may_die_at_any_file_operation_of_its_first_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(1000):
+        folder = tmp_path / str(at)
+        try:
+            with dying(monkeypatch, at):
+                commit(folder, BEFORE)
+        except Died:
+            if (folder / "manifest.json").exists():
+                assert state(folder) == BEFORE
+            commit(folder, BEFORE)
+            assert state(folder) == BEFORE
+            assert names(folder) == named(folder)
+            continue
+        break
+    assert at > 10
+
+
+@pytest.mark.parametrize("operation", ["make_folder", "write", "sync", "replace", "digest"])
+def test_a_full_disk_leaves_the_old_state_and_no_rubbish(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "m"
+    commit(folder, BEFORE)
+    before = names(folder)
+    real = getattr(disk, operation)
+    messages = []
+    for at in range(100):
+        left = at
+
+        def full(path: Path, *arguments: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                if operation == "write":
+                    path.write_bytes(b"half")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(path, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, operation, full)
+            try:
+                change(folder)
+            except ModelFolderError as error:
+                messages.append(str(error))
+                assert state(folder) == BEFORE
+                assert names(folder) == before
+                continue
+        break
+    assert messages
+    full_disk = f"{folder}: the disk is full: no room for "
+    assert {
+        message.removeprefix(full_disk).removesuffix("; the last saved state is intact") for message in messages
+    } <= {
+        "the folder",
+        "manifest.json",
+        *AFTER,
+    }
+    assert state(folder) == AFTER
+
+
+def test_a_file_that_finds_no_room_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    commit(folder, BEFORE)
+    before = names(folder)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(ModelFolderError) as caught:
+            commit(folder, {"config.toml": b"two", "weights.safetensors": bytes(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(caught.value) == (
+        f"{folder}: the disk is full: no room for weights.safetensors; the last saved state is intact"
+    )
+    assert state(folder) == BEFORE
+    assert names(folder) == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "m"
+    with pytest.raises(ModelFolderError) as caught:
+        commit(folder, BEFORE)
+    assert str(caught.value) == f"{folder}: the folder cannot be written: Not a directory"
+
+
+def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
+    files: dict[str, bytes | Callable[[Path], None]] = {
+        "a.bin": b"same",
+        "b.bin": lambda path: disk.write(path, [b"s"]),
+    }
+    commit(tmp_path, files)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?-*")}
+    commit(tmp_path, files)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("?-*")} == before
+    assert len(before) == 2
+
+
+def test_what_a_damaged_file_held_is_written_again(tmp_path: Path) -> None:
+    commit(tmp_path, {"a.bin": b"whole"})
+    path = committed(tmp_path, Manifest.read(tmp_path), "a.bin")
+    path.write_bytes(b"wh")
+    commit(tmp_path, {"a.bin": b"whole"})
+    assert state(tmp_path) == {"a.bin": b"whole"}
+
+
+def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
+    for name in ("history.jsonl", "README.md", "notes.txt", "weights.safetensors", ".hidden"):
+        (tmp_path / name).write_text("mine")
+    commit(tmp_path, BEFORE)
+    commit(tmp_path, AFTER, remove=["resume/old.safetensors"])
+    assert names(tmp_path) - named(tmp_path) == {
+        "history.jsonl",
+        "README.md",
+        "notes.txt",
+        "weights.safetensors",
+        ".hidden",
+    }
+
+
+def test_the_name_of_a_file_holds_its_digest(tmp_path: Path) -> None:
+    commit(tmp_path, {"resume/state.json": b"{}"})
+    digest = hashlib.sha256(b"{}").hexdigest()
+    assert json.loads((tmp_path / "manifest.json").read_text()) == {
+        "format": 1,
+        "files": {
+            "resume/state.json": {"file": f"resume/state-{digest[:16]}.json", "size": 2, "sha256": digest},
+        },
+    }
+
+
+def test_a_resume_folder_may_be_deleted(tmp_path: Path) -> None:
+    commit(tmp_path, BEFORE)
+    manifest = Manifest.read(tmp_path)
+    path = tmp_path / manifest.files["resume/old.safetensors"].file
+    path.unlink()
+    path.parent.rmdir()
+    assert read_committed(tmp_path, manifest, "config.toml") == b"one"
+    with pytest.raises(ModelFolderError) as caught:
+        read_committed(tmp_path, manifest, "resume/old.safetensors")
+    assert str(caught.value) == f"{path}: missing, but manifest.json names it as resume/old.safetensors"
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    commit(tmp_path, {"a.bin": b"12345"})
+    manifest = Manifest.read(tmp_path)
+    path = committed(tmp_path, manifest, "a.bin")
+    path.write_bytes(b"123")
+    for read in (lambda: committed(tmp_path, manifest, "a.bin"), lambda: verify(tmp_path)):
+        with pytest.raises(ModelFolderError) as caught:
+            read()
+        assert str(caught.value) == f"{path}: damaged: 3 bytes, wanted 5"
+    path.write_bytes(b"12346")
+    for read in (lambda: read_committed(tmp_path, manifest, "a.bin"), lambda: verify(tmp_path)):
+        with pytest.raises(ModelFolderError) as caught:
+            read()
+        assert str(caught.value) == f"{path}: damaged or changed: its SHA-256 is not the one in manifest.json"
+    with pytest.raises(ModelFolderError) as caught:
+        committed(tmp_path, manifest, "b.bin")
+    assert str(caught.value) == f"{tmp_path}: damaged: manifest.json names no b.bin"

@@ -1,0 +1,47 @@
+"""One process trains in a folder at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from translume.checkpoint import FolderLock
+from translume.errors import TrainingError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from translume.checkpoint.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_told_who_holds_the_folder_until_it_dies(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "m"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TrainingError) as caught:
+            FolderLock(folder)
+        assert str(caught.value) == (
+            f"{folder}: process {holder.pid} trains in it; wait until it has ended or choose another folder"
+        )
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    with FolderLock(folder):
+        assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_process_does_not_hold_a_folder_twice(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        with pytest.raises(TrainingError) as caught:
+            FolderLock(tmp_path / "." / ".." / tmp_path.name)
+        assert str(caught.value) == f"{tmp_path}/../{tmp_path.name}: this process trains in it already"
+    FolderLock(tmp_path).close()

@@ -1,0 +1,42 @@
+"""Older settings become new ones, step by step."""
+
+import pytest
+
+from translume.checkpoint.migrations import STEPS, Tables, migrate
+from translume.errors import ModelFolderError
+
+
+def rename(tables: Tables) -> Tables:
+    return {**{name: value for name, value in tables.items() if name != "old"}, "new": tables["old"]}
+
+
+def double(tables: Tables) -> Tables:
+    return {**tables, "new": 2 * tables["new"]}
+
+
+def test_every_step_is_taken_in_turn() -> None:
+    tables = {"format": 1, "old": 3}
+    assert migrate(tables, "m", {1: rename, 2: double}, newest=3) == {"format": 3, "new": 6}
+    assert tables == {"format": 1, "old": 3}
+    assert migrate({"format": 2, "new": 3}, "m", {1: rename, 2: double}, newest=3) == {"format": 3, "new": 6}
+
+
+def test_the_newest_format_stays_as_it_is() -> None:
+    assert migrate({"format": 1}, "m") == {"format": 1}
+    assert migrate({}, "m") == {}
+    assert not STEPS
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (2, "m: format 2 is newer than format 1, the newest this Translume reads; upgrade Translume"),
+        (0, "m: format: found 0, wanted a number from 1 to 1"),
+        ("1", "m: format: found '1', wanted a number from 1 to 1"),
+        (True, "m: format: found True, wanted a number from 1 to 1"),
+    ],
+)
+def test_an_unknown_format_is_refused(found: object, message: str) -> None:
+    with pytest.raises(ModelFolderError) as caught:
+        migrate({"format": found}, "m")
+    assert str(caught.value) == message
