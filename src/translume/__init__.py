@@ -1,0 +1,74 @@
+"""Translume: the encoder-decoder Transformer with the light on.
+
+Names are imported when they are first used, so that `import translume` is instant and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from translume.config import Config as Config
+    from translume.config import DecodingSettings as DecodingSettings
+    from translume.config import EvaluationSettings as EvaluationSettings
+    from translume.errors import DataError as DataError
+    from translume.errors import ModelFolderError as ModelFolderError
+    from translume.errors import SettingsError as SettingsError
+    from translume.errors import TrainingError as TrainingError
+    from translume.errors import TranslationError as TranslationError
+    from translume.errors import TranslumeError as TranslumeError
+    from translume.evaluation import Comparison as Comparison
+    from translume.evaluation import Score as Score
+    from translume.evaluation import Scores as Scores
+    from translume.evaluation import compare as compare
+    from translume.evaluation import evaluate as evaluate
+    from translume.training import train as train
+    from translume.translator import TargetScore as TargetScore
+    from translume.translator import TextHypothesis as TextHypothesis
+    from translume.translator import Translation as Translation
+    from translume.translator import Translator as Translator
+    from translume.translator import load as load
+
+_ROOMS = {
+    "Comparison": "evaluation",
+    "Config": "config",
+    "DataError": "errors",
+    "DecodingSettings": "config",
+    "EvaluationSettings": "config",
+    "ModelFolderError": "errors",
+    "Score": "evaluation",
+    "Scores": "evaluation",
+    "SettingsError": "errors",
+    "TargetScore": "translator",
+    "TextHypothesis": "translator",
+    "TrainingError": "errors",
+    "Translation": "translator",
+    "TranslationError": "errors",
+    "Translator": "translator",
+    "TranslumeError": "errors",
+    "compare": "evaluation",
+    "evaluate": "evaluation",
+    "load": "translator",
+    "train": "training",
+}
+"""Where each name of the face lives."""
+
+__all__ = sorted([*_ROOMS, "__version__"])
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("translume")
+        except PackageNotFoundError:
+            return "0+unknown"
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'translume' has no attribute '{name}'")
+    value = getattr(import_module(f"translume.{_ROOMS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

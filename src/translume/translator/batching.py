@@ -1,0 +1,43 @@
+"""Many texts in bounded memory: windows of lines in their order, batches of like lengths inside a window."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+WINDOW_LINES = 4096
+"""Most lines that are read before the first of them is given back."""
+WINDOW_CHARACTERS = 2_000_000
+"""Most characters in a window, unless a single line has more."""
+
+T = TypeVar("T")
+
+
+def windows(
+    items: Iterable[tuple[T, int]], *, lines: int = WINDOW_LINES, characters: int = WINDOW_CHARACTERS
+) -> Iterator[list[T]]:
+    """Lists of consecutive items, which come with their sizes in characters."""
+    window: list[T] = []
+    total = 0
+    for item, size in items:
+        if window and (len(window) == lines or total + size > characters):
+            yield window
+            window, total = [], 0
+        window.append(item)
+        total += size
+    if window:
+        yield window
+
+
+def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Positions in `lengths`, each once, the longest first, in batches of at most `max_tokens` tokens, padding counted.
+
+    A single text may be longer than the budget and then stands alone.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    batch: list[int] = []
+    for index in order:
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

@@ -1,0 +1,80 @@
+"""Forced decoding: the log-probability of a given target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.errors import TranslationError
+from translume.translator.batching import batches
+from translume.translator.tensors import padded
+from translume.translator.values import TargetScore, TextHypothesis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPair:
+    """A source and a target to be scored; `place` begins the errors about it."""
+
+    place: str
+    source: str
+    target: str | TextHypothesis
+
+
+@torch.no_grad()
+def score_pairs(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> list[TargetScore]:
+    """The scores of `pairs`, in their order.
+
+    Raises TranslationError if a side is longer than the model reads.
+    """
+    source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    sources = [[*ids, source_tokenizer.specials.eos] for ids in source_tokenizer.encode_all([p.source for p in pairs])]
+    labels = _labels(checkpoint, pairs)
+    limit = checkpoint.config.model.max_positions
+    for pair, *sides in zip(pairs, sources, labels, strict=True):
+        for side, ids in zip(("source", "target"), sides, strict=True):
+            if len(ids) > limit:
+                raise TranslationError(
+                    f"{pair.place}: the {side} has {len(ids):,} tokens with its end mark, wanted at most {limit:,}"
+                )
+    device = next(checkpoint.model.parameters()).device
+    scores: dict[int, TargetScore] = {}
+    longer = [max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)]
+    for batch in batches(longer, max_tokens):
+        source, source_mask = padded([sources[index] for index in batch], source_tokenizer.specials.pad, device)
+        wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
+        given = _shifted(wanted, target_tokenizer.specials.bos)
+        found = checkpoint.model.score(source, source_mask, given, wanted, mask).float().cpu()
+        for row, index in enumerate(batch):
+            ids = labels[index]
+            values = found[row, : len(ids)].tolist()
+            scores[index] = TargetScore(
+                log_prob=sum(values),
+                tokens=tuple(target_tokenizer.tokens(ids)),
+                token_log_probs=tuple(values),
+            )
+    return [scores[index] for index in range(len(pairs))]
+
+
+def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:
+    """The ids of each target: a text with its end mark, a hypothesis as it was found."""
+    tokenizer = checkpoint.target_tokenizer
+    eos = tokenizer.specials.eos
+    texts = iter(tokenizer.encode_all([pair.target for pair in pairs if isinstance(pair.target, str)]))
+    labels = []
+    for pair in pairs:
+        if isinstance(pair.target, str):
+            labels.append([*next(texts), eos])
+        elif eos in pair.target.ids[:-1]:
+            raise TranslationError(
+                f"{pair.place}: the hypothesis was joined from parts, wanted one of a single sentence"
+            )
+        else:
+            labels.append(list(pair.target.ids))
+    return labels
+
+
+def _shifted(labels: Tensor, bos: int) -> Tensor:
+    """What the decoder reads: labels [B, T] one place to the right, bos first."""
+    return torch.cat([labels.new_full((labels.size(0), 1), bos), labels[:, :-1]], 1)

@@ -1,0 +1,206 @@
+"""Text in, text out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from translume.checkpoint import Checkpoint, load_checkpoint
+from translume.config import Config, DecodingSettings
+from translume.decoding import ForbidTokens, Hypothesis, MinimumLength, Rule, SearchError, search, strategy_from
+from translume.errors import SettingsError
+from translume.translator.batching import batches, windows
+from translume.translator.plan import Line, LineError, Plan, finish, plan_line
+from translume.translator.scoring import ScoredPair, score_pairs
+from translume.translator.tensors import padded
+from translume.translator.values import TargetScore, TextHypothesis, Translation
+
+
+class Translator:
+    """A model ready for use. It is never changed by a call, so threads may share it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in."""
+        self.checkpoint = checkpoint
+
+    @property
+    def config(self) -> Config:
+        """The settings the model came with."""
+        return self.checkpoint.config
+
+    def translate(
+        self,
+        text: str,
+        *,
+        settings: DecodingSettings | None = None,
+        strategy: Literal["beam", "greedy"] | None = None,
+        beam: int | None = None,
+        nbest: int | None = None,
+        length_penalty: float | None = None,
+    ) -> Translation:
+        """The translation of one text, which may have many sentences; a blank one has an empty translation.
+
+        settings: instead of the model's own [decoding]; the other options replace single ones of them.
+        Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
+        """
+        chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
+        return self._window([Line(number=0, text=text)], chosen)[0]
+
+    def translate_all(
+        self,
+        texts: Iterable[str],
+        *,
+        settings: DecodingSettings | None = None,
+        strategy: Literal["beam", "greedy"] | None = None,
+        beam: int | None = None,
+        nbest: int | None = None,
+        length_penalty: float | None = None,
+    ) -> Iterator[Translation]:
+        """One translation a text, in order, whatever the number of texts; see `translate` for the options.
+
+        A line break at the end of a text (of a file's line) is no part of it. Texts are read some thousand ahead.
+        Errors name the number of the text as its line, after all texts before it were given back.
+        """
+        if isinstance(texts, str):
+            raise TypeError("translate_all wants many texts, found one; use translate")
+        chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
+        return self._stream(texts, chosen)
+
+    def score(self, source: str, target: str | TextHypothesis) -> TargetScore:
+        """The log-probability of `target` given `source`, in nats: a text with its end mark, or a hypothesis as found.
+
+        A text is cut into tokens anew, which need not be the tokens a search wrote it with; a hypothesis keeps its own.
+        """
+        return self._score([ScoredPair(place="pair", source=source, target=target)])[0]
+
+    def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
+        """One score a pair, in order; see `score`."""
+        numbered = (
+            (ScoredPair(place=f"line {number}", source=_without_break(source), target=_target(target)), len(source))
+            for number, (source, target) in enumerate(pairs, start=1)
+        )
+        for window in windows(numbered):
+            yield from self._score(window)
+
+    def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
+        """Settings with what was given instead; checked here, before any text is read."""
+        chosen = settings or self.config.decoding
+        given = {name: value for name, value in options.items() if value is not None}
+        if given:
+            values = {"decoding": {**chosen.model_dump(), **given}}
+            chosen = Config.build(values, place="translate").decoding
+        strategy_from(chosen)
+        return chosen
+
+    def _stream(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
+        lines = (
+            (Line(number=number, text=_without_break(text)), len(text)) for number, text in enumerate(texts, start=1)
+        )
+        for window in windows(lines):
+            yield from self._up_to_an_error(window, settings)
+
+    def _up_to_an_error(self, window: Sequence[Line], settings: DecodingSettings) -> Iterator[Translation]:
+        try:
+            done = self._window(window, settings)
+        except LineError as error:
+            yield from self._up_to_an_error(window[: error.line.number - window[0].number], settings)
+            raise error from None
+        yield from done
+
+    def _window(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Translation]:
+        """The translations of some lines, translated in batches of like lengths."""
+        plans = self._plans(lines, settings)
+        pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
+        wanted = [index for index, (_, piece) in enumerate(pieces) if piece.ids]
+        found: list[list[TextHypothesis]] = [[] for _ in pieces]
+        for batch in batches([len(pieces[index][1].ids) + 1 for index in wanted], settings.max_tokens):
+            chosen = [wanted[place] for place in batch]
+            try:
+                results = self._search([pieces[index][1].ids for index in chosen], settings)
+            except SearchError as error:
+                line = pieces[chosen[error.sentence]][0].line
+                raise LineError(line, f"token {error.token}: {error.reason}") from None
+            for index, hypotheses in zip(chosen, results, strict=True):
+                found[index] = [self._read(hypothesis) for hypothesis in hypotheses]
+        rest = iter(found)
+        return [finish(plan, [next(rest) for _ in plan.pieces], settings.nbest) for plan in plans]
+
+    def _plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
+        tokenizer = self.checkpoint.source_tokenizer
+        limit = self.config.model.max_positions - 1
+        encoded = tokenizer.encode_all(["" if line.text.isspace() else line.text for line in lines])
+        return [
+            plan_line(line, ids, tokenizer, limit, settings.max_length_action)
+            for line, ids in zip(lines, encoded, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _search(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
+        model, specials = self.checkpoint.model, self.checkpoint.target_tokenizer.specials
+        end = self.checkpoint.source_tokenizer.specials
+        device = next(model.parameters()).device
+        source, mask = padded([[*ids, end.eos] for ids in sources], end.pad, device)
+        limits = [self._limit(len(ids), settings) for ids in sources]
+        rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
+        if settings.min_length:
+            rules.append(MinimumLength(settings.min_length))
+        return search(
+            model.step,
+            model.start(source, mask),
+            bos=specials.bos,
+            eos=specials.eos,
+            strategy=strategy_from(settings),
+            limits=torch.tensor(limits, device=device),
+            rules=rules,
+        )
+
+    def _limit(self, length: int, settings: DecodingSettings) -> int:
+        """Most target tokens, end mark counted, for a source of `length` tokens, its end mark not counted."""
+        limit = int(settings.max_length_ratio * length) + settings.max_length_extra
+        if settings.max_length:
+            limit = min(limit, settings.max_length)
+        return min(limit, self.config.model.max_positions)
+
+    def _read(self, hypothesis: Hypothesis) -> TextHypothesis:
+        tokenizer = self.checkpoint.target_tokenizer
+        return TextHypothesis(
+            text=tokenizer.decode(hypothesis.tokens),
+            tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
+            ids=hypothesis.tokens,
+            log_prob=hypothesis.log_prob,
+            score=hypothesis.score,
+            finished_by=hypothesis.finished_by,
+        )
+
+    def _score(self, pairs: Sequence[ScoredPair]) -> list[TargetScore]:
+        return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens)
+
+
+def load(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    threads: int | None = None,
+) -> Translator:
+    """The translator in a model folder.
+
+    device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
+    threads: how many torch takes, for the whole process; None leaves that as it is.
+    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
+    """
+    if threads is not None:
+        if threads < 1:
+            raise SettingsError(f"threads: found {threads}, wanted at least 1")
+        torch.set_num_threads(threads)
+    return Translator(load_checkpoint(folder, device=device, dtype=dtype))
+
+
+def _without_break(text: str) -> str:
+    """A line of a file without its end."""
+    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+
+
+def _target(target: str | TextHypothesis) -> str | TextHypothesis:
+    return _without_break(target) if isinstance(target, str) else target

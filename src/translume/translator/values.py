@@ -1,0 +1,78 @@
+"""What a translator gives back."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextHypothesis:
+    """One target that a search found.
+
+    tokens: pieces as people read them; ids: their numbers; the end mark is the last one if `finished_by` is "eos".
+    log_prob: nats, the sum over its own tokens.  score: what it was ranked by.
+    Of a text that was translated in parts, tokens follow one another, each part with its end mark, and log_prob and
+    score are sums over the parts.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    log_prob: float
+    score: float
+    finished_by: Literal["eos", "length"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The hypothesis as JSON knows it."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "log_prob": self.log_prob,
+            "score": self.score,
+            "finished_by": self.finished_by,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A translated text; `str()` is its target.
+
+    hypotheses: best first; empty where the source is blank, for then nothing was searched.
+    warnings: what was done to the text that was not asked for, such as cutting it.
+    """
+
+    source: str
+    text: str
+    hypotheses: tuple[TextHypothesis, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The translation as JSON knows it."""
+        return {
+            "source": self.source,
+            "text": self.text,
+            "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScore:
+    """What a model thinks of a given target: forced decoding.
+
+    log_prob: nats, the sum of `token_log_probs`, one for each of `tokens`, the end mark being the last.
+    """
+
+    log_prob: float
+    tokens: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The score as JSON knows it."""
+        return {
+            "log_prob": self.log_prob,
+            "tokens": list(self.tokens),
+            "token_log_probs": list(self.token_log_probs),
+        }

@@ -1,0 +1,156 @@
+"""Numbers are sacreBLEU's, or worked out by hand; each with its definition."""
+
+import math
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import EvaluationSettings
+from translume.errors import DataError, SettingsError
+from translume.evaluation import METRICS, evaluate, measure, metric_from
+from translume.evaluation.error_rate import edits
+
+FOUND = ["The cat sat on the mat .", "a Dog runs", "two women sit on a bench in the park .", "nothing"]
+FIRST = ["The cat sat on a mat .", "a dog runs", "two women are sitting on a bench in a park .", "something else"]
+SECOND = ["A cat sat on the mat .", "the dog is running", "two women on a park bench .", "nothing at all"]
+
+sentences = st.lists(st.sampled_from(["a", "b", "c", "A", "."]), max_size=9).map(" ".join)
+
+
+def settings(*metrics: str, **options: object) -> EvaluationSettings:
+    return EvaluationSettings(metrics=metrics, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("tokenize", ["none", "13a", "intl", "zh", "char"])
+@pytest.mark.parametrize("references", [[FIRST], [FIRST, SECOND]])
+def test_bleu_is_sacrebleus_number_line_and_signature(
+    references: list[list[str]], tokenize: str, lowercase: bool
+) -> None:
+    metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    expected = metric.corpus_score(FOUND, references)
+    chosen = settings("bleu", tokenize=tokenize, lowercase=lowercase)
+    found = measure(FOUND, references[0], chosen, other_references=references[1:])["bleu"]
+    assert found.value == expected.score
+    assert found.signature == str(metric.get_signature())
+    assert str(found) == expected.format(signature=str(metric.get_signature()))
+
+
+def test_the_line_of_bleu_says_everything() -> None:
+    # By hand: 17 of 21 words, 11 of 17 pairs, 5 of 14, 2 of 11; e to the power of 1 − 23/21 is 0.909.
+    line = str(measure(FOUND, FIRST, settings("bleu", tokenize="none", lowercase=True))["bleu"])
+    assert line == (
+        f"BLEU|nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:{sacrebleu.__version__} = "
+        "39.04 81.0/64.7/35.7/18.2 (BP = 0.909 ratio = 0.913 hyp_len = 21 ref_len = 23)"
+    )
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("references", [[FIRST], [FIRST, SECOND]])
+def test_chrf_and_ter_are_sacrebleus(references: list[list[str]], lowercase: bool) -> None:
+    scores = measure(FOUND, FIRST, settings("chrf", "ter", lowercase=lowercase), other_references=references[1:])
+    metrics = (sacrebleu.CHRF(lowercase=lowercase), sacrebleu.TER(case_sensitive=not lowercase))
+    for found, metric in zip(scores, metrics, strict=True):
+        expected = metric.corpus_score(FOUND, references)
+        assert found.value == expected.score
+        assert str(found) == expected.format(signature=str(metric.get_signature()))
+
+
+def test_ter_counts_characters_where_there_are_no_blanks() -> None:
+    score = measure(["我喜欢猫"], ["我喜欢狗"], settings("ter", tokenize="zh"))["ter"]
+    assert score.value == 25
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "count"),
+    [
+        ("", "", 0),
+        ("", "a b", 2),
+        ("a b", "", 2),
+        ("a b c", "a c", 1),
+        ("b a", "a b", 2),
+        ("k i t t e n", "s i t t i n g", 3),
+    ],
+)
+def test_edits_by_hand(found: str, wanted: str, count: int) -> None:
+    assert edits(found.split(), wanted.split()) == count
+
+
+@given(one=sentences, other=sentences, third=sentences)
+def test_edits_are_a_distance(one: str, other: str, third: str) -> None:
+    a, b, c = one.split(), other.split(), third.split()
+    assert (edits(a, b) == 0) == (a == b)
+    assert edits(a, b) == edits(b, a)
+    assert edits(a, c) <= edits(a, b) + edits(b, c)
+    assert abs(len(a) - len(b)) <= edits(a, b) <= max(len(a), len(b))
+
+
+def test_error_rates_by_hand() -> None:
+    found, wanted = ["k a t", "d ɔ g z", ""], ["k æ t", "d ɔ g", "a"]
+    scores = measure(found, wanted, settings("wer", "per", "exact_match"))
+    assert str(scores["per"]) == "PER|nrefs:1|case:mixed|tok:blank|edits:levenshtein = 42.86 (3 edits, 7 tokens)"
+    assert scores["wer"].value == scores["per"].value == pytest.approx(100 * 3 / 7)
+    assert scores["exact_match"].value == 0
+    nearest = measure(found, wanted, settings("wer"), other_references=[["k a t", "d ɔ g z", "b c"]])["wer"]
+    assert str(nearest) == "WER|nrefs:2|case:mixed|tok:blank|edits:levenshtein = 12.50 (1 edits, 8 tokens)"
+
+
+def test_error_rates_without_a_reference_token() -> None:
+    assert measure([""], [""], settings("wer"))["wer"].value == 0
+    assert measure(["a"], [""], settings("wer"))["wer"].value == math.inf
+
+
+def test_exact_match_by_hand() -> None:
+    found = ["a b", " a b\t", "A b", "c"]
+    score = measure(found, ["a b"] * 4, settings("exact_match"))["exact_match"]
+    assert str(score) == "exact match|nrefs:1|case:mixed = 50.00 (2 of 4)"
+    score = measure(found, ["a b"] * 4, settings("exact_match", lowercase=True), other_references=[["c"] * 4])
+    assert str(score) == "exact match|nrefs:2|case:lc = 100.00 (4 of 4)"
+
+
+@given(pairs=st.lists(st.tuples(sentences, sentences), min_size=1, max_size=5))
+def test_a_perfect_translation_is_perfect_by_every_metric(pairs: list[tuple[str, str]]) -> None:
+    texts = [f"{one} {other} the end of it" for one, other in pairs]
+    for score in measure(texts, texts, settings(*METRICS, tokenize="none")):
+        best = 100 if metric_from(score.name, settings()).higher_is_better else 0
+        assert score.value == pytest.approx(best)
+
+
+def test_a_translator_is_measured_with_its_translations_kept(upper) -> None:
+    scores = evaluate(upper, ["a b", "c"], ["A B", "D"], settings("exact_match"), nll=True)
+    assert scores.translations == ("A B", "C")
+    assert scores["exact_match"].value == 50
+    assert scores["nll"].value == 1
+    assert scores["nll"].signature == "unit:nats|per:token|eos:yes|tokens:5"
+    assert scores["perplexity"].value == pytest.approx(math.e)
+    assert [score.name for score in scores] == ["exact_match", "nll", "perplexity"]
+    assert scores.to_dict()["sentences"] == 2
+    assert str(scores).splitlines()[0] == "exact match|nrefs:1|case:mixed = 50.00 (1 of 2)"
+    assert [score.name for score in evaluate(upper, ["a"], ["A"])] == ["bleu", "chrf"]
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line(upper) -> None:
+    def refusal(*lists: list[str], **others: list[list[str]]) -> str:
+        with pytest.raises(DataError) as caught:
+            evaluate(upper, *lists, settings("wer"), **others)
+        return str(caught.value)
+
+    assert refusal([], []) == "evaluate: found no sentences, wanted at least one"
+    assert refusal(["a"] * 1000, ["a"] * 999) == ("evaluate: 1,000 sources but 999 references, wanted equally many")
+    assert refusal(["a"], ["a"], other_references=[["a", "b"]]) == (
+        "evaluate: 1 sources but 2 references 2, wanted equally many"
+    )
+    with pytest.raises(DataError) as caught:
+        measure(["a"], ["a", "b"], settings("wer"))
+    assert str(caught.value) == "evaluate: 1 translations but 2 references, wanted equally many"
+    with pytest.raises(SettingsError) as error:
+        measure(["a"], ["a"], settings("blue"))
+    assert str(error.value) == "evaluation.metrics: found 'blue'; did you mean 'bleu'?"
+    with pytest.raises(SettingsError) as error:
+        measure(["a"], ["a"], settings("wer"))["bleu"]
+    assert str(error.value) == "no score 'bleu' was measured; known: wer"
+    with pytest.raises(SettingsError) as error:
+        measure("ab", ["a", "b"], settings("wer"))
+    assert str(error.value) == "evaluate: translations is one text, wanted a list of texts"

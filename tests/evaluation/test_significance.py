@@ -1,0 +1,93 @@
+"""A difference is told from luck as sacreBLEU tells it."""
+
+import random
+
+import numpy as np
+import pytest
+import sacrebleu
+from sacrebleu.significance import PairedTest
+
+from translume.config import EvaluationSettings
+from translume.errors import DataError, SettingsError
+from translume.evaluation import compare
+from translume.evaluation.significance import interval
+
+WORDS = ["the", "a", "cat", "dog", "bird", "sits", "runs", "sings", "on", "under", "mat", "tree", "loudly", "."]
+ALL = EvaluationSettings(metrics=("bleu", "chrf", "ter", "wer", "exact_match"), tokenize="none")
+
+
+def corpus(noise: float, seed: int) -> list[str]:
+    """Sentences of a fixed draw with a share of their words changed."""
+    fixed, changed = random.Random(1), random.Random(seed)
+    lines = [[fixed.choice(WORDS) for _ in range(fixed.randint(5, 12))] for _ in range(53)]
+    return [" ".join(changed.choice(WORDS) if changed.random() < noise else word for word in line) for line in lines]
+
+
+REFERENCES, GOOD, BAD = corpus(0, 0), corpus(0.2, 2), corpus(0.3, 3)
+
+
+def test_bleu_chrf_and_ter_are_compared_as_sacrebleu_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "12345")
+    samples = 211
+    metrics = {
+        "BLEU": sacrebleu.BLEU(tokenize="none", force=True),
+        "chrF2": sacrebleu.CHRF(),
+        "TER": sacrebleu.TER(case_sensitive=True),
+    }
+    systems = [("first", BAD), ("second", GOOD)]
+    _, expected = PairedTest(systems, metrics, [REFERENCES], test_type="bs", n_samples=samples)()
+    found = compare(BAD, GOOD, REFERENCES, ALL, samples=samples)
+    for each, title in zip(found, metrics, strict=False):
+        first, second = expected[title]
+        assert each.first.value == pytest.approx(first.score)
+        assert each.second.value == pytest.approx(second.score)
+        assert each.p_value == pytest.approx(second.p_value, abs=1.5 / samples)
+        assert each.second_interval.mean == pytest.approx(second.mean, abs=1e-3)
+        assert (each.second_interval.high - each.second_interval.low) / 2 == pytest.approx(second.ci, abs=1e-3)
+
+
+def test_a_large_difference_is_no_luck_and_none_is_luck() -> None:
+    for each in compare(corpus(0.9, 5), GOOD, REFERENCES, ALL, samples=97):
+        assert each.p_value == pytest.approx(1 / 98) or each.first.name == "exact_match"
+        better = each.difference.low > 0 or each.difference.high < 0
+        assert better or each.first.name == "exact_match"
+    for each in compare(GOOD, GOOD, REFERENCES, ALL, samples=97):
+        assert each.difference.mean == each.difference.low == each.difference.high == 0
+
+
+def test_a_seed_draws_the_same_samples_and_another_others() -> None:
+    wer = EvaluationSettings(metrics=("wer",))
+    assert compare(BAD, GOOD, REFERENCES, wer, samples=41) == compare(BAD, GOOD, REFERENCES, wer, samples=41)
+    (one,) = compare(BAD, GOOD, REFERENCES, wer, samples=41, seed=1)
+    (other,) = compare(BAD, GOOD, REFERENCES, wer, samples=41, seed=2)
+    assert one.difference != other.difference
+    assert (one.seed, one.samples) == (1, 41)
+
+
+def test_both_systems_meet_the_same_sentences() -> None:
+    (each,) = compare(GOOD, GOOD, REFERENCES, EvaluationSettings(metrics=("wer",)), samples=41)
+    assert each.first_interval == each.second_interval
+
+
+def test_an_interval_leaves_a_fortieth_out_at_both_ends() -> None:
+    found = interval(np.arange(200.0)[::-1])
+    assert (found.mean, found.low, found.high) == (99.5, 5.0, 194.0)
+
+
+def test_a_comparison_is_one_line() -> None:
+    (each,) = compare(["a b"], ["a c"], ["a b"], EvaluationSettings(metrics=("wer",)), samples=3, seed=7)
+    assert str(each) == (
+        "WER|nrefs:1|case:mixed|tok:blank|edits:levenshtein|bs:3|seed:7: "
+        "0.00 ± 0.00 against 50.00 ± 0.00, difference +50.00 [+50.00, +50.00], p = 0.2500"
+    )
+    assert each.to_dict()["p_value"] == 0.25
+
+
+def test_lists_of_other_lengths_are_refused() -> None:
+    wer = EvaluationSettings(metrics=("wer",))
+    with pytest.raises(DataError) as caught:
+        compare(["a"], ["a", "b"], ["a"], wer)
+    assert str(caught.value) == "evaluate: 2 translations but 1 references, wanted equally many"
+    with pytest.raises(SettingsError) as error:
+        compare(["a"], ["a"], ["a"], wer, samples=0)
+    assert str(error.value) == "compare: found 0 samples, wanted at least 1"

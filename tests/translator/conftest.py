@@ -1,0 +1,48 @@
+"""Small translators with random weights, which find something for every text."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.text import train_tokenizer
+from translume.translator import Translator
+
+ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Translator]:
+    """Translators by options of [decoding] and longest source; weights are wide enough to make endings likely."""
+
+    def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3) -> Translator:
+        source = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
+        target = source
+        if not shared:
+            target = train_tokenizer(TokenizerSettings(kind="byte"), [])
+        head = SoftmaxSettings(tie="all" if shared else "target")
+        model = ModelSettings(
+            width=22,
+            feed_forward=29,
+            encoder_layers=2,
+            decoder_layers=1,
+            attention_heads=11,
+            max_positions=max_positions,
+            head=head,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = build_model(model, len(source), len(target)).eval()
+            for parameter in network.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        config = Config(model=model).change(*options)
+        return Translator(Checkpoint(config=config, model=network, source_tokenizer=source, target_tokenizer=target))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def translator(make: Callable[..., Translator]) -> Translator:
+    return make("decoding.beam=3")

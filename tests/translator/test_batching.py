@@ -1,0 +1,30 @@
+"""Windows keep the order; batches keep the budget."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.translator.batching import batches, windows
+
+
+@given(sizes=st.lists(st.integers(0, 50)), lines=st.integers(1, 7), characters=st.integers(1, 99))
+def test_windows_are_the_items_in_order_and_bounded(sizes: list[int], lines: int, characters: int) -> None:
+    found = list(windows(list(enumerate(sizes)), lines=lines, characters=characters))
+    assert [item for window in found for item in window] == list(range(len(sizes)))
+    for window in found:
+        assert 0 < len(window) <= lines
+        assert len(window) == 1 or sum(sizes[item] for item in window) <= characters
+
+
+@given(lengths=st.lists(st.integers(1, 40)), max_tokens=st.integers(1, 200))
+def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_tokens: int) -> None:
+    found = list(batches(lengths, max_tokens))
+    assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
+    for batch in found:
+        longest = max(lengths[index] for index in batch)
+        assert len(batch) == 1 or len(batch) * longest <= max_tokens
+    order = [lengths[index] for batch in found for index in batch]
+    assert order == sorted(lengths, reverse=True)
+
+
+def test_batches_by_hand() -> None:
+    assert list(batches([3, 9, 2, 3], 9)) == [[1], [0, 3, 2]]

@@ -1,0 +1,141 @@
+"""A line that is too long is translated sentence by sentence, or the command stops; never is it cut in silence."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.errors import TranslationError
+from translume.translator import Translator
+from translume.translator.sentences import split_sentences
+
+Make = Callable[..., Translator]
+
+texts = st.text('ab. !?…”"。」！ \n\tZ1', max_size=60)
+
+
+@given(text=texts)
+def test_sentences_and_what_stands_between_them_are_the_text(text: str) -> None:
+    sentences = split_sentences(text)
+    assert "".join(sentence + spacing for sentence, spacing in sentences) == text
+    assert all(sentence for sentence, _ in sentences)
+    assert all(spacing == "" or spacing.isspace() for _, spacing in sentences)
+    assert all("\n" not in sentence.strip() for sentence, _ in sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("One.  Two", ["One.", "Two"]),
+        ("He said: “Go.” She went.", ["He said: “Go.”", "She went."]),
+        ("(Really?) Yes… No...  Ja", ["(Really?)", "Yes…", "No...", "Ja"]),
+        ("Version 2.0 is out. Fine.", ["Version 2.0 is out.", "Fine."]),
+        ("Am 3. Mai kam J. Smith. Gut.", ["Am 3. Mai kam J. Smith.", "Gut."]),
+        ("He came, e.g. with a car. Good.", ["He came, e.g. with a car.", "Good."]),
+        ("你好。我是人！你呢？好", ["你好。", "我是人！", "你呢？", "好"]),
+        ("他说：「走吧。」她走了。", ["他说：「走吧。」", "她走了。"]),
+        ("A title\nA text. More", ["A title", "A text.", "More"]),
+        ("no end", ["no end"]),
+        ("", []),
+    ],
+)
+def test_sentences_end_where_readers_end_them(text: str, sentences: list[str]) -> None:
+    assert [sentence for sentence, _ in split_sentences(text)] == sentences
+
+
+@pytest.mark.parametrize("unit", [".", "a", " ", ". ", '."', "\n", "。", "a. "])
+def test_a_megabyte_of_anything_is_split_in_a_moment(unit: str) -> None:
+    begun = time.process_time()
+    split_sentences(unit * (1_000_000 // len(unit)))
+    assert time.process_time() - begun < 5
+
+
+def test_a_long_line_is_translated_in_parts_with_its_own_spacing(make: Make) -> None:
+    translator = make("decoding.beam=2", max_positions=12)
+    text = "  abc def.  Ghi jkl!\tMno? "
+    found = translator.translate(text)
+    parts = [translator.translate(part) for part in ("abc def.", "Ghi jkl!", "Mno?")]
+    assert found.source == text
+    assert found.text == f"{parts[0]}  {parts[1]}\t{parts[2]}"
+    assert found.warnings == ()
+    best = found.hypotheses[0]
+    assert best.log_prob == pytest.approx(sum(part.hypotheses[0].log_prob for part in parts), abs=1e-4)
+    assert best.score == pytest.approx(sum(part.hypotheses[0].score for part in parts), abs=1e-4)
+    assert best.ids == sum((part.hypotheses[0].ids for part in parts), ())
+
+
+def test_the_best_combinations_of_the_parts_are_returned(make: Make) -> None:
+    translator = make("decoding.beam=3", max_positions=8)
+    found = translator.translate("abcd. Efgh.", nbest=3)
+    one, other = (translator.translate(part, nbest=3).hypotheses for part in ("abcd.", "Efgh."))
+    every = sorted((a.score + b.score for a in one for b in other), reverse=True)
+    assert [each.score for each in found.hypotheses] == pytest.approx(every[:3], abs=1e-4)
+    assert found.hypotheses[0].text == f"{one[0].text} {other[0].text}"
+
+
+def test_a_line_that_just_fits_is_not_split(make: Make) -> None:
+    text = "abc. Def."
+    translator = make(max_positions=len(text) + 1)
+    hypothesis = translator.translate(text).hypotheses[0]
+    assert translator.score(text, hypothesis).log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+
+
+def test_a_sentence_that_is_too_long_stops_after_all_lines_before_it(make: Make) -> None:
+    translator = make(max_positions=12)
+    found: list[str] = []
+    with pytest.raises(TranslationError) as caught:
+        found.extend(each.source for each in translator.translate_all(["abc", "", "a" * 12, "def"]))
+    assert str(caught.value) == (
+        'line 3: a sentence has 12 tokens, wanted at most 11; max_length_action = "truncate" cuts it'
+    )
+    assert found == ["abc", ""]
+    with pytest.raises(TranslationError) as caught:
+        translator.translate("Ok. " + "Z" + "a" * 1199)
+    assert str(caught.value) == (
+        'text: sentence 2 of 2 has 1,200 tokens, wanted at most 11; max_length_action = "truncate" cuts it'
+    )
+
+
+def test_a_sentence_is_cut_when_that_is_asked_for_and_it_is_said(make: Make) -> None:
+    translator = make("decoding.max_length_action=truncate", max_positions=12)
+    found = translator.translate("b" * 25)
+    assert found.warnings == ("truncated: a sentence had 25 tokens and was cut to 11",)
+    assert found.source == "b" * 25
+    assert found.hypotheses == translator.translate("b" * 11).hypotheses
+    assert translator.translate("Ok. Z" + "a" * 11).warnings == (
+        "truncated: sentence 2 of 2 had 12 tokens and was cut to 11",
+    )
+
+
+def test_a_megabyte_without_a_break_is_an_error_within_seconds(make: Make) -> None:
+    begun = time.process_time()
+    with pytest.raises(TranslationError) as caught:
+        list(make().translate_all(["abc", "x" * 1_000_000]))
+    assert str(caught.value) == (
+        'line 2: a sentence has 1,000,000 tokens, wanted at most 40; max_length_action = "truncate" cuts it'
+    )
+    assert time.process_time() - begun < 10
+
+
+@given(parts=st.lists(st.text("abcd", min_size=1, max_size=6), min_size=4, max_size=9))
+def test_any_number_of_sentences_comes_back(make: Make, parts: list[str]) -> None:
+    translator = make("decoding.strategy=greedy", "decoding.max_length=5", max_positions=9)
+    text = "! ".join(part.capitalize() for part in parts) + "!"
+    found = translator.translate(text)
+    alone = [translator.translate(f"{part.capitalize()}!").text for part in parts]
+    assert re.sub(r"\s+", " ", found.text) == re.sub(r"\s+", " ", " ".join(alone))
+
+
+def test_a_hypothesis_of_several_parts_cannot_be_forced(make: Make) -> None:
+    translator = make("decoding.beam=2", max_positions=8)
+    eos = translator.checkpoint.target_tokenizer.specials.eos
+    best = translator.translate("abcd.").hypotheses[0]
+    joined = replace(best, ids=(5, eos, 7, eos), tokens=("b", "</s>", "d", "</s>"))
+    with pytest.raises(TranslationError) as caught:
+        translator.score("abcd.", joined)
+    assert str(caught.value) == "pair: the hypothesis was joined from parts, wanted one of a single sentence"

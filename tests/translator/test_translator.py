@@ -1,0 +1,244 @@
+"""Texts in, as many translations out, in order, each as if it were alone."""
+
+import gzip
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.checkpoint import save_model
+from translume.config import DecodingSettings
+from translume.errors import SettingsError, TranslationError
+from translume.translator import TextHypothesis, Translation, Translator, load
+from translume.translator import batching as batching_module
+
+Make = Callable[..., Translator]
+TOLERANCE = 1e-4
+
+words = st.text("abcdefghijklmnop", min_size=1, max_size=7)
+lines = st.lists(words, max_size=5).map(" ".join) | st.sampled_from(["", " ", "\t ", "   "])
+
+
+def close(one: Translation, other: Translation) -> bool:
+    """Equal tokens, and scores that differ by rounding alone."""
+    return (one.source, one.text, len(one.hypotheses)) == (other.source, other.text, len(other.hypotheses)) and all(
+        a.ids == b.ids and a.finished_by == b.finished_by and abs(a.log_prob - b.log_prob) < TOLERANCE
+        for a, b in zip(one.hypotheses, other.hypotheses, strict=True)
+    )
+
+
+@given(texts=st.lists(lines, max_size=11))
+def test_as_many_translations_as_texts_in_their_order(translator: Translator, texts: list[str]) -> None:
+    found = list(translator.translate_all(texts))
+    assert [each.source for each in found] == texts
+    assert all((each.text == "") >= (text.strip() == "") for each, text in zip(found, texts, strict=True))
+    assert all("\n" not in each.text for each in found)
+
+
+@given(texts=st.lists(lines, min_size=1, max_size=11), max_tokens=st.sampled_from([1, 17, 61, 4096]))
+def test_a_translation_does_not_depend_on_its_neighbours(
+    translator: Translator, texts: list[str], max_tokens: int
+) -> None:
+    settings = translator.config.decoding.model_copy(update={"max_tokens": max_tokens, "nbest": 2})
+    together = translator.translate_all(texts, settings=settings)
+    for text, found in zip(texts, together, strict=True):
+        assert close(found, translator.translate(text, settings=settings))
+
+
+@given(texts=st.lists(lines, min_size=1, max_size=5), nbest=st.integers(1, 3))
+def test_forced_decoding_reproduces_every_score(translator: Translator, texts: list[str], nbest: int) -> None:
+    found = list(translator.translate_all(texts, nbest=nbest))
+    pairs = [(each.source, hypothesis) for each in found for hypothesis in each.hypotheses]
+    for (_, hypothesis), score in zip(pairs, translator.score_all(pairs), strict=True):
+        assert score.log_prob == pytest.approx(hypothesis.log_prob, abs=TOLERANCE)
+        assert score.tokens == hypothesis.tokens
+        assert len(score.token_log_probs) == len(score.tokens)
+        assert math.fsum(score.token_log_probs) == pytest.approx(score.log_prob)
+
+
+@given(text=lines.filter(str.strip))
+def test_greedy_search_and_a_beam_of_one_agree(translator: Translator, text: str) -> None:
+    assert translator.translate(text, beam=1) == translator.translate(text, strategy="greedy")
+
+
+@given(texts=st.lists(lines.filter(str.strip), min_size=1, max_size=5))
+def test_scores_of_texts_do_not_depend_on_their_neighbours(translator: Translator, texts: list[str]) -> None:
+    pairs = [(text, text[::-1]) for text in texts]
+    for (source, target), score in zip(pairs, translator.score_all(pairs), strict=True):
+        alone = translator.score(source, target)
+        assert alone.tokens == score.tokens
+        assert alone.token_log_probs == pytest.approx(score.token_log_probs, abs=TOLERANCE)
+        assert len(score.tokens) == len(target) + 1
+
+
+def test_scores_of_the_next_token_are_a_distribution(translator: Translator) -> None:
+    specials = translator.checkpoint.target_tokenizer.specials
+    total = 0.0
+    for token in range(len(translator.checkpoint.target_tokenizer)):
+        made = TextHypothesis(text="", tokens=(), ids=(token,), log_prob=0, score=0, finished_by="length")
+        total += math.exp(translator.score("abc", made).log_prob)
+    assert total == pytest.approx(1, abs=1e-5)
+    assert translator.score("abc", "").tokens == tuple(translator.checkpoint.target_tokenizer.tokens([specials.eos]))
+
+
+def test_the_end_of_a_line_of_a_file_is_no_part_of_it(translator: Translator, tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(b"abc\r\n\ndef\n")
+    with open(path, encoding="utf-8", newline="\n") as file:
+        found = list(translator.translate_all(file))
+    assert [each.source for each in found] == ["abc", "", "def"]
+    assert found[0].text == translator.translate("abc").text
+    with gzip.open(tmp_path / "source.gz", "wt") as zipped:
+        zipped.write("abc\n")
+    with gzip.open(tmp_path / "source.gz", "rt") as zipped:
+        assert [each.source for each in translator.translate_all(zipped)] == ["abc"]
+
+
+def test_texts_are_read_a_window_ahead_and_no_further(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching_module.windows, "__kwdefaults__", {"lines": 5, "characters": 10_000})
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "abc"
+
+    found = translator.translate_all(endless(), strategy="greedy", nbest=1)
+    for number in range(23):
+        next(found)
+        assert read <= number + 6
+
+
+def test_blank_texts_are_not_searched(translator: Translator) -> None:
+    assert translator.translate(" \t") == Translation(source=" \t", text="")
+    assert translator.translate("").hypotheses == ()
+
+
+def test_limits_follow_each_sentences_own_length(make: Make) -> None:
+    translator = make("decoding.max_length_ratio=1.5", "decoding.max_length_extra=2", max_positions=19)
+    specials = translator.checkpoint.target_tokenizer.specials
+    # With eos forbidden for long enough, every hypothesis runs into its limit.
+    texts = ["a", "abcd", "abcdefghijklmnopqr"]
+    settings = translator.config.decoding.model_copy(update={"min_length": 100})
+    found = list(translator.translate_all(texts, settings=settings))
+    assert [len(each.hypotheses[0].ids) for each in found] == [3, 8, 19]
+    assert {each.hypotheses[0].finished_by for each in found} == {"length"}
+    settings = settings.model_copy(update={"max_length": 7})
+    found = list(translator.translate_all(texts, settings=settings))
+    assert [len(each.hypotheses[0].ids) for each in found] == [3, 7, 7]
+    assert all(specials.eos not in each.hypotheses[0].ids for each in found)
+
+
+def test_what_is_not_text_is_never_written(make: Make) -> None:
+    for shared in (True, False):
+        translator = make(shared=shared)
+        specials = translator.checkpoint.target_tokenizer.specials
+        for found in translator.translate_all(["abc", "a b c d e f g", "zzz"], nbest=5):
+            for hypothesis in found.hypotheses:
+                assert not {specials.pad, specials.bos} & set(hypothesis.ids)
+
+
+def test_a_line_stays_a_line(make: Make) -> None:
+    translator = make(shared=False)
+    bytes_tokenizer = translator.checkpoint.target_tokenizer
+    newline = bytes_tokenizer.encode("\n") or [10 + len(bytes_tokenizer) - 256]
+    bias = [parameter for parameter in translator.checkpoint.model.head.parameters() if parameter.dim() == 1]
+    with torch.no_grad():
+        bias[0][newline[0]] += 9
+    found = translator.translate("abc")
+    assert newline[0] in found.hypotheses[0].ids
+    assert "\n" not in found.text
+    assert found.text == found.hypotheses[0].text
+
+
+def test_options_replace_single_settings(translator: Translator) -> None:
+    assert len(translator.translate("abc", nbest=3).hypotheses) == 3
+    settings = DecodingSettings(beam=2, nbest=2)
+    assert len(translator.translate("abc", settings=settings).hypotheses) == 2
+    assert len(translator.translate("abc", settings=settings, beam=4, nbest=4).hypotheses) == 4
+    one = translator.translate("abc", length_penalty=0.0).hypotheses[0]
+    assert one.score == pytest.approx(one.log_prob)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nbest": 4}, "decoding.nbest: 4, wanted at most as many as beam keeps 3"),
+        ({"nbest": 2, "strategy": "greedy"}, "decoding.nbest: 2, wanted at most as many as greedy keeps 1"),
+        ({"beam": 0}, "translate: decoding.beam: found 0, wanted greater than or equal to 1"),
+        ({"strategy": "beem"}, "translate: decoding.strategy: found 'beem'; did you mean 'beam'?"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_any_text_is_read(
+    translator: Translator, options: dict[str, object], message: str
+) -> None:
+    def never() -> Iterator[str]:
+        raise AssertionError("a text was read")
+        yield
+
+    for call in (translator.translate_all, lambda _, **given: translator.translate("a", **given)):
+        with pytest.raises(SettingsError) as caught:
+            call(never(), **options)
+        assert str(caught.value) == message
+
+
+def test_one_text_for_many_is_a_mistake(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="translate_all wants many texts, found one; use translate"):
+        translator.translate_all("abc")
+
+
+def test_a_pair_that_is_too_long_is_named(make: Make) -> None:
+    translator = make(max_positions=11)
+    with pytest.raises(TranslationError) as caught:
+        list(translator.score_all([("a", "b"), ("a" * 11, "b")]))
+    assert str(caught.value) == "line 2: the source has 12 tokens with its end mark, wanted at most 11"
+    with pytest.raises(TranslationError) as caught:
+        translator.score("a", "b" * 11)
+    assert str(caught.value) == "pair: the target has 12 tokens with its end mark, wanted at most 11"
+
+
+def test_a_search_that_breaks_names_its_line_after_all_lines_before_it(make: Make) -> None:
+    translator = make(shared=False)
+    letter = translator.checkpoint.source_tokenizer.encode("z")[0]
+    with torch.no_grad():
+        translator.checkpoint.model.encoder.get_parameter("embedding.table.weight")[letter] = math.nan
+    found: list[str] = []
+    with pytest.raises(TranslationError) as caught:
+        found.extend(each.source for each in translator.translate_all(["abcdefgh", "a", "bz", "c", "zzzz"]))
+    assert str(caught.value).startswith("line 3: token 1: ")
+    assert found == ["abcdefgh", "a"]
+
+
+def test_threads_share_a_translator(translator: Translator) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = ["abc", "hello you", "a b c d", "xyz"] * 3
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(translator.translate, texts)) == [translator.translate(text) for text in texts]
+
+
+def test_values_become_json(translator: Translator) -> None:
+    found = translator.translate("abc").to_dict()
+    assert list(found) == ["source", "text", "hypotheses", "warnings"]
+    assert list(found["hypotheses"][0]) == ["text", "tokens", "log_prob", "score", "finished_by"]
+    assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs"]
+
+
+def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp_path: Path) -> None:
+    for shared in (True, False):
+        translator = make("decoding.beam=2", shared=shared)
+        save_model(tmp_path / str(shared), translator.checkpoint)
+        loaded = load(tmp_path / str(shared), device="cpu", dtype="fp32", threads=1)
+        assert loaded.translate("hello there") == translator.translate("hello there")
+        assert loaded.config.decoding.beam == 2
+
+
+def test_threads_are_counted_from_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, threads=0)
+    assert str(caught.value) == "threads: found 0, wanted at least 1"
