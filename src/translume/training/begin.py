@@ -1,0 +1,276 @@
+"""From settings to a run that can take its next update, whether it begins, fine-tunes or goes on."""
+
+import hashlib
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+
+from translume.checkpoint import (
+    Checkpoint,
+    build_model,
+    load_checkpoint,
+    load_pretrained,
+    mark_separators,
+    unique_tensors,
+)
+from translume.config import Config, ModelSettings
+from translume.data import TokenizedCorpus, prepare, read_pairs
+from translume.errors import SettingsError, TrainingError
+from translume.model.transformer import Transformer
+from translume.text import Tokenizer, train_tokenizer
+from translume.training.averaging import MovingAverage
+from translume.training.events import Event, Preparing
+from translume.training.precision import Updater, choose_precision
+from translume.training.state import Begun, State, refuse_other, refuse_other_settings
+from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
+from translume.training.stream import Stream, seed_of
+
+SHORT_UPDATES = 20
+"""Most updates under TRANSLUME_SHORT=1, for examples in the documentation."""
+
+_OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout")
+"""Settings in [model] that a fine-tuned copy may choose anew."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """All that a run works with.  ema: None without `training.ema`."""
+
+    model: Model
+    training: TokenizedCorpus
+    validation: TokenizedCorpus
+    updater: Updater
+    transformer: Transformer
+    ema: MovingAverage | None
+    state: State
+    stream: Stream
+    device: torch.device
+    resumed: bool
+
+    def live(self, *, whole: bool) -> Live:
+        """The tensors of this moment; without `whole`, no optimiser."""
+        raw = self.updater.parameters_fp32()
+        buffers = {name: value for name, value in unique_tensors(self.transformer).items() if name not in raw}
+        return Live(
+            raw=raw,
+            ema=self.ema.values if self.ema else {},
+            buffers=buffers,
+            optimizer=self.updater.state() if whole else {},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is asked for, checked against what the folder holds.  base: the model to fine-tune, if any."""
+
+    config: Config
+    state: State | None
+    stored: Model | None
+    base: Checkpoint | None
+
+
+def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
+    """Settle the settings of a run. Raises TrainingError where the folder holds another run."""
+    state, stored = store.state(), store.model()
+    folder = str(store.folder)
+    if os.environ.get("TRANSLUME_SHORT") == "1":
+        training = config.training.model_copy(update={"updates": min(config.training.updates, SHORT_UPDATES)})
+        config = config.model_copy(update={"training": training})
+    if state is not None and stored is not None:
+        _refuse_other_source(folder, state.begun.source_model, source)
+        if state.begun.source_model:
+            config = adopted(config, stored.config, folder)
+        refuse_other_settings(folder, stored.config, config, state.begun.precision)
+        return Plan(config=config, state=state, stored=stored, base=None)
+    if source is not None:
+        base = load_checkpoint(source, device="cpu", dtype="fp32")
+        return Plan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
+    same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
+    return Plan(config=config, state=None, stored=stored if same else None, base=None)
+
+
+def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
+    if source is not None and str(source) != began:
+        before = f"with --from {began}" if began else "without --from"
+        raise TrainingError(f"{folder}: this run began {before}, found --from {source}")
+
+
+def adopted(config: Config, base: Config, place: str) -> Config:
+    """The settings with [model] and [tokenizer] of the model that is fine-tuned, dropout apart.
+
+    Raises SettingsError where [model] asks for something that is neither the default nor what that model has.
+    """
+    default = ModelSettings()
+    for name in ModelSettings.model_fields:
+        wanted, found = getattr(config.model, name), getattr(base.model, name)
+        if name not in _OF_TRAINING and wanted not in (found, getattr(default, name)):
+            raise SettingsError(
+                f"model.{name}: found {wanted!r}, but {place} has {found!r}; wanted that or no such line"
+            )
+    dropouts = {name: getattr(config.model, name) for name in _OF_TRAINING}
+    tokenizer = base.tokenizer.model_copy(update={"dropout": config.tokenizer.dropout})
+    return config.model_copy(update={"model": base.model.model_copy(update=dropouts), "tokenizer": tokenizer})
+
+
+def prepare_run(
+    plan: Plan, store: Store, *, source: Path | None, device: torch.device
+) -> Generator[Event, None, Prepared]:
+    """Tells what takes long, and returns (as `yield from` gives it) what the run works with.
+
+    The tokenizers are in the folder before anything else is computed, so that a resumed run has the same ones.
+    """
+    model = yield from _with_tokenizers(plan, store)
+    config, settings = model.config, model.config.training
+    corpora = []
+    for split, what in (("train", "training data"), ("valid", "validation data")):
+        yield Preparing(what=what)
+        corpora.append(
+            prepare(
+                config.data,
+                model.source,
+                model.target,
+                store.folder / "cache",
+                split=cast(Literal["train", "valid"], split),
+                max_positions=config.model.max_positions,
+            )
+        )
+    training, validation = corpora
+    digest = _data_digest(training)
+    yield Preparing(what="model")
+    state = plan.state
+    if state is None:
+        state = State(begun=_begun(model, digest, source, device), metric=settings.metric)
+    else:
+        refuse_other(str(store.folder), "training data", state.begun.data, digest)
+    transformer, notes = _transformer(plan, model, device)
+    for note in notes:
+        yield Preparing(what=note)
+    updater = Updater(
+        transformer, settings, precision=cast(Literal["fp32", "bf16"], state.begun.precision), device=device
+    )
+    ema = _restored(plan, store, updater, settings.ema)
+    stream = Stream(
+        training,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        dropout=config.tokenizer.dropout,
+        epoch=state.epoch,
+        position=state.position,
+    )
+    return Prepared(
+        model=model,
+        training=training,
+        validation=validation,
+        updater=updater,
+        transformer=transformer,
+        ema=ema,
+        state=state,
+        stream=stream,
+        device=device,
+        resumed=plan.state is not None,
+    )
+
+
+def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
+    """What a run that begins now must keep to."""
+    return Begun(
+        source_tokenizer=model.source.digest,
+        target_tokenizer=model.target.digest,
+        data=data,
+        precision=choose_precision(model.config.training.precision, device),
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        source_model=str(source or ""),
+    )
+
+
+def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
+    """The settings with the run's tokenizers, which are in the folder afterwards."""
+    config = plan.config
+    if plan.state is not None and plan.stored is not None:
+        model = Model(config=config, source=plan.stored.source, target=plan.stored.target)
+        _refuse_other_tokenizers(store, config, plan.state.begun)
+        return model
+    if plan.base is not None:
+        source, target = plan.base.source_tokenizer, plan.base.target_tokenizer
+    elif plan.stored is not None:
+        source, target = plan.stored.source, plan.stored.target
+    else:
+        yield Preparing(what="tokenizer")
+        source, target = _tokenizers(config)
+    model = Model(config=config, source=source, target=target)
+    store.begin(model)
+    return model
+
+
+def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers that the settings name, or ones learnt from the training files; one object where shared."""
+    settings = config.tokenizer
+    if settings.shared:
+        if settings.path:
+            shared = Tokenizer.load(Path(settings.path))
+        else:
+            pairs = read_pairs(config.data, "train")
+            shared = train_tokenizer(settings, (text for pair in pairs for text in (pair.source, pair.target)))
+        return shared, shared
+    if settings.path:
+        source = Tokenizer.load(Path(settings.path))
+    else:
+        source = train_tokenizer(settings, (pair.source for pair in read_pairs(config.data, "train")))
+    if settings.target_path:
+        target = Tokenizer.load(Path(settings.target_path))
+    else:
+        target = train_tokenizer(settings, (pair.target for pair in read_pairs(config.data, "train")))
+    return source, target
+
+
+def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None:
+    """Raise TrainingError if the settings name a tokenizer file that is not the run's."""
+    settings = config.tokenizer
+    named = [(settings.path, begun.source_tokenizer)]
+    if not settings.shared:
+        named.append((settings.target_path, begun.target_tokenizer))
+    for path, digest in named:
+        if path and Path(path).exists():
+            refuse_other(str(store.folder), f"tokenizer than {path}", digest, Tokenizer.load(Path(path)).digest)
+
+
+def _data_digest(corpus: TokenizedCorpus) -> str:
+    """Of the pairs, and of how often each file's are read."""
+    text = f"{corpus.digest} {' '.join(map(repr, corpus.weights))}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _transformer(plan: Plan, model: Model, device: torch.device) -> tuple[Transformer, list[str]]:
+    """The model before its first update, on its device, and notes on it; a resumed run then puts its own weights in."""
+    settings, notes = model.config.model, []
+    torch.manual_seed(seed_of(model.config.training.seed))
+    transformer = build_model(settings, len(model.source), len(model.target))
+    if plan.base is not None:
+        transformer.load_state_dict(plan.base.model.state_dict())
+    elif plan.state is None:
+        notes = load_pretrained(transformer, settings, model.source, model.target)
+        mark_separators(transformer, settings, model.source)
+    return transformer.to(device), notes
+
+
+def _restored(plan: Plan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
+    """Put the tensors of the last commit into model and updater; its moving average, or a new one."""
+    ema = None
+    if plan.state is not None:
+        raw = updater.parameters_fp32()
+        buffers = {name: value for name, value in unique_tensors(updater.model).items() if name not in raw}
+        saved = store.tensors(WEIGHTS) if buffers else {}
+        for name, buffer in buffers.items():
+            buffer.copy_(saved[name])
+        updater.load_parameters(store.tensors(RAW))
+        updater.load_state(store.tensors(OPTIMIZER))
+    if decay > 0:
+        ema = MovingAverage(decay, updater.parameters_fp32())
+        if plan.state is not None:
+            ema.load(store.tensors(EMA))
+    return ema

@@ -1,0 +1,65 @@
+"""Metrics of what a model translates in the middle of a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from translume.checkpoint import Checkpoint
+from translume.data import TokenizedCorpus
+from translume.model import Transformer
+from translume.training.store import Model
+from translume.translator import Translator
+
+_AT_ONCE = 128
+"""Sentences translated between two looks at whether to stop."""
+
+
+def decoder_of(
+    model: Model, corpus: TokenizedCorpus, transformer: Transformer
+) -> Callable[[Callable[[], bool]], Mapping[str, float] | None] | None:
+    """A function that measures `training.metric` on the validation sentences; None where that is the nll.
+
+    The texts are those of the files, not their tokens; they are translated as [decoding] says and measured as
+    [evaluation] says; None soon after the function it is given turns true.
+    """
+    metric = model.config.training.metric
+    if metric == "nll":
+        return None
+    from translume.evaluation import measure  # here, since it brings sacreBLEU along
+
+    settings = model.config.evaluation.model_copy(update={"metrics": (metric,)})
+    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
+    sources, references = texts_of(corpus, numbers)
+    translator = Translator(
+        Checkpoint(config=model.config, model=transformer, source_tokenizer=model.source, target_tokenizer=model.target)
+    )
+
+    def decode(stop: Callable[[], bool]) -> Mapping[str, float] | None:
+        found: list[str] = []
+        for begin in range(0, len(sources), _AT_ONCE):
+            if stop():
+                return None
+            found += [str(translation) for translation in translator.translate_all(sources[begin : begin + _AT_ONCE])]
+        return {metric: measure(found, references, settings).scores[0].value}
+
+    return decode
+
+
+def spread(count: int, wanted: int) -> Sequence[int]:
+    """`wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or not less."""
+    if wanted == 0 or wanted >= count:
+        return range(count)
+    return [index * count // wanted for index in range(wanted)]
+
+
+def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Sources and references of some pairs of a corpus, read again from its files; numbers ascend."""
+    sources: list[str] = []
+    references: list[str] = []
+    for origin, first, end in zip(corpus.origins, corpus.first, corpus.first[1:], strict=False):
+        wanted = {int(corpus.line_numbers[number]) for number in numbers if first <= number < end}
+        if not wanted:
+            continue
+        for pair in origin.read():
+            if pair.line in wanted:
+                sources.append(pair.source)
+                references.append(pair.target)
+    return sources, references

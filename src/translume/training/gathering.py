@@ -1,0 +1,82 @@
+"""One update's gradients, whatever fits into memory: exact over unequal batches, split where CUDA runs out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from translume.data import Batch
+from translume.errors import TrainingError
+from translume.model.head import HeadLoss
+from translume.training.stream import seed_of
+
+
+class Adder(Protocol):
+    """The part of an Updater that gathers gradients."""
+
+    def add(self, batch: Batch) -> HeadLoss: ...
+    def clear(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Of one update: nats and target tokens, and how often a batch was split."""
+
+    objective: float = 0.0
+    nll: float | None = 0.0
+    tokens: int = 0
+    splits: int = 0
+    lines: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def gather(updater: Adder, batches: Iterable[Batch], *, seed: int, update: int) -> Sums:
+    """Gradients of the summed loss of all batches are in the updater; returns the sums that were met on the way.
+
+    Dropout of part p of the i-th batch is drawn by (seed, update, i, p). When CUDA is out of memory, all is begun
+    again with the batch in halves; a single pair that does not fit raises TrainingError.  A loss that is not finite
+    ends the gathering: `objective` says so, and the last of `lines` are the batch's.
+    """
+    parts: list[list[Batch]] = [[batch] for batch in batches]
+    splits = 0
+    while True:
+        sums = Sums(splits=splits)
+        failed = _attempt(updater, parts, sums, seed, update)
+        if failed is None:
+            return sums
+        index, place = failed
+        updater.clear()
+        torch.cuda.empty_cache()
+        batch = parts[index][place]
+        if len(batch) < 2:
+            raise TrainingError(
+                f"update {update}: CUDA is out of memory for the single pair {batch.lines[0] + 1}; "
+                "lower data.cleaning.max_tokens or the model's size"
+            )
+        parts[index][place : place + 1] = batch.halves()
+        splits += 1
+
+
+def _attempt(
+    updater: Adder, parts: Sequence[Sequence[Batch]], sums: Sums, seed: int, update: int
+) -> tuple[int, int] | None:
+    """Add all parts; the place of the part that did not fit into CUDA's memory, else None."""
+    for index, pieces in enumerate(parts):
+        for place, batch in enumerate(pieces):
+            torch.manual_seed(seed_of(seed, update, index, place))
+            try:
+                loss = updater.add(batch)
+            except torch.cuda.OutOfMemoryError:
+                return index, place
+            objective = float(loss.objective.detach())
+            nll = None if loss.nll is None or sums.nll is None else sums.nll + float(loss.nll)
+            sums.objective, sums.nll, sums.tokens = sums.objective + objective, nll, sums.tokens + batch.tokens
+            sums.lines.append(batch.lines)
+            if not finite(objective):
+                return None
+    return None
+
+
+def finite(value: float) -> bool:
+    """Whether a number is neither NaN nor infinite."""
+    return value - value == 0.0

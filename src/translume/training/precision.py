@@ -1,0 +1,209 @@
+"""From a batch's gradients to new weights, in fp32 or with bf16 working weights over fp32 masters."""
+
+import time
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from translume.config import TrainingSettings
+from translume.model import HeadLoss, Transformer
+
+Precision = Literal["fp32", "bf16"]
+
+FAST_ENOUGH = 1.5
+"""How many times faster than fp32 a bf16 matrix product must be for `precision = "auto"` to choose it."""
+
+
+class TrainingBatch(Protocol):
+    """What an update needs of a batch: ids and masks [B, S] and [B, T]."""
+
+    @property
+    def source(self) -> Tensor: ...
+    @property
+    def source_mask(self) -> Tensor: ...
+    @property
+    def target(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor: ...
+    @property
+    def target_mask(self) -> Tensor: ...
+
+
+def choose_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
+    """What a run computes in; "auto" measures a matrix product once, and the answer is stored with the run."""
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    slow, fast = (_product_seconds(dtype) for dtype in (torch.float32, torch.bfloat16))
+    return "bf16" if fast * FAST_ENOUGH < slow else "fp32"
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    left, right = torch.randn(1024, 512).to(dtype), torch.randn(512, 1024).to(dtype)
+    best = float("inf")
+    for _ in range(5):
+        begun = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+class _Flat:
+    """Parameters side by side in one fp32 vector, so that a step is a few operations however many there are.
+
+    The network's own parameters become views of a vector: of this one, or of a bf16 copy of it.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], precision: Precision) -> None:
+        self.named = dict(named)
+        sizes = [p.numel() for p in self.named.values()]
+        offsets = [0, *accumulate(sizes)]
+        self._places = {
+            name: (offset, size, p.shape)
+            for (name, p), offset, size in zip(self.named.items(), offsets, sizes, strict=False)
+        }
+        device = next(iter(self.named.values())).device
+        self.master = nn.Parameter(torch.empty(offsets[-1], device=device))
+        self.master.grad = torch.zeros_like(self.master)
+        for name, view in self.views(self.master.data).items():
+            view.copy_(self.named[name].detach())
+        self.working = self.master.data if precision == "fp32" else self.master.data.to(torch.bfloat16)
+        self.gradient = self.master.grad if precision == "fp32" else torch.zeros_like(self.working)
+        for name, view in self.views(self.working).items():
+            self.named[name].data = view
+        for name, view in self.views(self.gradient).items():
+            self.named[name].grad = view
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parts of a vector by name, in the parameters' shapes."""
+        return {name: flat[offset : offset + size].view(shape) for name, (offset, size, shape) in self._places.items()}
+
+    def gather(self) -> None:
+        """Add the working gradients, if they are not the master's own, to the master's."""
+        if self.gradient is not self.master.grad and self.master.grad is not None:
+            self.master.grad += self.gradient
+            self.gradient.zero_()
+
+    def clear(self) -> None:
+        """Throw gradients away."""
+        self.gradient.zero_()
+        if self.master.grad is not None:
+            self.master.grad.zero_()
+
+    def refresh(self) -> None:
+        """Round the master to the working weights."""
+        if self.working.dtype != self.master.dtype:
+            self.working.copy_(self.master.detach())
+
+
+class Updater:
+    """Sums gradients over batches, and steps Adam on fp32 weights.
+
+    With bf16 the network holds rounded working copies, refreshed after each step; gradients of several batches are
+    summed in fp32.
+    """
+
+    def __init__(
+        self, model: Transformer, settings: TrainingSettings, *, precision: Precision, device: torch.device
+    ) -> None:
+        self.model, self.settings, self.precision, self.device = model, settings, precision, device
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._fixed = {name: p.detach().float() for name, p in model.named_parameters() if not p.requires_grad}
+        groups: list[dict[str, Any]] = []
+        self._flats: list[_Flat] = []
+        kept = {id(p) for p in model.partly_frozen()}  # without weight decay
+        for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
+            part = {name: p for name, p in named.items() if (p.dim() > 1 and id(p) not in kept) == matrices}
+            if part:
+                self._flats.append(_Flat(part, precision))
+                groups.append({"params": [self._flats[-1].master], "weight_decay": decay})
+        if precision == "bf16":
+            for parameter in model.parameters():
+                if not parameter.requires_grad:
+                    parameter.data = parameter.data.to(torch.bfloat16)
+            for buffer in model.buffers():
+                if buffer.is_floating_point():
+                    buffer.data = buffer.data.to(torch.bfloat16)
+        kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+        self._optimizer = kind(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
+
+    def add(self, batch: TrainingBatch) -> HeadLoss:
+        """Forward and backward of one batch; the gradients of the SUM of its losses are added up."""
+        loss = self.model.loss(
+            batch.source.to(self.device), batch.source_mask.to(self.device), batch.target.to(self.device),
+            batch.labels.to(self.device), batch.target_mask.to(self.device),
+            label_smoothing=self.settings.label_smoothing, z_loss=self.settings.z_loss,
+        )  # fmt: skip
+        if loss.tokens:
+            loss.objective.backward()  # type: ignore[no-untyped-call]
+        for flat in self._flats:
+            flat.gather()
+        return loss
+
+    @torch.no_grad()
+    def update(self, tokens: int, learning_rate: float) -> float:
+        """Divide the gradients by `tokens`, clip, step; the norm per token before clipping."""
+        if not tokens:
+            self.clear()
+            return 0.0
+        gradients = [flat.master.grad for flat in self._flats if flat.master.grad is not None]
+        norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
+        limit = self.settings.clip_norm
+        factor = limit / norm if limit and norm > limit else 1.0
+        for gradient in gradients:
+            gradient.mul_(factor / tokens)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        for flat in self._flats:
+            flat.clear()
+            flat.refresh()
+        return norm
+
+    def clear(self) -> None:
+        """Throw gradients away."""
+        for flat in self._flats:
+            flat.clear()
+
+    def parameters_fp32(self) -> dict[str, Tensor]:
+        """The weights by name, tied ones once: live fp32 tensors, frozen ones included."""
+        views = [flat.views(flat.master.data) for flat in self._flats]
+        return {name: tensor for part in (*views, self._fixed) for name, tensor in part.items()}
+
+    @torch.no_grad()
+    def load_parameters(self, values: Mapping[str, Tensor]) -> None:
+        """Replace the weights by `values`, which must have the same names."""
+        for name, parameter in self.parameters_fp32().items():
+            parameter.copy_(values[name])
+        for flat in self._flats:
+            flat.refresh()
+        for name, frozen in self.model.named_parameters():
+            if not frozen.requires_grad:
+                frozen.copy_(self._fixed[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's `moment1.NAME` and `moment2.NAME` and its `step`; nothing before the first update."""
+        tensors: dict[str, Tensor] = {}
+        for flat in self._flats:
+            state = self._optimizer.state.get(flat.master)
+            if state:
+                tensors["step"] = state["step"].reshape(1)
+                for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
+                    tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
+        return tensors
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        if "step" not in state:
+            return
+        for flat in self._flats:
+            moments = {}
+            for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
+                moments[key] = torch.empty_like(flat.master.data)
+                for name, view in flat.views(moments[key]).items():
+                    view.copy_(state[f"{kind}.{name}"])
+            self._optimizer.state[flat.master] = {"step": state["step"].reshape(()).clone(), **moments}

@@ -1,0 +1,211 @@
+"""The loop: updates, validations and commits of one run, told as events."""
+
+import time
+from collections.abc import Iterator
+
+from translume.checkpoint import Card, write_card
+from translume.config import TrainingSettings
+from translume.errors import TrainingError
+from translume.training.averaging import Weights, snapshot
+from translume.training.begin import Prepared
+from translume.training.events import Event, Finished, Interrupted, Progress, Reason, Saved, Validated, Warned
+from translume.training.gathering import Sums, finite, gather
+from translume.training.history import History
+from translume.training.interrupt import Signals
+from translume.training.schedules import learning_rate
+from translume.training.state import Window
+from translume.training.store import Store, add_candidate, kept_words
+from translume.training.validation import Quality, Validator, better
+
+_NAMED_PAIRS = 8
+
+
+class Run:
+    """One process's share of a run. What must outlive the process is in the store and in the state."""
+
+    def __init__(self, prepared: Prepared, store: Store, validator: Validator) -> None:
+        self._prepared, self._store, self._validator = prepared, store, validator
+        self._state, self._settings = prepared.state, prepared.model.config.training
+        self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
+        self._new_best: Weights | None = None
+        self._saved = self._first = prepared.state.update
+        self._unsaved = False
+        self._earlier, self._clock = prepared.state.seconds, time.monotonic()
+        self._busy, self._busy_tokens = 0.0, 0
+
+    def tell(self, event: Event) -> Event:
+        """Write an event to the history, and hand it on."""
+        self._history.add(event, elapsed=self._elapsed())
+        return event
+
+    def events(self) -> Iterator[Event]:
+        """Go on until the run ends or a signal comes.
+
+        Raises TrainingError when a loss is not finite; what was committed before stays.
+        """
+        with Signals() as signals:
+            while True:
+                if self._validation_due():
+                    yield from self._validate(signals)
+                reason = None if self._validation_due() else self._reason()
+                save = self._multiple_of(self._settings.save_every)
+                if save:
+                    add_candidate(self._state, self._settings)
+                last: Event | None = None
+                if reason is not None:
+                    last = self._finished(reason)
+                elif signals.caught:
+                    last = Interrupted(update=self._state.update, signal=signals.caught, folder=self._store.folder)
+                if last is not None:
+                    self.tell(last)
+                if self._unsaved and (save or last is not None):
+                    yield self._save()
+                if last is not None:
+                    yield last
+                    return
+                yield from self._update()
+
+    def _multiple_of(self, every: int) -> bool:
+        return self._state.update > 0 and self._state.update % every == 0
+
+    def _elapsed(self) -> float:
+        return self._earlier + time.monotonic() - self._clock
+
+    def _reason(self) -> Reason | None:
+        return end_reason(self._state.update, self._state.waiting, self._settings)
+
+    # ---- validation
+
+    def _validation_due(self) -> bool:
+        ended = self._state.update >= self._settings.updates
+        due = ended or self._multiple_of(self._settings.validate_every)
+        return due and self._state.validated != self._state.update
+
+    def _validate(self, signals: Signals) -> Iterator[Event]:
+        state, settings, begun = self._state, self._settings, time.monotonic()
+        quality = self._validator.measure(self._prepared.live(whole=False).shown, lambda: bool(signals.caught))
+        if quality is None:
+            return
+        best = better(settings.metric, quality.value(settings.metric), self._best_value())
+        state.validated, self._unsaved = state.update, True
+        if best:
+            state.best_update, state.best_nll = state.update, quality.nll
+            state.best_metrics, state.waiting = dict(quality.metrics), 0
+            self._new_best = snapshot(self._prepared.live(whole=False).shown)
+        else:
+            state.waiting += 1
+        seconds = time.monotonic() - begun
+        yield self.tell(
+            Validated(update=state.update, nll=quality.nll, metrics=quality.metrics, best=best, seconds=seconds)
+        )
+
+    def _best_value(self) -> float | None:
+        if not self._state.best_update or self._state.best_nll is None:
+            return None
+        return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
+
+    # ---- the end, and commits
+
+    def _finished(self, reason: Reason) -> Finished:
+        """The last event, with the quality of the weights that are kept."""
+        state, settings = self._state, self._settings
+        nll, metrics = state.best_nll, state.best_metrics
+        if settings.average_last > 1:
+            kept = self._store.kept(state, settings, self._prepared.live(whole=False), self._new_best)
+            quality = self._validator.measure(kept, lambda: False)
+            if quality is not None:
+                nll, metrics = quality.nll, dict(quality.metrics)
+        return Finished(
+            update=state.update,
+            reason=reason,
+            kept=kept_words(state, settings),
+            nll=nll,
+            metrics=metrics,
+            best_update=state.best_update,
+            folder=self._store.folder,
+            already=False,
+        )
+
+    def _save(self) -> Event:
+        state, prepared = self._state, self._prepared
+        state.epoch, state.position = prepared.stream.epoch, prepared.stream.position
+        state.seconds = self._elapsed()
+        state.history_bytes = self._history.size()
+        live = prepared.live(whole=True)
+        self._store.save(state, prepared.model, live, self._new_best)
+        self._new_best, self._saved, self._unsaved = None, state.update, False
+        parameters = sum(value.numel() for value in live.raw.values())
+        card = Card(parameters=parameters, data=prepared.training.account.summary(), scores=self._scores())
+        write_card(self._store.folder, prepared.model.config, card)
+        return Saved(update=state.update, folder=self._store.folder)
+
+    def _scores(self) -> list[str]:
+        if self._state.best_nll is None:
+            return []
+        return [f"validation nll = {self._state.best_nll:.4f} nats per token after update {self._state.best_update}"]
+
+    # ---- updates
+
+    def _update(self) -> Iterator[Event]:
+        begun = time.monotonic()
+        state, settings, prepared = self._state, self._settings, self._prepared
+        update = state.update + 1
+        batches = [prepared.stream.next().to(prepared.device) for _ in range(settings.accumulate)]
+        sums = gather(prepared.updater, batches, seed=settings.seed, update=update)
+        if not finite(sums.objective):
+            raise TrainingError(self._not_finite("loss", sums.objective, sums.lines[-1:]))
+        rate = learning_rate(update, settings, prepared.model.config.model.width)
+        norm = prepared.updater.update(sums.tokens, rate)
+        if not finite(norm):
+            raise TrainingError(self._not_finite("gradient", norm, sums.lines))
+        state.update, self._unsaved = update, True
+        if prepared.ema is not None:
+            prepared.ema.add(prepared.updater.parameters_fp32(), update)
+        self._busy += time.monotonic() - begun
+        self._busy_tokens += sums.tokens
+        if sums.splits:
+            message = f"CUDA was out of memory: update {update} was computed in {sums.splits} more parts"
+            yield self.tell(Warned(update=update, message=message))
+        yield self.tell(self._progress(sums, rate, norm))
+
+    def _progress(self, sums: Sums, rate: float, norm: float) -> Progress:
+        state, settings = self._state, self._settings
+        window = state.window
+        window.add(sums.objective, sums.nll, sums.tokens)
+        done = state.update - self._first
+        left = (settings.updates - state.update) * (time.monotonic() - self._clock) / done
+        logged = self._multiple_of(settings.log_every)
+        progress = Progress(
+            update=state.update,
+            updates=settings.updates,
+            epoch=self._prepared.stream.epoch + 1,
+            loss=window.objective / window.tokens,
+            nll=None if window.nll is None else window.nll / window.tokens,
+            tokens=window.tokens,
+            tokens_per_second=self._busy_tokens / max(self._busy, 1e-9),
+            learning_rate=rate,
+            gradient_norm=norm,
+            seconds_left=left,
+            logged=logged,
+        )
+        if logged:
+            state.window = Window()
+            self._busy, self._busy_tokens = 0.0, 0
+        return progress
+
+    def _not_finite(self, what: str, value: float, batches: list[tuple[int, ...]]) -> str:
+        pairs = [number for lines in batches for number in lines]
+        named = ", ".join(self._prepared.training.place(number) for number in pairs[:_NAMED_PAIRS])
+        rest = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
+        good = f"update {self._saved} in {self._store.folder}" if self._saved else "none"
+        return (
+            f"update {self._state.update + 1}: the {what} is {value} on {named}{rest}; "
+            f"last good checkpoint: {good}; try a lower training.learning_rate"
+        )
+
+
+def end_reason(update: int, waiting: int, settings: TrainingSettings) -> Reason | None:
+    """Why a run that stands here is over; None if it is not."""
+    if update >= settings.updates:
+        return "updates"
+    return "patience" if 0 < settings.patience <= waiting else None

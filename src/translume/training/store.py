@@ -1,0 +1,163 @@
+"""A run's folder: what is committed, and which weights are the model."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from translume.checkpoint import (
+    Content,
+    Manifest,
+    commit,
+    committed,
+    model_files,
+    read_committed,
+    read_config,
+    read_tensors,
+    read_tokenizers,
+    tensor_file,
+)
+from translume.config import Config, TrainingSettings
+from translume.text import Tokenizer
+from translume.training.averaging import Weights, mean
+from translume.training.state import State
+
+STATE = "resume/state.json"
+RAW = "resume/raw.safetensors"
+OPTIMIZER = "resume/optimizer.safetensors"
+EMA = "resume/ema.safetensors"
+BEST = "resume/best.safetensors"
+CONFIG = "config.toml"
+WEIGHTS = "weights.safetensors"
+TOKENIZERS = ("tokenizer.json", "source.json", "target.json")
+
+
+def candidate(update: int) -> str:
+    """The file of the weights after `update`, kept for averaging."""
+    return f"resume/candidate-{update:08d}.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The tensors of a run at one moment, by name.
+
+    raw: what training goes on from.  ema: the moving average, empty without.  buffers: what the model keeps besides
+    trained weights.  optimizer: moments and counts.
+    """
+
+    raw: Mapping[str, Tensor]
+    ema: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+
+    @property
+    def shown(self) -> Mapping[str, Tensor]:
+        """The weights that are validated, averaged and kept: the moving average where there is one."""
+        return self.ema or self.raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What stands around the weights in a model folder."""
+
+    config: Config
+    source: Tokenizer
+    target: Tokenizer
+
+
+class Store:
+    """Reads and commits one folder, which the caller holds the lock of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifest = Manifest.read(folder) if (folder / "manifest.json").exists() else Manifest(files={})
+
+    def has(self, name: str) -> bool:
+        """Whether the last commit holds a file of this name."""
+        return name in self._manifest.files
+
+    def tensors(self, name: str) -> Weights:
+        """The tensors of a committed safetensors file, on the CPU."""
+        return dict(read_tensors(committed(self.folder, self._manifest, name)))
+
+    def state(self) -> State | None:
+        """Where the run in this folder stands; None if it has not yet saved a first update."""
+        if not self.has(STATE):
+            return None
+        return State.from_json(read_committed(self.folder, self._manifest, STATE), place=f"{self.folder}/{STATE}")
+
+    def model(self) -> Model | None:
+        """Settings and tokenizers of the last commit; None where there was none."""
+        if not self.has(CONFIG):
+            return None
+        source, target = read_tokenizers(self.folder, self._manifest)
+        return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
+
+    def begin(self, model: Model) -> None:
+        """Commit settings and tokenizers, which are all there is before the first update."""
+        files = model_files(model.config, {}, model.source, model.target)
+        del files[WEIGHTS]
+        self._commit(files, [name for name in TOKENIZERS if name not in files])
+
+    def save(self, state: State, model: Model, live: Live, best: Weights | None) -> None:
+        """Commit a moment of a run.  best: the best weights if they changed since the last commit."""
+        settings = model.config.training
+        weights = {**self.kept(state, settings, live, best), **live.buffers}
+        files = model_files(model.config, weights, model.source, model.target)
+        files[STATE] = state.to_json()
+        files[RAW] = tensor_file(live.raw)
+        files[OPTIMIZER] = tensor_file(live.optimizer)
+        if live.ema:
+            files[EMA] = tensor_file(live.ema)
+        if best is not None:
+            files[BEST] = tensor_file(best)
+        if state.update in state.candidates:
+            files[candidate(state.update)] = tensor_file(live.shown)
+        wanted = {candidate(update) for update in state.candidates}
+        names = [name for name in self._manifest.files if name.startswith("resume/candidate-")]
+        self._commit(files, [name for name in names if name not in wanted])
+
+    def kept(self, state: State, settings: TrainingSettings, live: Live, best: Weights | None) -> Mapping[str, Tensor]:
+        """The weights that are the model: the mean of the last `average_last`, else the best, else the present ones."""
+        if settings.average_last > 1:
+            earlier = averaged_with(state, settings)
+            return mean(self._members(earlier, live)) if earlier else live.shown
+        if best is not None:
+            return best
+        return self.tensors(BEST) if state.best_update and self.has(BEST) else live.shown
+
+    def _members(self, earlier: Iterable[int], live: Live) -> Iterator[Mapping[str, Tensor]]:
+        for update in earlier:
+            yield self.tensors(candidate(update))
+        yield live.shown
+
+    def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
+        self._manifest = commit(self.folder, files, remove=remove)
+
+
+def add_candidate(state: State, settings: TrainingSettings) -> None:
+    """Note the present weights for averaging, where averaging is asked for, and let the oldest go."""
+    most = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
+    if most and state.update not in state.candidates:
+        state.candidates.append(state.update)
+    del state.candidates[: max(0, len(state.candidates) - most)]
+
+
+def averaged_with(state: State, settings: TrainingSettings) -> list[int]:
+    """Updates of the candidates that the mean takes beside the present weights."""
+    earlier = [update for update in state.candidates if update != state.update]
+    return earlier[1 - settings.average_last :] if settings.average_last > 1 else []
+
+
+def kept_words(state: State, settings: TrainingSettings) -> str:
+    """Which weights `Store.kept` gives, for people."""
+    weights = "moving average of the weights" if settings.ema else "weights"
+    if settings.average_last > 1:
+        updates = [*averaged_with(state, settings), state.update]
+        if len(updates) > 1:
+            return f"the mean of the {weights} after updates {', '.join(map(str, updates))}"
+        return f"the {weights} after update {state.update}"
+    if state.best_update:
+        return f"the {weights} after update {state.best_update}, the best by {settings.metric}"
+    return f"the {weights} after update {state.update}"

@@ -1,0 +1,47 @@
+"""Curves for TensorBoard: a consumer of events, used where the `tensorboard` package is installed."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from translume.training.events import Event, Progress, Validated
+
+
+def installed() -> bool:
+    """Whether the optional `tensorboard` package is there."""
+    return find_spec("tensorboard") is not None
+
+
+class TensorBoard:
+    """Writes logged Progress and every Validated as scalars into `folder`/tensorboard."""
+
+    def __init__(self, folder: Path, *, after_update: int = 0) -> None:
+        """after_update: curves of an earlier process are cut after this update."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=after_update + 1)
+
+    def add(self, event: Event) -> None:
+        """Write the event if it has numbers to draw."""
+        if isinstance(event, Progress) and event.logged:
+            self._scalars("training", event.update, _numbers(event))
+        elif isinstance(event, Validated):
+            self._scalars("validation", event.update, {"nll": event.nll, **event.metrics})
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _scalars(self, group: str, update: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{group}/{name}", value, update)
+
+
+def _numbers(event: Progress) -> dict[str, float]:
+    values = {
+        "loss": event.loss,
+        "tokens_per_second": event.tokens_per_second,
+        "learning_rate": event.learning_rate,
+        "gradient_norm": event.gradient_norm,
+    }
+    return values if event.nll is None else {**values, "nll": event.nll}

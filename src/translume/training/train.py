@@ -1,0 +1,126 @@
+"""`train`: from settings to a model folder, told as events."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from translume.checkpoint import FolderLock, build_model, choose_device
+from translume.config import Config
+from translume.training.begin import Plan, Prepared, plan_run, prepare_run
+from translume.training.decoded import decoder_of
+from translume.training.events import Event, Finished, Resumed, Started, Warned
+from translume.training.memory import keep_freed_memory
+from translume.training.run import Run, end_reason
+from translume.training.store import Store, kept_words
+from translume.training.validation import Validator
+
+
+def train(
+    config: Config,
+    folder: Path | str,
+    *,
+    source: Path | str | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Iterator[Event]:
+    """Events of a run that ends with a model in `folder`; the same call again goes on where the last one ended.
+
+    source: a model folder to fine-tune a copy of; its settings in [model] and [tokenizer] hold.  threads: None for as
+    many as the run began with, at first as many as torch takes.
+    The run is resumed if `folder` holds one: bit for bit on the same machine's CPU, whatever instant the process died
+    at. `updates`, validation, saving and logging settings may have changed; TrainingError names anything else that has,
+    a loss that is not finite, and another process that trains in the folder. SIGINT and SIGTERM save and end the run
+    with `Interrupted`, if the generator runs in the main thread.
+    """
+    folder = Path(folder)
+    origin = Path(source) if source is not None else None
+    with FolderLock(folder):
+        store = Store(folder)
+        plan = plan_run(config, store, origin)
+        finished = _finished_already(plan, store)
+        if finished is not None:
+            yield finished
+            return
+        place = choose_device(device)
+        keep_freed_memory()
+        before = torch.get_num_threads()
+        wanted = threads or (plan.state.begun.threads if plan.state else before)
+        torch.set_num_threads(wanted)
+        try:
+            prepared = yield from prepare_run(plan, store, source=origin, device=place)
+            run = Run(prepared, store, _validator(prepared))
+            for event in _opening(plan, prepared, store):
+                yield run.tell(event)
+            yield from run.events()
+        finally:
+            torch.set_num_threads(before)
+
+
+def _finished_already(plan: Plan, store: Store) -> Finished | None:
+    """What to say of a folder whose run is over, before anything is read or built; None if there is something to do."""
+    state, settings = plan.state, plan.config.training
+    if state is None:
+        return None
+    reason = end_reason(state.update, state.waiting, settings)
+    if reason is None:
+        return None
+    return Finished(
+        update=state.update,
+        reason=reason,
+        kept=kept_words(state, settings),
+        nll=state.best_nll,
+        metrics=state.best_metrics,
+        best_update=state.best_update,
+        folder=store.folder,
+        already=True,
+    )
+
+
+def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
+    """Where the run stands, and what is unlike the last time."""
+    state, settings = prepared.state, prepared.model.config.training
+    begun = state.begun
+    threads = torch.get_num_threads()
+    yield Started(
+        update=state.update,
+        updates=settings.updates,
+        folder=store.folder,
+        training=prepared.training.account,
+        validation=prepared.validation.account,
+        training_pairs=prepared.training.pairs,
+        validation_pairs=prepared.validation.pairs,
+        source_vocabulary=len(prepared.model.source),
+        target_vocabulary=len(prepared.model.target),
+        parameters=sum(value.numel() for value in prepared.updater.parameters_fp32().values()),
+        precision=begun.precision,
+        device=str(prepared.device),
+        threads=threads,
+    )
+    if plan.state is None:
+        return
+    yield Resumed(update=state.update, updates=settings.updates, folder=store.folder)
+    for what, then, now in (("threads", begun.threads, threads), ("torch", begun.torch, torch.__version__)):
+        if then != now:
+            message = f"this run began with {what} {then}, now {now}: its weights may differ in the last bits"
+            yield Warned(update=state.update, message=message)
+    if state.metric != settings.metric:
+        message = f"metric was {state.metric}, now {settings.metric}: the best so far and the patience begin anew"
+        state.metric, state.best_update, state.best_nll, state.waiting = settings.metric, 0, None, 0
+        state.best_metrics = {}
+        yield Warned(update=state.update, message=message)
+
+
+def _validator(prepared: Prepared) -> Validator:
+    """A model of its own in fp32, so that what is measured is what would be saved."""
+    model = prepared.model
+    with torch.random.fork_rng(devices=[]):
+        transformer = build_model(model.config.model, len(model.source), len(model.target)).to(prepared.device)
+    transformer.load_state_dict(prepared.transformer.state_dict())  # for what is neither trained nor averaged
+    return Validator(
+        model=transformer,
+        corpus=prepared.validation,
+        max_tokens=model.config.training.max_tokens,
+        device=prepared.device,
+        decode=decoder_of(model, prepared.validation, transformer),
+    )

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import TrainingSettings
+from translume.training.averaging import MovingAverage, mean, snapshot
+from translume.training.state import Begun, State
+from translume.training.store import add_candidate, averaged_with, kept_words
+
+
+def state_of(update: int, candidates: list[int]) -> State:
+    begun = Begun(
+        source_tokenizer="", target_tokenizer="", data="", precision="fp32", threads=1, torch="", source_model=""
+    )
+    return State(begun=begun, update=update, candidates=candidates)
+
+
+@given(values=st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=7))
+def test_the_mean_is_that_of_all_members(values: list[float]) -> None:
+    found = mean([{"w": torch.tensor([value])} for value in values])
+    assert found["w"].dtype == torch.float32
+    assert found["w"].item() == pytest.approx(sum(values) / len(values), rel=1e-6, abs=1e-9)
+
+
+def test_a_snapshot_does_not_move_with_the_weights() -> None:
+    weights = {"w": torch.ones(3)}
+    kept = snapshot(weights)
+    weights["w"].add_(1.0)
+    assert kept["w"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_moving_average_worked_out_by_hand() -> None:
+    weights = {"w": torch.tensor([0.0])}
+    average = MovingAverage(0.5, weights)
+    weights["w"].fill_(11.0)
+    average.add(weights, 1)  # decay min(0.5, 2/11)
+    assert average.values["w"].item() == pytest.approx(9.0)
+    average.add(weights, 100)  # decay 0.5
+    assert average.values["w"].item() == pytest.approx(10.0)
+    assert weights["w"].item() == 11.0
+
+
+def test_candidates_are_the_last_ones_and_only_where_averaging_is_asked_for() -> None:
+    state = state_of(0, [])
+    for state.update in (3, 6, 9, 12):
+        add_candidate(state, TrainingSettings(average_last=2, keep=3))
+    assert state.candidates == [6, 9, 12]
+    assert averaged_with(state, TrainingSettings(average_last=2)) == [9]
+    add_candidate(state, TrainingSettings(average_last=1, keep=3))
+    assert state.candidates == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"average_last": 3}, "the mean of the weights after updates 6, 9, 10"),
+        ({"average_last": 3, "ema": 0.9}, "the mean of the moving average of the weights after updates 6, 9, 10"),
+        ({"metric": "bleu"}, "the weights after update 8, the best by bleu"),
+    ],
+)
+def test_what_was_kept_is_said_in_words(settings: dict[str, object], expected: str) -> None:
+    state = state_of(10, [3, 6, 9])
+    state.best_update = 8
+    assert kept_words(state, TrainingSettings.model_validate(settings)) == expected

@@ -1,0 +1,112 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.config import Config
+from translume.errors import DataError, SettingsError, TrainingError
+from translume.training import Progress, Saved, train
+from translume.training.state import MAY_CHANGE
+
+Make = Callable[..., Config]
+
+
+def begin(config: Config, folder: Path, *, source: Path | None = None) -> None:
+    """A run that dies after its first commit."""
+    run = train(config, folder, source=source)
+    for event in run:
+        if isinstance(event, Saved):
+            run.close()
+
+
+def refusal(config: Config, folder: Path, *, source: Path | None = None) -> str:
+    with pytest.raises(TrainingError) as caught:
+        list(train(config, folder, source=source))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "training", "expected"),
+    [
+        ({"model": {"feed_forward": 29}}, {}, "this run began with model.feed_forward = 23, found 29"),
+        ({"model": {"head": {"bias": False}}}, {}, "this run began with model.head.bias = True, found False"),
+        ({"tokenizer": {"lowercase": True}}, {}, "this run began with tokenizer.lowercase = False, found True"),
+        (
+            {},
+            {"learning_rate": 0.7},
+            "this run began with training.learning_rate = 0.0005, found 0.7; these may change: "
+            + ", ".join(MAY_CHANGE),
+        ),
+        (
+            {},
+            {"precision": "bf16"},
+            "this run began with training.precision = 'fp32', found 'bf16'; these may change: " + ", ".join(MAY_CHANGE),
+        ),
+    ],
+)
+def test_another_model_or_recipe_is_refused_by_name(
+    toy: Make, tmp_path: Path, others: dict[str, Any], training: dict[str, Any], expected: str
+) -> None:
+    begin(toy(), tmp_path)
+    assert refusal(toy(others, **training), tmp_path) == f"{tmp_path}: {expected}"
+
+
+def test_other_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    begin(toy(), tmp_path)
+    for side in ("source", "target"):
+        text = (toy_files / f"train.{side}").read_text()
+        (tmp_path / f"more.{side}").write_text(text + "a b\n")
+    changed = {"train_source": str(tmp_path / "more.source"), "train_target": str(tmp_path / "more.target")}
+    message = refusal(toy({"data": changed}), tmp_path)
+    began, found = message.split("(digest ")[1].split(")")[0].split(", found ")
+    assert len(began) == len(found) == 12
+    assert message == (
+        f"{tmp_path}: this run began with other training data (digest {began}, found {found}); "
+        "train into another folder, or go on from this model with --from"
+    )
+
+
+def test_the_same_data_under_another_path_goes_on(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    begin(toy(), tmp_path)
+    for side in ("source", "target"):
+        (tmp_path / f"moved.{side}").write_text((toy_files / f"train.{side}").read_text())
+    moved = {"train_source": str(tmp_path / "moved.source"), "train_target": str(tmp_path / "moved.target")}
+    assert any(isinstance(event, Progress) for event in train(toy({"data": moved}), tmp_path))
+
+
+def test_other_weights_of_files_are_other_data(toy: Make, tmp_path: Path) -> None:
+    begin(toy(), tmp_path)
+    assert "other training data" in refusal(toy({"data": {"weights": [2.0]}}), tmp_path)
+
+
+def test_fine_tuning_begins_with_the_weights_and_tokenizer_of_the_source(toy: Make, tmp_path: Path) -> None:
+    list(train(toy(), tmp_path / "base"))
+    plain = toy({"model": {"width": 256, "feed_forward": 1024, "encoder_layers": 3, "decoder_layers": 3}})
+    plain = plain.model_copy(update={"model": type(plain.model)(dropout=0.2)})
+    events = list(train(plain, tmp_path / "copy", source=tmp_path / "base"))
+    first = next(event for event in events if isinstance(event, Progress))
+    last = [event for event in train(toy(updates=18), tmp_path / "base") if isinstance(event, Progress)][-1]
+    assert first.loss == pytest.approx(last.loss, abs=0.4)
+    saved = Config.parse(next((tmp_path / "copy").glob("config-*.toml")).read_text())
+    assert (saved.model.width, saved.model.dropout) == (12, 0.2)
+
+
+def test_fine_tuning_refuses_another_shape_by_name(toy: Make, tmp_path: Path) -> None:
+    begin(toy(), tmp_path / "base")
+    with pytest.raises(SettingsError) as caught:
+        list(train(toy({"model": {"width": 14}}), tmp_path / "copy", source=tmp_path / "base"))
+    assert str(caught.value) == f"model.width: found 14, but {tmp_path / 'base'} has 12; wanted that or no such line"
+
+
+def test_a_run_goes_on_only_from_the_model_it_came_from(toy: Make, tmp_path: Path) -> None:
+    begin(toy(), tmp_path / "base")
+    begin(toy(), tmp_path / "other")
+    message = refusal(toy(), tmp_path / "other", source=tmp_path / "base")
+    assert message == f"{tmp_path / 'other'}: this run began without --from, found --from {tmp_path / 'base'}"
+
+
+def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        list(train(toy({"data": {"train_source": str(tmp_path / "gone.en")}}), tmp_path / "model"))
+    assert str(caught.value) == f"{tmp_path / 'gone.en'}: no such file"

@@ -1,0 +1,176 @@
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from translume.checkpoint import FolderLock, Manifest, disk
+from translume.config import Config
+from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, train
+
+Make = Callable[..., Config]
+
+FEATURES = {
+    "best": {},
+    "average, moving average and accumulation": {"average_last": 3, "keep": 4, "ema": 0.9, "accumulate": 2},
+    "patience": {"patience": 2, "validate_every": 2, "learning_rate": 0.3},
+}
+
+
+class Died(BaseException):
+    """What a test throws where a real process would simply be gone."""
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Everything a finished folder holds, without wall times."""
+    files = dict(Manifest.read(folder).files)
+    state = json.loads((folder / files.pop("resume/state.json").file).read_text())
+    for timed in ("seconds", "history_bytes"):
+        del state[timed]
+    return {"state": state, **{name: entry.sha256 for name, entry in files.items()}}
+
+
+def finish(config: Config, folder: Path) -> dict[str, Any]:
+    """What is in the folder when the run is over."""
+    *_, last = train(config, folder)
+    assert isinstance(last, Finished)
+    return content(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What uninterrupted runs leave."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {name: finish(toy(**values), folder / name) for name, values in FEATURES.items()}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(feature=st.sampled_from(sorted(FEATURES)), events=st.lists(st.integers(1, 25), min_size=1, max_size=3))
+def test_a_run_cut_off_anywhere_ends_as_the_uninterrupted_one(
+    toy: Make, whole: dict[str, dict[str, Any]], feature: str, events: list[int]
+) -> None:
+    config = toy(**FEATURES[feature])
+    with TemporaryDirectory() as folder:
+        for length in events:
+            run = train(config, folder)
+            for _ in zip(range(length), run, strict=False):
+                pass
+            run.close()
+        assert finish(config, Path(folder)) == whole[feature]
+
+
+@contextmanager
+def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Dies at the n-th operation of commits, before it is done or, every other time, after."""
+    number = count(1)
+
+    def fatal(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            now = next(number)
+            if now == operation and operation % 2:
+                raise Died
+            result = real(*arguments, **options)
+            if now == operation:
+                raise Died
+            return result
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "replace", "remove", "sync_folder"):
+            patch.setattr(disk, name, fatal(getattr(disk, name)))
+        yield
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operation=st.integers(1, 90))
+def test_a_run_that_dies_inside_a_commit_ends_as_the_uninterrupted_one(
+    toy: Make, whole: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, operation: int
+) -> None:
+    feature = "average, moving average and accumulation"
+    with TemporaryDirectory() as folder:
+        with death_at(operation, monkeypatch):
+            try:
+                for _ in train(toy(**FEATURES[feature]), folder):
+                    pass
+            except Died:
+                pass
+        *_, last = train(toy(**FEATURES[feature]), folder)
+        assert isinstance(last, Finished)
+        assert content(Path(folder)) == whole[feature]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_call_resumes(
+    toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    events = []
+    for event in train(toy(), tmp_path):
+        events.append(event)
+        if isinstance(event, Progress) and event.update == 7:
+            os.kill(os.getpid(), number)
+    assert events[-2:] == [
+        Saved(update=7, folder=tmp_path),
+        Interrupted(update=7, signal=number.name, folder=tmp_path),
+    ]
+    assert signal.getsignal(number) is before
+    resumed = [event for event in train(toy(), tmp_path) if isinstance(event, Resumed)]
+    assert resumed == [Resumed(update=7, updates=17, folder=tmp_path)]
+    assert content(tmp_path) == whole["best"]
+
+
+def test_a_signal_during_validation_leaves_the_validation_to_the_resumed_run(
+    toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    for event in train(toy(), tmp_path):
+        if isinstance(event, Progress) and event.update == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+    state = json.loads((tmp_path / Manifest.read(tmp_path).files["resume/state.json"].file).read_text())
+    assert (state["update"], state["validated"]) == (5, 0)
+    assert finish(toy(), tmp_path) == whole["best"]
+
+
+def test_a_finished_run_says_so_and_reads_no_data(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    *_, first = train(toy(), tmp_path)
+    (again,) = train(toy({"data": {"train_source": str(toy_files / "gone")}}), tmp_path)
+    assert isinstance(first, Finished)
+    assert isinstance(again, Finished)
+    assert (first.already, again.already) == (False, True)
+    assert (again.update, again.reason, again.nll) == (17, "updates", first.nll)
+
+
+def test_more_updates_go_on_where_a_finished_run_ended(toy: Make, tmp_path: Path) -> None:
+    list(train(toy(updates=9), tmp_path / "short"))
+    longer = finish(toy(updates=17), tmp_path / "short")
+    assert longer["resume/raw.safetensors"] == finish(toy(), tmp_path / "whole")["resume/raw.safetensors"]
+
+
+def test_validation_and_logging_settings_may_change_in_a_run(toy: Make, tmp_path: Path) -> None:
+    first = train(toy(), tmp_path)
+    for event in first:
+        if isinstance(event, Saved) and event.update == 6:
+            first.close()
+    changed = toy(validate_every=4, save_every=7, log_every=1, patience=50, average_last=2)
+    assert finish(changed, tmp_path)["state"]["update"] == 17
+
+
+def test_threads_share_a_folder_one_at_a_time(toy: Make, tmp_path: Path) -> None:
+    with FolderLock(tmp_path), pytest.raises(Exception, match="trains in it"):
+        next(iter(train(toy(), tmp_path)))
+
+
+def test_the_tokenizer_is_in_the_folder_before_the_first_update(toy: Make, tmp_path: Path) -> None:
+    run = train(toy(), tmp_path)
+    for event in run:
+        if isinstance(event, Started):
+            assert set(Manifest.read(tmp_path).files) == {"config.toml", "tokenizer.json"}
+            run.close()

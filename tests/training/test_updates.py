@@ -1,0 +1,206 @@
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.checkpoint import build_model, load_checkpoint, read_history
+from translume.config import Config
+from translume.data import Batch, pad_batch
+from translume.errors import TrainingError
+from translume.model import HeadLoss, Transformer
+from translume.text import SpecialIds
+from translume.training import Finished, Preparing, Progress, Started, Validated, train
+from translume.training.gathering import gather
+from translume.training.precision import Updater
+from translume.training.stream import seed_of
+
+Make = Callable[..., Config]
+SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
+VOCABULARY = 19
+
+
+def updater_of(config: Config) -> tuple[Transformer, Updater]:
+    torch.manual_seed(5)
+    model = build_model(config.model, VOCABULARY, VOCABULARY)
+    return model, Updater(model, config.training, precision="fp32", device=torch.device("cpu"))
+
+
+def batch_of(count: int) -> Batch:
+    generator = torch.Generator().manual_seed(count)
+    sides = [
+        [torch.randint(4, VOCABULARY, (1 + 3 * row % 7,), generator=generator).tolist() for row in range(count)]
+        for _ in range(2)
+    ]
+    return pad_batch(sides[0], sides[1], SPECIALS, SPECIALS)
+
+
+def rows_of(batch: Batch, begin: int, end: int) -> Batch:
+    return replace(
+        batch,
+        source=batch.source[begin:end],
+        source_mask=batch.source_mask[begin:end],
+        target=batch.target[begin:end],
+        labels=batch.labels[begin:end],
+        target_mask=batch.target_mask[begin:end],
+        lines=batch.lines[begin:end],
+        tokens=int(batch.target_mask[begin:end].sum()),
+    )
+
+
+@settings(max_examples=8)
+@given(cuts=st.sets(st.integers(1, 10), max_size=4))
+def test_unequal_micro_batches_give_the_update_of_the_whole(toy: Make, cuts: set[int]) -> None:
+    config = toy({"model": {"dropout": 0.0}})
+    whole = batch_of(11)
+    bounds = [0, *sorted(cuts), 11]
+    parts = [rows_of(whole, begin, end) for begin, end in pairwise(bounds)]
+    results = []
+    for batches in ([whole], parts):
+        _, updater = updater_of(config)
+        sums = gather(updater, batches, seed=1, update=1)
+        assert sums.tokens == whole.tokens
+        norm = updater.update(sums.tokens, 1e-3)
+        results.append((sums.objective, norm, {k: v.clone() for k, v in updater.state().items()}))
+    (objective, norm, moments), (other_objective, other_norm, other_moments) = results
+    assert other_objective == pytest.approx(objective, rel=1e-6)
+    assert other_norm == pytest.approx(norm, rel=1e-5)
+    for name, value in moments.items():
+        torch.testing.assert_close(other_moments[name], value, rtol=1e-4, atol=1e-8)
+
+
+def test_dropout_is_drawn_by_seed_update_and_place_alone(toy: Make) -> None:
+    config = toy({"model": {"dropout": 0.5}})
+    objectives = []
+    for noise in (0, 7):
+        _, updater = updater_of(config)
+        torch.rand(noise)
+        objectives.append([gather(updater, [batch_of(5)], seed=1, update=u).objective for u in (1, 1, 2)])
+    assert objectives[0] == objectives[1]
+    assert objectives[0][0] == objectives[0][1] != objectives[0][2]
+
+
+@given(first=st.tuples(st.integers(0), st.integers(0)), second=st.tuples(st.integers(0), st.integers(0)))
+def test_seeds_differ_where_numbers_do(first: tuple[int, int], second: tuple[int, int]) -> None:
+    assert (seed_of(*first) == seed_of(*second)) == (first == second)
+    assert 0 <= seed_of(*first) < 2**63
+
+
+class SmallMemory:
+    """Adds batches of at most two pairs, and remembers them."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[int, ...]] = []
+
+    def add(self, batch: Batch) -> HeadLoss:
+        if len(batch) > 2:
+            self.added.append((-1,))
+            raise torch.cuda.OutOfMemoryError("no room")
+        self.added.append(batch.lines)
+        return HeadLoss(torch.tensor(float(batch.tokens)), torch.tensor(1.0), batch.tokens)
+
+    def clear(self) -> None:
+        self.added = []
+
+
+def test_a_batch_that_does_not_fit_is_split_and_the_update_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SmallMemory()
+    sums = gather(memory, [batch_of(2), batch_of(7)], seed=1, update=1)
+    assert sums.splits == 3
+    assert memory.added == [(0, 1), (0,), (1, 2), (3, 4), (5, 6)]
+    assert sums.tokens == batch_of(2).tokens + batch_of(7).tokens == sums.objective
+
+
+def test_a_single_pair_that_does_not_fit_is_named() -> None:
+    class NoMemory(SmallMemory):
+        def add(self, batch: Batch) -> HeadLoss:
+            raise torch.cuda.OutOfMemoryError("no room")
+
+    with pytest.raises(TrainingError) as caught:
+        gather(NoMemory(), [batch_of(1)], seed=1, update=9)
+    assert str(caught.value) == (
+        "update 9: CUDA is out of memory for the single pair 1; lower data.cleaning.max_tokens or the model's size"
+    )
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_everything(
+    toy: Make, toy_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Updater.add
+    calls = []
+
+    def add(self: Updater, batch: Batch) -> HeadLoss:
+        loss = real(self, batch)
+        calls.append(batch)
+        return loss if len(calls) < 5 else replace(loss, objective=loss.objective * math.nan)
+
+    monkeypatch.setattr(Updater, "add", add)
+    with pytest.raises(TrainingError) as caught:
+        list(train(toy(), tmp_path))
+    lines = [f"{toy_files}/train.source:{number + 1}" for number in calls[-1].lines]
+    assert str(caught.value) == (
+        f"update 5: the loss is nan on {', '.join(lines[:8])} and {len(lines) - 8} more; "
+        f"last good checkpoint: update 3 in {tmp_path}; try a lower training.learning_rate"
+    )
+    assert load_checkpoint(tmp_path).config == toy()
+
+
+def test_the_first_loss_is_that_of_guessing(toy: Make, tmp_path: Path) -> None:
+    wide = toy({"model": {"width": 64, "feed_forward": 67, "dropout": 0.0, "head": {"tie": "none"}}}, updates=1)
+    events = list(train(wide, tmp_path))
+    started = next(event for event in events if isinstance(event, Started))
+    first = next(event for event in events if isinstance(event, Progress))
+    assert math.log(started.target_vocabulary) <= first.loss <= math.log(started.target_vocabulary) + 1
+
+
+def test_the_history_holds_what_the_events_said(toy: Make, tmp_path: Path) -> None:
+    events = list(train(toy(), tmp_path))
+    lines = read_history(tmp_path)
+    assert [line["event"] for line in lines[:1]] == ["started"]
+    assert lines[-1]["event"] == "finished"
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert len(progress) == 17
+    assert [line["update"] for line in lines if line["event"] == "progress"] == [4, 8, 12, 16]
+    logged = [event.loss for event in progress if event.logged]
+    assert [line["loss"] for line in lines if line["event"] == "progress"] == logged
+    validated = [event for event in events if isinstance(event, Validated)]
+    assert [event.update for event in validated] == [5, 10, 15, 17]
+    assert [line["nll"] for line in lines if line["event"] == "validated"] == [event.nll for event in validated]
+    assert lines[0]["training"]["read"] == 300
+    assert json.dumps(lines)
+
+
+def test_what_was_validated_is_what_was_kept(toy: Make, tmp_path: Path) -> None:
+    *events, last = train(toy(average_last=3), tmp_path)
+    assert isinstance(last, Finished)
+    assert isinstance(events[0], Preparing)
+    assert last.kept == "the mean of the weights after updates 12, 15, 17"
+    sums = [0.0, 0]
+    checkpoint = load_checkpoint(tmp_path)
+    for source, target in zip(
+        *(Path(getattr(toy().data, f"valid_{side}")[0]).read_text().splitlines() for side in ("source", "target")),
+        strict=True,
+    ):
+        batch = pad_batch(
+            [checkpoint.source_tokenizer.encode(source)],
+            [checkpoint.target_tokenizer.encode(target)],
+            SPECIALS,
+            SPECIALS,
+        )
+        scores = checkpoint.model.score(batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
+        sums[0] -= float(scores.sum())
+        sums[1] += batch.tokens
+    assert last.nll == pytest.approx(sums[0] / sums[1], rel=1e-5)
+
+
+def test_short_cuts_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSLUME_SHORT", "1")
+    *_, last = train(toy(updates=1000, save_every=1000, validate_every=1000), tmp_path)
+    assert isinstance(last, Finished)
+    assert last.update == 20
