@@ -1,0 +1,79 @@
+"""Weights to and from transformers' MarianMTModel: post-norm, sinusoidal positions, one vocabulary for both sides."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from translume.config import ModelSettings
+from translume.errors import SettingsError
+from translume.interchange.names import Row, same, stacked, to_ours, to_theirs
+from translume.model import Transformer
+
+_TABLE = "model.shared.weight"
+_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+_OUR_TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
+_BIAS = "final_logits_bias"
+
+
+def weights_to_marian(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+    """What `MarianMTModel.load_state_dict(…, strict=False)` wants; it makes its position tables itself.
+
+    Raises SettingsError naming the first setting that Marian cannot express.
+    """
+    refuse_for_marian(settings)
+    weights = model.state_dict()
+    renamed = to_theirs(_rows(settings), weights)
+    table = weights[_OUR_TABLES[0]].detach().clone()
+    renamed.update(dict.fromkeys((_TABLE, *_TABLES), table))
+    bias = weights.get("head.bias")
+    renamed[_BIAS] = table.new_zeros(1, table.size(0)) if bias is None else bias.detach().clone()[None]
+    return renamed
+
+
+def weights_from_marian(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+    """What our `load_state_dict` wants, from the state of a MarianMTModel of the shape that `settings` say.
+
+    Raises SettingsError naming the first setting that Marian cannot express.
+    """
+    refuse_for_marian(settings)
+    renamed = to_ours(_rows(settings), state)
+    renamed.update(dict.fromkeys(_OUR_TABLES, state[_TABLE].detach().clone()))
+    if settings.head.bias:
+        renamed["head.bias"] = state[_BIAS].detach().clone()[0]
+    return renamed
+
+
+def refuse_for_marian(settings: ModelSettings) -> None:
+    """Raise SettingsError naming the first setting that MarianMTModel cannot express."""
+    possible: dict[str, tuple[object, ...]] = {
+        "norm": ("post",), "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu"),
+        "positions": ("sinusoidal",), "bias": (True,), "segments": (0,),
+    }  # fmt: skip
+    for name, values in possible.items():
+        found = getattr(settings, name)
+        if found not in values:
+            wanted = " or ".join(map(repr, values))
+            raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for MarianMTModel")
+    if settings.head.tie != "all":
+        raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, wanted 'all' for MarianMTModel")
+
+
+def _rows(settings: ModelSettings) -> Iterator[Row]:
+    for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        for number in range(count):
+            ours, theirs = f"{side}.layers.{number}", f"model.{side}.layers.{number}"
+            attention = f"{theirs}.self_attn"
+            parts = [(f"{attention}.{name}_proj", 1) for name in ("q", "k", "v")]
+            yield from stacked([(f"{ours}.self_attention.query_key_value", 3)], parts)
+            yield from same(f"{ours}.self_attention.output", f"{attention}.out_proj")
+            around = "around_attention" if side == "encoder" else "around_self"
+            yield from same(f"{ours}.{around}.norm", f"{theirs}.self_attn_layer_norm")
+            if side == "decoder":
+                yield from same(f"{ours}.cross_attention.query", f"{theirs}.encoder_attn.q_proj")
+                parts = [(f"{theirs}.encoder_attn.{name}_proj", 1) for name in ("k", "v")]
+                yield from stacked([(f"{ours}.cross_attention.key_value", 2)], parts)
+                yield from same(f"{ours}.cross_attention.output", f"{theirs}.encoder_attn.out_proj")
+                yield from same(f"{ours}.around_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+            yield from same(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
+            yield from same(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
+            yield from same(f"{ours}.around_feed_forward.norm", f"{theirs}.final_layer_norm")

@@ -1,0 +1,58 @@
+"""Tables of the names that other toolkits give to our weights, each read both ways."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from translume.errors import ModelFolderError
+
+Part = tuple[str, int]
+"""The name of a tensor, and its share of the rows of what it is a part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The same rows of numbers under two sets of names: `ours` one below the other are `theirs` one below the other."""
+
+    ours: tuple[Part, ...]
+    theirs: tuple[Part, ...]
+
+
+def same(ours: str, theirs: str) -> list[Row]:
+    """Weight and bias of one map or norm."""
+    return stacked([(ours, 1)], [(theirs, 1)])
+
+
+def stacked(ours: Sequence[Part], theirs: Sequence[Part]) -> list[Row]:
+    """Weight and bias of maps that stand one below the other."""
+    return [
+        Row(*(tuple((f"{name}.{kind}", share) for name, share in parts) for parts in (ours, theirs)))
+        for kind in ("weight", "bias")
+    ]
+
+
+def to_theirs(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their names and copies of our weights. Raises ModelFolderError for one that is missing."""
+    return _renamed(((row.ours, row.theirs) for row in rows), weights)
+
+
+def to_ours(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our names and copies of their weights. Raises ModelFolderError for one that is missing."""
+    return _renamed(((row.theirs, row.ours) for row in rows), weights)
+
+
+def _renamed(
+    pairs: Iterable[tuple[tuple[Part, ...], tuple[Part, ...]]], weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    renamed: dict[str, Tensor] = {}
+    for given, wanted in pairs:
+        for name, _ in given:
+            if name not in weights:
+                raise ModelFolderError(f"{name}: no such weights, wanted them for {wanted[0][0]}")
+        whole = torch.cat([weights[name].detach() for name, _ in given])
+        unit = whole.size(0) // sum(share for _, share in wanted)
+        parts = torch.split(whole, [unit * share for _, share in wanted])
+        renamed.update({name: part.clone() for (name, _), part in zip(wanted, parts, strict=True)})
+    return renamed
