@@ -1,0 +1,129 @@
+"""translume data"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from translume.cli.group import Nearest
+from translume.cli.options import FILE, json_option, overrides, set_option
+from translume.cli.terminal import Meter, note
+
+if TYPE_CHECKING:
+    from translume.config import Config
+    from translume.data import TokenizedCorpus
+    from translume.text import Tokenizer
+
+
+@click.group("data", cls=Nearest, short_help="Check and count training data.")
+def command() -> None:
+    """Look at training data before it is trained on."""
+
+
+@command.command(
+    "check", short_help="What each cleaning rule drops.", epilog="Example: translume data check en-de.toml"
+)
+@click.argument("config", type=FILE)
+@json_option
+@set_option
+def check(config: Path, as_json: bool) -> None:
+    """Count what each cleaning rule drops, with an example: read = used + held out + dropped."""
+    for split, corpus in _prepared(_read(config)):
+        if as_json:
+            click.echo(json.dumps({"split": split, **corpus.account.to_dict()}, ensure_ascii=False))
+        else:
+            click.echo(f"{split}: {corpus.account.summary(examples=True)}")
+
+
+@command.command("stats", short_help="Pairs, tokens and lengths.", epilog="Example: translume data stats en-de.toml")
+@click.argument("config", type=FILE)
+@json_option
+@set_option
+def stats(config: Path, as_json: bool) -> None:
+    """Show pairs, tokens and lengths of what a run would read."""
+    for split, corpus in _prepared(_read(config)):
+        numbers = _numbers(corpus)
+        if as_json:
+            click.echo(json.dumps({"split": split, **numbers}))
+        else:
+            click.echo(f"{split}: {numbers['pairs']:,} pairs")
+            for side in ("source", "target"):
+                click.echo(
+                    f"  {side}: vocabulary {numbers[f'{side}_vocabulary']:,}, {numbers[f'{side}_tokens']:,} tokens; "
+                    f"a sentence has {numbers[f'{side}_mean']:.1f}, half have at most {numbers[f'{side}_median']}, "
+                    f"99 % at most {numbers[f'{side}_99']}, the longest {numbers[f'{side}_longest']}"
+                )
+
+
+def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:
+    import numpy as np
+
+    numbers: dict[str, int | float] = {"pairs": corpus.pairs}
+    sides = (
+        ("source", corpus.source_lengths, corpus.source_tokenizer),
+        ("target", corpus.target_lengths, corpus.target_tokenizer),
+    )
+    for side, lengths, tokenizer in sides:
+        numbers[f"{side}_vocabulary"] = len(tokenizer)
+        numbers[f"{side}_tokens"] = int(lengths.sum(dtype=np.int64))
+        numbers[f"{side}_mean"] = round(float(lengths.mean()), 2)
+        numbers[f"{side}_median"] = int(np.median(lengths))
+        numbers[f"{side}_99"] = int(np.percentile(lengths, 99))
+        numbers[f"{side}_longest"] = int(lengths.max())
+    return numbers
+
+
+def _read(path: Path) -> "Config":
+    from translume.config import Config
+
+    return Config.read(path, overrides())
+
+
+def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
+    """Both splits as a run would see them, made in a folder that is thrown away."""
+    from translume.data import prepare
+
+    source, target = _tokenizers(config)
+    splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
+    with tempfile.TemporaryDirectory(prefix="translume-") as folder:
+        for split in splits:
+            with Meter("reading and tokenizing", unit="pairs") as meter:
+                yield (
+                    split,
+                    prepare(
+                        config.data,
+                        source,
+                        target,
+                        Path(folder),
+                        split=split,
+                        max_positions=config.model.max_positions,
+                        progress=meter.to,
+                    ),
+                )
+
+
+def _has_validation(config: "Config") -> bool:
+    return bool(config.data.valid_source or config.data.valid)
+
+
+def _tokenizers(config: "Config") -> tuple["Tokenizer", "Tokenizer"]:
+    """The tokenizers a run would use, learnt or read."""
+    from translume.data import read_pairs
+    from translume.text import Tokenizer, train_tokenizer
+
+    settings = config.tokenizer
+
+    def made(path: str, sides: tuple[str, ...]) -> Tokenizer:
+        if path:
+            return Tokenizer.load(Path(path))
+        note(f"learning the vocabulary of {' and '.join(sides)}")
+        pairs = read_pairs(config.data, "train")
+        return train_tokenizer(settings, (getattr(pair, side) for pair in pairs for side in sides))
+
+    if settings.shared:
+        shared = made(settings.path, ("source", "target"))
+        return shared, shared
+    return made(settings.path, ("source",)), made(settings.target_path, ("target",))

@@ -1,0 +1,103 @@
+"""translume evaluate"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.group import resume_with
+from translume.cli.options import (
+    FILE,
+    FOLDER,
+    changed,
+    compute,
+    compute_options,
+    decoding_options,
+    evaluation_options,
+    json_option,
+    set_option,
+)
+from translume.cli.terminal import Meter, note
+from translume.errors import DataError
+
+if TYPE_CHECKING:
+    from translume.translator import Translator
+
+
+@click.command(
+    "evaluate",
+    short_help="Measure a model, or compare two.",
+    epilog="Example: translume evaluate models/en-de test.en test.de --lowercase --compare models/other",
+)
+@click.argument("model", type=FOLDER)
+@click.argument("source", type=FILE)
+@click.argument("reference", type=FILE)
+@click.option("--compare", "other", type=FOLDER, help="Another model: is the difference more than chance?")
+@click.option("--write", type=FILE, help="Also write the translations to this file.")
+@click.option("--record", is_flag=True, help="Keep the scores in the model's history.")
+@evaluation_options
+@decoding_options
+@json_option
+@set_option
+@compute_options
+def command(
+    model: Path, source: Path, reference: Path, other: Path | None, write: Path | None, record: bool, as_json: bool
+) -> None:
+    """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature."""
+    from translume.evaluation import compare, measure
+
+    resume_with(["Interrupted; nothing was measured"])
+    sources, references = _parallel(source, reference)
+    translator = _load(model)
+    settings = changed(translator.config, "evaluation", "decoding").evaluation
+    found = _translations(translator, sources)
+    if write is not None:
+        write.write_text("".join(f"{text}\n" for text in found), encoding="utf-8")
+    scores = measure(found, references, settings)
+    if record:
+        from translume.checkpoint import append_history
+
+        files = {"source": str(source), "reference": str(reference)}
+        append_history(model, {"event": "evaluated", **files, **scores.to_dict()})
+    if other is None:
+        lines = [json.dumps(scores.to_dict())] if as_json else [str(score) for score in scores]
+    else:
+        theirs = _translations(_load(other), sources)
+        comparisons = compare(theirs, found, references, settings)
+        lines = [json.dumps(each.to_dict()) if as_json else str(each) for each in comparisons]
+        if not as_json:
+            note(f"first {other}, second {model}; the difference is second minus first")
+    for line in lines:
+        click.echo(line)
+
+
+def _load(model: Path) -> "Translator":
+    from translume.translator import load
+
+    where = compute()
+    return load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+
+
+def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
+    from translume.data import read_lines
+
+    sources, references = list(read_lines(source)), list(read_lines(reference))
+    if len(sources) != len(references):
+        raise DataError(
+            f"{source} has {len(sources):,} lines but {reference} has {len(references):,}; wanted as many in both"
+        )
+    if not sources:
+        raise DataError(f"{source}: empty file, wanted one sentence a line")
+    return sources, references
+
+
+def _translations(translator: "Translator", sources: Sequence[str]) -> list[str]:
+    decoding = changed(translator.config, "evaluation", "decoding").decoding
+    with Meter("translating", unit="lines", total=len(sources)) as meter:
+        found = []
+        for translation in translator.translate_all(sources, settings=decoding):
+            found.append(translation.text)
+            meter.advance()
+    return found

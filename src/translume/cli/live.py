@@ -1,0 +1,171 @@
+"""What a training run looks like: a bar on a terminal, a line now and then in a log, objects under --json."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+from translume.cli.terminal import console, note, on_terminal
+from translume.training.events import (
+    Event,
+    Finished,
+    Interrupted,
+    Preparing,
+    Progress,
+    Resumed,
+    Saved,
+    Started,
+    Validated,
+    Warned,
+)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+LOG_SECONDS = (2.0, 10.0, 60.0)
+"""Where nobody watches, a line after these pauses; the last one is repeated."""
+
+
+class Live:
+    """Shows events as they come; `with` ends the bar."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._logged = time.monotonic()
+        self._lines = 0
+        self._already = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def show(self, event: Event) -> None:
+        """One event, wherever it belongs."""
+        if self._as_json:
+            _print_json(event)
+            return
+        match event:
+            case Progress():
+                self._progress(event)
+            case Preparing():
+                self._say(f"preparing: {event.what}")
+            case Started():
+                self._start(event)
+            case Resumed():
+                self._say(f"resumed after {event.update:,} of {event.updates:,} updates")
+            case Validated():
+                best = ", the best so far" if event.best else ""
+                self._say(f"update {event.update:,}: validation {measured(event.nll, event.metrics)}{best}")
+            case Warned():
+                self._say(f"warning: {event.message}")
+            case Finished():
+                self._finish(event)
+            case Saved() | Interrupted():
+                pass
+
+    def next_steps(self, folder: Path) -> None:
+        """What to type next."""
+        if not self._as_json and not self._already:
+            note(f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE")
+
+    def _start(self, event: Started) -> None:
+        self._say(f"training data: {event.training.summary()}")
+        if event.validation.to_dict() != event.training.to_dict():
+            self._say(f"validation data: {event.validation.summary()}")
+        sizes = {event.source_vocabulary, event.target_vocabulary}
+        vocabulary = " and ".join(f"{size:,}" for size in sorted(sizes))
+        threads = f", {event.threads} threads" if event.device == "cpu" else ""
+        self._say(
+            f"model: {event.parameters:,} parameters, vocabulary {vocabulary}; "
+            f"{event.device}, {event.precision}{threads}; {event.folder}"
+        )
+        if on_terminal():
+            self._open(event)
+
+    def _open(self, event: Started) -> None:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("update {task.completed:,.0f}/{task.total:,.0f}"),
+            BarColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[left]}"),
+            console=console(),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=event.updates, completed=event.update, speed="", loss="", left="")
+        self._bar.start()
+
+    def _progress(self, event: Progress) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task,
+                completed=event.update,
+                speed=f"{event.tokens_per_second:,.0f} tokens/s",
+                loss=losses(event),
+                left=f"{span(event.seconds_left)} left",
+            )
+            return
+        pause = LOG_SECONDS[min(self._lines, len(LOG_SECONDS) - 1)]
+        now = time.monotonic()
+        if now - self._logged >= pause:
+            self._logged, self._lines = now, self._lines + 1
+            note(
+                f"update {event.update:,}/{event.updates:,}: {losses(event)}, rate {event.learning_rate:.2g}, "
+                f"{event.tokens_per_second:,.0f} tokens/s, {span(event.seconds_left)} left"
+            )
+
+    def _finish(self, event: Finished) -> None:
+        self.__exit__(None, None, None)
+        self._already = event.already
+        if event.already:
+            note(f"{event.folder}: finished already, after {event.update:,} updates; to go on, raise training.updates")
+            return
+        quality = "" if event.nll is None else f"; validation {measured(event.nll, event.metrics)}"
+        why = "" if event.reason == "updates" else ": nothing better came for a while (training.patience)"
+        note(f"finished after {event.update:,} updates{why}; kept {event.kept}{quality}")
+
+    def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, soft_wrap=True)
+        else:
+            note(text)
+
+
+def losses(event: Progress) -> str:
+    """ "loss 2.345, nll 1.234"."""
+    return f"loss {event.loss:.3f}" + ("" if event.nll is None else f", nll {event.nll:.3f}")
+
+
+def measured(nll: float, metrics: Mapping[str, float]) -> str:
+    """ "nll 1.234, bleu 35.2"."""
+    return ", ".join([f"nll {nll:.3f}", *(f"{name} {value:.2f}" for name, value in metrics.items())])
+
+
+def span(seconds: float) -> str:
+    """ "45 s", "12 min", "3 h 05 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _print_json(event: Event) -> None:
+    values = asdict(event)
+    click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))

@@ -1,0 +1,145 @@
+"""Options that several verbs share; what they hold is asked for by name, not passed one by one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.config import Config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+Dtype = Literal["auto", "fp32", "bf16"]
+
+_SET, _DECODING, _COMPUTE = "translume.set", "translume.decoding", "translume.compute"
+_EVALUATION = "translume.evaluation"
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Where and how a verb computes. threads None: as many as the machine has."""
+
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    threads: int | None = None
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value != ():
+            ctx.meta.setdefault(key, {})[parameter.name] = value
+
+    return keep
+
+
+def _all(options: list[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _option(
+    key: str, *names: str, type: Any = None, multiple: bool = False, help: str, metavar: str | None = None
+) -> Callable[[Command], Command]:
+    return click.option(
+        *names,
+        type=type,
+        multiple=multiple,
+        default=None,
+        expose_value=False,
+        callback=_remember(key),
+        help=help,
+        metavar=metavar,
+    )
+
+
+set_option = _option(
+    _SET, "--set", multiple=True, metavar="PATH=VALUE", help="Change any setting; wins over the file and other options."
+)
+"""--set, read back with `overrides`."""
+
+compute_options = _all(
+    [
+        _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
+        _option(_COMPUTE, "--dtype", type=click.Choice(["auto", "fp32", "bf16"]), help="[default: auto]"),
+        _option(
+            _COMPUTE, "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.  [default: all cores]"
+        ),
+    ]
+)
+"""--device, --dtype and --threads, read back with `compute`."""
+
+decoding_options = _all(
+    [
+        _option(_DECODING, "--beam", type=int, metavar="N", help="Targets kept per sentence: decoding.beam."),
+        _option(_DECODING, "--nbest", type=int, metavar="N", help="Targets returned per sentence: decoding.nbest."),
+        _option(_DECODING, "--strategy", metavar="NAME", help="beam or greedy: decoding.strategy."),
+        _option(_DECODING, "--length-penalty", type=float, metavar="X", help="decoding.length_penalty."),
+        _option(_DECODING, "--min-length", type=int, metavar="N", help="Fewest target tokens: decoding.min_length."),
+        _option(_DECODING, "--max-length", type=int, metavar="N", help="Most target tokens: decoding.max_length."),
+        _option(
+            _DECODING, "--max-tokens", type=int, metavar="N", help="Source tokens in a batch: decoding.max_tokens."
+        ),
+        _option(
+            _DECODING,
+            "--max-length-action",
+            metavar="NAME",
+            help="What to do with a sentence the model cannot read: error or truncate (with a warning).",
+        ),
+    ]
+)
+"""Short flags of decoding.*, read back with `overrides`."""
+
+evaluation_options = _all(
+    [
+        _option(_EVALUATION, "--metrics", metavar="NAMES", help="Such as bleu,chrf,ter: evaluation.metrics."),
+        _option(_EVALUATION, "--tokenize", metavar="NAME", help="none, 13a, zh, char, …: evaluation.tokenize."),
+        _option(_EVALUATION, "--lowercase/--cased", type=bool, help="Without or with case: evaluation.lowercase."),
+    ]
+)
+"""Short flags of evaluation.*, read back with `overrides`."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+def compute() -> Compute:
+    """What the running verb was told by --device, --dtype and --threads."""
+    values = click.get_current_context().meta.get(_COMPUTE, {})
+    return Compute(**values)
+
+
+def overrides() -> tuple[str, ...]:
+    """`path=value` texts of the running verb, weakest first: short flags, then --set."""
+    meta = click.get_current_context().meta
+    flags = [f"decoding.{name}={_toml(value)}" for name, value in meta.get(_DECODING, {}).items()]
+    for name, value in meta.get(_EVALUATION, {}).items():
+        listed = tuple(part.strip() for part in value.split(",")) if name == "metrics" else value
+        flags.append(f"evaluation.{name}={_toml(listed)}")
+    return (*flags, *meta.get(_SET, {}).get("set", ()))
+
+
+def _toml(value: str | int | float | bool | tuple[str, ...]) -> str:
+    from translume.config.toml import literal
+
+    return literal(value)
+
+
+def changed(config: "Config", *rooms: str) -> "Config":
+    """The settings of a trained model with the verb's overrides, which may only touch the named tables."""
+    wanted = overrides()
+    for assignment in wanted:
+        if assignment.strip().split(".")[0] not in rooms:
+            only = " and ".join(f"{room}.*" for room in rooms)
+            raise SettingsError(f"--set {assignment}: this verb changes only {only}; the model is trained already")
+    return config.change(*wanted) if wanted else config

@@ -1,0 +1,35 @@
+"""translume score"""
+
+import json
+from pathlib import Path
+
+import click
+
+from translume.cli.options import FILE, FOLDER, compute, compute_options, json_option
+from translume.cli.terminal import Meter
+
+
+@click.command(
+    "score",
+    short_help="Log-probabilities of given translations.",
+    epilog="Example: translume score models/en-de test.en test.de > log_probs.txt",
+)
+@click.argument("model", type=FOLDER)
+@click.argument("source", type=FILE)
+@click.argument("target", type=FILE)
+@json_option
+@compute_options
+def command(model: Path, source: Path, target: Path, as_json: bool) -> None:
+    """Print the log-probability of each target given its source, in nats, a line each (its end mark counted)."""
+    from translume.config import DataSettings
+    from translume.data import read_pairs
+    from translume.translator import load
+
+    where = compute()
+    translator = load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    files = DataSettings(train_source=(str(source),), train_target=(str(target),))
+    pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
+    with Meter("scoring", unit="pairs", prints=True) as meter:
+        for score in translator.score_all(pairs):
+            meter.advance()
+            click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")

@@ -1,0 +1,124 @@
+"""translume show"""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from translume.cli.options import FILE, FOLDER, json_option
+from translume.cli.terminal import note
+
+
+@click.command(
+    "show",
+    short_help="A model's size, scores, settings and curves.",
+    epilog="Example: translume show models/en-de --plot curves.png",
+)
+@click.argument("model", type=FOLDER)
+@click.option(
+    "--plot", type=FILE, help="Draw loss, nll, metric and learning rate into this picture (.png, .svg, .pdf)."
+)
+@json_option
+def command(model: Path, plot: Path | None, as_json: bool) -> None:
+    """Show a model: its size, vocabulary, settings, scores and where it comes from."""
+    from translume.checkpoint import read_config, read_history, read_tokenizers
+
+    config = read_config(model)
+    history = read_history(model)
+    source, target = read_tokenizers(model)
+    facts = {
+        "model": str(model),
+        "size": _size(model),
+        "vocabulary": {"source": len(source), "target": len(target), "shared": source is target},
+        "data": _data(history),
+        "training": _training(history),
+        "scores": [record for record in history if record.get("event") == "evaluated"],
+        "settings": config.model_dump(mode="json"),
+    }
+    if plot is not None:
+        from translume.cli.curves import draw
+
+        draw(history, plot, title=str(model))
+        note(f"{plot}: written")
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        _print(facts, config.to_toml())
+
+
+def _size(model: Path) -> dict[str, Any]:
+    """Parameters and bytes, and when the folder was last committed."""
+    from translume.checkpoint import Manifest, build_model, read_config, read_tokenizers
+
+    manifest = Manifest.read(model)
+    source, target = read_tokenizers(model, manifest)
+    parameters = sum(
+        value.numel()
+        for value in build_model(read_config(model, manifest).model, len(source), len(target)).parameters()
+    )
+    needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
+    changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())
+    return {
+        "parameters": parameters,
+        "bytes": needed,
+        "bytes_to_resume": sum(entry.size for entry in manifest.files.values()) - needed,
+        "committed": datetime.fromtimestamp(changed).isoformat(" ", "seconds"),
+    }
+
+
+def _data(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """The accounts of training and validation data of the last start."""
+    started = [record for record in history if record.get("event") == "started"]
+    return {name: started[-1].get(name) for name in ("training", "validation")} if started else {}
+
+
+def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far training came, how long it took, and what it found on the validation set."""
+    last: dict[str, dict[str, Any]] = {}
+    for record in history:
+        last[str(record.get("event"))] = record
+    validated = [record for record in history if record.get("event") == "validated"]
+    best = [record for record in validated if record.get("best")]
+    final = last.get("finished") or last.get("interrupted") or last.get("progress") or {}
+    return {
+        "update": final.get("update"),
+        "finished": "finished" in last,
+        "kept": last.get("finished", {}).get("kept"),
+        "seconds": max((record.get("elapsed", 0.0) for record in history), default=0.0),
+        "best": best[-1] if best else None,
+        "last": validated[-1] if validated else None,
+    }
+
+
+def _print(facts: dict[str, Any], settings: str) -> None:
+    size, vocabulary, training = facts["size"], facts["vocabulary"], facts["training"]
+    click.echo(f"{facts['model']}, committed {size['committed']}")
+    resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB to resume with" if size["bytes_to_resume"] else ""
+    click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
+    sizes = f"{vocabulary['source']:,} tokens, shared"
+    if not vocabulary["shared"]:
+        sizes = f"{vocabulary['source']:,} source and {vocabulary['target']:,} target tokens"
+    click.echo(f"vocabulary: {sizes}")
+    for name, account in facts["data"].items():
+        if account:
+            dropped = sum(account["dropped"].values())
+            click.echo(
+                f"{name} data: {account['read']:,} pairs read, {account['used']:,} used, "
+                f"{account['held_out']:,} held out, {dropped:,} dropped"
+            )
+    if training["update"] is not None:
+        state = "finished" if training["finished"] else "not finished"
+        kept = f"; kept {training['kept']}" if training["kept"] else ""
+        click.echo(f"training: {training['update']:,} updates in {training['seconds'] / 60:.1f} minutes, {state}{kept}")
+    for name in ("best", "last"):
+        record = training[name]
+        if record is not None:
+            metrics = "".join(f", {metric} {value:.2f}" for metric, value in record.get("metrics", {}).items())
+            click.echo(f"{name} validation: nll {record['nll']:.3f}{metrics} at update {record['update']:,}")
+    for record in facts["scores"]:
+        click.echo(f"scores on {record.get('source')}, {record.get('reference')}:")
+        for score in record.get("scores", []):
+            click.echo(f"  {score['title']}|{score['signature']} = {score['value']:.2f}")
+    click.echo(f"\n{settings.rstrip()}")

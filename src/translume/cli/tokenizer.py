@@ -1,0 +1,103 @@
+"""translume tokenizer"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.group import Nearest
+from translume.cli.options import FILE, json_option, overrides, set_option
+from translume.cli.terminal import Meter, note
+
+if TYPE_CHECKING:
+    from translume.text import Tokenizer
+
+KINDS = ["bpe", "unigram", "wordpiece", "character", "byte", "word"]
+
+
+@click.group("tokenizer", cls=Nearest, short_help="Make and try vocabularies.")
+def command() -> None:
+    """Make a vocabulary, and see text as tokens and back."""
+
+
+@command.command(
+    "train",
+    short_help="Learn a vocabulary.",
+    epilog="Example: translume tokenizer train bpe --size 8000 --out tokenizer.json train.en train.de",
+)
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("files", type=FILE, nargs=-1, required=True)
+@click.option("--size", type=int, default=8000, show_default=True, help="Most tokens, special ones included.")
+@click.option("--out", type=FILE, default=Path("tokenizer.json"), show_default=True, help="File to write.")
+@set_option
+def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
+    """Learn a vocabulary of a KIND from the lines of FILES; --set changes any tokenizer.* setting."""
+    from translume.config import Config
+    from translume.data import read_lines
+    from translume.text import train_tokenizer
+
+    settings = Config.build({"tokenizer": {"kind": kind, "size": size}}, overrides(), place="tokenizer").tokenizer
+    with Meter("reading", unit="lines") as meter:
+
+        def lines() -> Iterator[str]:
+            for file in files:
+                for line in read_lines(file):
+                    meter.advance()
+                    yield line
+
+        tokenizer = train_tokenizer(settings, lines())
+    tokenizer.save(out)
+    note(f"{out}: {len(tokenizer):,} tokens")
+
+
+@command.command(
+    "encode", short_help="Text to tokens.", epilog="Example: translume tokenizer encode models/en-de < text > tokens"
+)
+@click.argument("tokenizer", type=FILE)
+@click.option("--target", is_flag=True, help="The target's tokens, where a model has a vocabulary for each side.")
+@click.option("--ids", is_flag=True, help="Numbers instead of pieces.")
+@json_option
+def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
+    """Print the tokens of each line of standard input, parted by spaces; TOKENIZER is a file or a model folder."""
+    from translume.data import read_lines
+
+    loaded = _loaded(tokenizer, target=target)
+    for line in read_lines("-"):
+        numbers = loaded.encode(line)
+        if as_json:
+            click.echo(json.dumps({"ids": numbers, "tokens": loaded.tokens(numbers)}, ensure_ascii=False))
+        else:
+            click.echo(" ".join(map(str, numbers) if ids else loaded.tokens(numbers)))
+
+
+@command.command(
+    "decode",
+    short_help="Ids to text.",
+    epilog="Example: translume tokenizer decode models/en-de < ids > text",
+)
+@click.argument("tokenizer", type=FILE)
+@click.option("--target", is_flag=True, help="The target's tokens, where a model has a vocabulary for each side.")
+def decode(tokenizer: Path, target: bool) -> None:
+    """Print the text of each line of ids on standard input."""
+    from translume.data import read_lines
+    from translume.errors import DataError
+
+    loaded = _loaded(tokenizer, target=target)
+    for number, line in enumerate(read_lines("-"), 1):
+        words = line.split()
+        for word in words:
+            if not word.isascii() or not word.isdigit() or int(word) >= len(loaded):
+                raise DataError(f"line {number}: found '{word}', wanted ids from 0 to {len(loaded) - 1}")
+        click.echo(loaded.decode([int(word) for word in words]))
+
+
+def _loaded(path: Path, *, target: bool) -> "Tokenizer":
+    if path.is_dir():
+        from translume.checkpoint import read_tokenizers
+
+        return read_tokenizers(path)[1 if target else 0]
+    from translume.text import Tokenizer
+
+    return Tokenizer.load(path)

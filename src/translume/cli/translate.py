@@ -1,0 +1,69 @@
+"""translume translate"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.group import resume_with
+from translume.cli.options import (
+    FOLDER,
+    changed,
+    compute,
+    compute_options,
+    decoding_options,
+    json_option,
+    set_option,
+)
+from translume.cli.terminal import Meter, note
+
+if TYPE_CHECKING:
+    from translume.translator import Translation
+
+
+@click.command(
+    "translate",
+    short_help="Translate lines of text.",
+    epilog="Example: translume translate models/en-de --beam 8 < test.en > test.de",
+)
+@click.argument("model", type=FOLDER)
+@click.argument("file", default="-", metavar="[FILE]")
+@decoding_options
+@json_option
+@set_option
+@compute_options
+def command(model: Path, file: str, as_json: bool) -> None:
+    """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.
+
+    With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
+    """
+    from translume.data import read_lines
+    from translume.translator import load
+
+    where = compute()
+    resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
+    translator = load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    settings = changed(translator.config, "decoding").decoding
+    with Meter("translating", unit="lines", prints=True) as meter:
+        for translation in translator.translate_all(read_lines(file), settings=settings):
+            meter.advance()
+            for warning in translation.warnings:
+                note(f"line {meter.done}: {warning}")
+            for line in _shown(translation, meter.done, as_json=as_json, many=settings.nbest > 1):
+                click.echo(line)
+            if meter.done % 100 == 0:
+                resume_with(
+                    [f"Interrupted after line {meter.done} or soon after; go on with `tail -n +{meter.done + 1}`"]
+                )
+
+
+def _shown(translation: "Translation", line: int, *, as_json: bool, many: bool) -> Iterator[str]:
+    if as_json:
+        yield json.dumps(translation.to_dict(), ensure_ascii=False)
+    elif many and translation.hypotheses:
+        for hypothesis in translation.hypotheses:
+            yield f"{line}\t{hypothesis.score:.6f}\t{hypothesis.text}"
+    else:
+        yield f"{line}\t0\t" if many else translation.text

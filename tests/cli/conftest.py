@@ -1,0 +1,56 @@
+"""A command line to type at, and small parallel files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from translume.cli import main
+
+Type = Callable[..., Result]
+
+
+@pytest.fixture
+def run() -> Type:
+    """Runs `translume WORDS`, with text on standard input."""
+
+    def typed(*words: str | Path, text: str | None = None) -> Result:
+        return CliRunner().invoke(main, [str(word) for word in words], input=text, prog_name="translume")
+
+    return typed
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with train.en, train.de and en-de.toml: words to their spelling backwards."""
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
+    sources = [f"{first} {second}" for first in words for second in words]
+    (tmp_path / "train.en").write_text("".join(f"{text}\n" for text in sources), encoding="utf-8")
+    (tmp_path / "train.de").write_text("".join(f"{text[::-1]}\n" for text in sources), encoding="utf-8")
+    (tmp_path / "en-de.toml").write_text(
+        """
+[data]
+source_language = "en"
+target_language = "de"
+train_source = "train.en"
+train_target = "train.de"
+[tokenizer]
+kind = "character"
+size = 300
+[model]
+width = 12
+feed_forward = 17
+encoder_layers = 1
+decoder_layers = 1
+attention_heads = 2
+[training]
+updates = 7
+max_tokens = 256
+warmup_updates = 2
+validate_every = 5
+save_every = 5
+""",
+        encoding="utf-8",
+    )
+    return tmp_path

@@ -1,0 +1,178 @@
+"""From two files to a measured translator, by typing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from translume.cli.curves import curves_of
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `files` would make, with a model trained in it for a few updates."""
+    from click.testing import CliRunner
+
+    from translume.cli import main
+
+    folder = tmp_path_factory.mktemp("trained")
+    words = ["ab", "cde", "fghij", "kl", "mno"]
+    sources = [f"{first} {second} {third}" for first in words for second in words for third in words]
+    for name, texts in (("train.en", sources), ("train.de", [text.upper() for text in sources])):
+        (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    settings = """
+data = {train_source = "train.en", train_target = "train.de", source_language = "en", target_language = "de"}
+tokenizer = {kind = "character", size = 300}
+model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
+training = {updates = 7, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5, log_every = 1}
+"""
+    (folder / "en-de.toml").write_text(settings, encoding="utf-8")
+    words = ["train", str(folder / "en-de.toml"), "--out", str(folder / "model"), "--threads", "1"]
+    result = CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    said = result.stderr.splitlines()
+    assert "training data: 125 pairs read, 123 used, 2 held out for validation, 0 dropped" in said
+    assert [line for line in said if line.startswith("finished after 7 updates; kept ")]
+    assert said[-1] == (
+        f"Next: translume translate {folder}/model < TEXT, or translume evaluate {folder}/model SOURCE REFERENCE"
+    )
+    return folder
+
+
+def test_training_again_says_that_it_is_finished(run, trained: Path) -> None:
+    result = run("train", trained / "en-de.toml", "--out", trained / "model")
+    assert result.exit_code == 0
+    assert result.stderr == (f"{trained}/model: finished already, after 7 updates; to go on, raise training.updates\n")
+
+
+def test_lines_out_are_lines_in_and_empty_ones_stay_empty(run, trained: Path) -> None:
+    result = run("translate", trained / "model", "--strategy", "greedy", text="ab cde\n\nfghij\n")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.split("\n")
+    assert len(lines) == 4
+    assert (lines[1], lines[3]) == ("", "")
+
+
+def test_json_is_one_object_a_line(run, trained: Path) -> None:
+    result = run("translate", trained / "model", "--json", "--nbest", "2", "--beam", "2", text="ab cde\nkl\n")
+    objects = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["source"] for each in objects] == ["ab cde", "kl"]
+    assert [len(each["hypotheses"]) for each in objects] == [2, 2]
+
+
+def test_nbest_lines_carry_the_number_of_their_line(run, trained: Path) -> None:
+    result = run("translate", trained / "model", "--nbest", "2", "--beam", "2", text="ab\nkl\n")
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["1", "1", "2", "2"]
+
+
+def test_only_decoding_may_be_changed_when_translating(run, trained: Path) -> None:
+    result = run("translate", trained / "model", "--set", "model.width=16", text="ab\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: --set model.width=16: this verb changes only decoding.*; the model is trained already\n"
+    )
+
+
+def test_scores_are_log_probabilities_a_line(run, trained: Path) -> None:
+    result = run("score", trained / "model", trained / "train.en", trained / "train.de")
+    values = [float(line) for line in result.stdout.splitlines()]
+    assert len(values) == 125
+    assert max(values) < 0
+
+
+def test_evaluation_prints_signatures_and_compares(run, trained: Path) -> None:
+    files = (trained / "train.en", trained / "train.de")
+    words = (
+        "evaluate",
+        trained / "model",
+        *files,
+        "--metrics",
+        "exact_match,bleu",
+        "--tokenize",
+        "none",
+        "--beam",
+        "1",
+    )
+    result = run(*words, "--lowercase", "--record")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    assert "case:lc" in lines[1]
+    assert "tok:none" in lines[1]
+    compared = run(*words, "--compare", trained / "model", "--json")
+    assert [json.loads(line)["first"]["name"] for line in compared.stdout.splitlines()] == ["exact_match", "bleu"]
+
+
+def test_evaluation_names_both_counts_of_unequal_files(run, trained: Path) -> None:
+    (trained / "short.de").write_text("A\n", encoding="utf-8")
+    result = run("evaluate", trained / "model", trained / "train.en", trained / "short.de")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"Error: {trained}/train.en has 125 lines but {trained}/short.de has 1; wanted as many in both\n"
+    )
+
+
+def test_show_tells_what_a_model_is_and_draws_it(run, trained: Path) -> None:
+    result = run("show", trained / "model", "--plot", trained / "curves.png", "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["training"]["update"] == 7
+    assert facts["training"]["finished"]
+    assert facts["data"]["training"]["read"] == 125
+    assert facts["size"]["parameters"] > 0
+    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "parameters" in run("show", trained / "model").stdout
+
+
+def test_an_unknown_picture_is_one_line(run, trained: Path) -> None:
+    result = run("show", trained / "model", "--plot", trained / "curves.bin")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"Error: {trained}/curves.bin: found '.bin', wanted a picture's ending such as .png, .svg or .pdf\n"
+    )
+
+
+def test_a_folder_that_is_no_model_is_one_line(run, tmp_path: Path) -> None:
+    result = run("translate", tmp_path / "none", text="a\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {tmp_path}/none")
+    assert result.stderr.count("\n") == 1
+
+
+def test_data_check_counts_by_rule_with_an_example(run, trained: Path) -> None:
+    (trained / "dirty.en").write_text("ab cde\n\nkl\n", encoding="utf-8")
+    (trained / "dirty.de").write_text("AB CDE\nX\nKL\n", encoding="utf-8")
+    change = [
+        f"data.{kind}_{side}={trained}/dirty.{ending}"
+        for kind in ("train", "valid")
+        for side, ending in (("source", "en"), ("target", "de"))
+    ]
+    words = [word for assignment in change for word in ("--set", assignment)]
+    result = run("data", "check", trained / "en-de.toml", *words)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "train: 3 pairs read, 2 used, 1 dropped"
+    assert lines[1] == "  empty: 1"
+    assert lines[2] == f"    {trained}/dirty.en:2: '' | 'X'"
+
+
+def test_text_to_ids_and_back(run, trained: Path) -> None:
+    out = trained / "tokenizer.json"
+    words = ("tokenizer", "train", "character", "--size", "300", "--out", out, trained / "train.en")
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (0, "")
+    ids = run("tokenizer", "encode", out, "--ids", text="ab cde\n").stdout
+    assert run("tokenizer", "decode", out, text=ids).stdout == "ab cde\n"
+    wrong = run("tokenizer", "decode", out, text="1 x\n")
+    assert wrong.exit_code == 1
+    assert wrong.stderr.startswith("Error: line 1: found 'x', wanted ids from 0 to ")
+
+
+def test_a_history_without_numbers_has_no_curves() -> None:
+    assert curves_of([{"event": "started", "update": 0}]) == {}
+    points = curves_of([{"event": "progress", "update": 5, "loss": 2.0, "nll": None, "learning_rate": 1e-3}])
+    assert points == {
+        "nats per token": {"training loss": [(5, 2.0)]},
+        "learning rate": {"learning rate": [(5, 0.001)]},
+    }

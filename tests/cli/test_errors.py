@@ -1,0 +1,156 @@
+"""What is typed wrongly is answered in one line, with an exit code that scripts can read."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"]
+
+
+def fails(result: Result, code: int, text: str) -> None:
+    assert (result.exit_code, result.stderr, result.stdout) == (code, text, "")
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest(run) -> None:
+    fails(run("trian"), 2, "Error: translume trian: no such command; did you mean 'train'?\n")
+    fails(run("data", "chekc"), 2, "Error: translume data chekc: no such command; did you mean 'check'?\n")
+    fails(run("tokenizer", "xyz"), 2, "Error: translume tokenizer xyz: no such command; known: train, encode, decode\n")
+
+
+def test_misuse_exits_with_two(run) -> None:
+    assert run("train").exit_code == 2
+    assert run("translate", "m", "--beam", "many").exit_code == 2
+    assert run("init", "a.en", "a.de", "--valid-source", "v.en").exit_code == 2
+
+
+def test_a_missing_settings_file_is_one_line(run, tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    fails(run("config", path), 1, f"Error: {path}: cannot be read: No such file or directory\n")
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest(run, files: Path) -> None:
+    path = files / "en-de.toml"
+    fails(
+        run("config", path, "--set", "training.warmup_update=5"),
+        1,
+        f"Error: {path}: training.warmup_update: no such setting; did you mean 'training.warmup_updates'?\n",
+    )
+
+
+def test_a_wrong_type_is_one_line(run, files: Path) -> None:
+    path = files / "en-de.toml"
+    fails(
+        run("config", path, "--set", 'model.width="8"'),
+        1,
+        f"Error: {path}: model.width: found '8', wanted a valid integer\n",
+    )
+
+
+def test_a_width_that_heads_do_not_divide_is_one_line(run, files: Path) -> None:
+    path = files / "en-de.toml"
+    fails(
+        run("config", path, "--set", "model.width=13"),
+        1,
+        f"Error: {path}: model: width 13 is not divisible by attention_heads 2\n",
+    )
+
+
+def test_files_of_unequal_length_are_named_with_both_counts(run, files: Path) -> None:
+    (files / "short.de").write_text("x\ny\n", encoding="utf-8")
+    fails(
+        run("init", files / "train.en", files / "short.de"),
+        1,
+        f"Error: {files}/train.en has 121 lines but {files}/short.de has 2; wanted as many in both\n",
+    )
+
+
+def test_broken_utf8_is_named_with_file_and_line(run, files: Path) -> None:
+    lines = (files / "train.de").read_bytes().splitlines()
+    lines[76] = b"abc\xffdef"
+    (files / "broken.de").write_bytes(b"\n".join(lines) + b"\n")
+    result = run("init", files / "train.en", files / "broken.de")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {files}/broken.de:77: not UTF-8 (byte 0xff at column 4)\n"
+
+
+def test_an_empty_file_is_one_line(run, files: Path) -> None:
+    (files / "empty").write_text("", encoding="utf-8")
+    fails(
+        run("init", files / "empty", files / "empty"),
+        1,
+        f"Error: {files}/empty: empty file, wanted one sentence a line\n",
+    )
+
+
+def test_the_demo_names_the_languages_it_knows(run, tmp_path: Path) -> None:
+    pytest.importorskip("babel")
+    fails(
+        run("demo", "--languages", "en-xx", "--out", tmp_path / "demo"),
+        1,
+        "Error: --languages: the demo has no phrases in 'xx'; known: en, zh, de, fr, es\n",
+    )
+    fails(
+        run("demo", "--languages", "english"),
+        1,
+        "Error: --languages: found 'english', wanted two languages such as en-zh\n",
+    )
+
+
+def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    fails(
+        run("demo"),
+        1,
+        "Error: the demo needs the package babel, found none; wanted: pip install 'translume[demo]'\n",
+    )
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on(run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("translume.config.Config.read", interrupted)
+    fails(run("config", files / "en-de.toml"), 130, "\nInterrupted; the same command starts again.\n")
+
+
+def test_short_flags_win_over_the_file_and_set_wins_over_them(run, files: Path) -> None:
+    path = files / "en-de.toml"
+    assert "beam = 5\n" in run("config", path).stdout
+    assert "beam = 7\n" in run("config", path, "--beam", "7").stdout
+    assert "beam = 3\n" in run("config", path, "--set", "decoding.beam=3", "--beam", "7").stdout
+
+
+def test_every_verb_helps_with_an_example(run) -> None:
+    verbs = [("demo",), ("init",), ("train",), ("translate",), ("score",), ("evaluate",), ("show",), ("config",)]
+    verbs += [("data", "check"), ("data", "stats"), ("tokenizer", "train"), ("tokenizer", "encode")]
+    for verb in [*verbs, ("tokenizer", "decode")]:
+        result = run(*verb, "--help")
+        assert result.exit_code == 0
+        assert f"Example: translume {' '.join(verb)}" in " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def test_a_closed_pipe_is_quiet(files: Path, environment: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [*COMMAND, "config", str(files / "en-de.toml")]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> None:
+    words = [*COMMAND, "config", str(files / "en-de.toml")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment, check=False, text=True)
+    assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")

@@ -1,0 +1,110 @@
+"""`init` reads the data and chooses."""
+
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from translume.cli.choosing import SIZES, choose
+from translume.cli.survey import Side, language_of, survey
+from translume.config import Config
+
+
+def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:
+    words, length = more.get("words", 11.0), more.get("length", 57.0)
+    return Side(
+        language=language,
+        script=script,
+        characters=characters,
+        words=words,
+        length=length,
+        cased=True,
+        tokenized=False,
+    )
+
+
+def chosen(pairs: int, source: Side, target: Side) -> dict[str, object]:
+    return {choice.path: choice.value for choice in choose(pairs, source, target)}
+
+
+@pytest.mark.parametrize("pairs", [100, 5_001, 29_000, 100_000, 500_000, 2_000_000, 10_000_000, 10**8])
+def test_what_is_chosen_for_any_size_is_a_valid_run(pairs: int) -> None:
+    overrides = [f"{path}={value!r}" for path, value in chosen(pairs, side(), side("de")).items()]
+    overrides = [text.replace("True", "true").replace("False", "false").replace("(", "[") for text in overrides]
+    config = Config().change(*(text.replace(")", "]") for text in overrides))
+    assert config.tokenizer.size >= 1000
+
+
+def test_more_data_never_chooses_a_smaller_model_or_more_dropout() -> None:
+    for smaller, larger in pairwise(SIZES):
+        assert smaller.pairs < larger.pairs
+        assert smaller.width <= larger.width
+        assert smaller.vocabulary <= larger.vocabulary
+        assert smaller.dropout >= larger.dropout
+
+
+def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer() -> None:
+    found = chosen(29_000, side(), side("de"))
+    assert (found["model.width"], found["model.feed_forward"], found["model.attention_heads"]) == (128, 256, 4)
+    assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (4, 4, 0.3)
+    assert (found["tokenizer.size"], found["tokenizer.shared"], found["model.head.tie"]) == (4000, True, "all")
+
+
+def test_another_script_chooses_two_vocabularies_with_room_for_its_characters() -> None:
+    found = chosen(25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0))
+    assert (found["tokenizer.shared"], found["model.head.tie"]) == (False, "target")
+    assert found["tokenizer.size"] == 6500
+    assert (found["evaluation.tokenize"], found["training.metric"]) == ("zh", "chrf")
+
+
+def test_single_words_choose_characters_and_exact_match() -> None:
+    word = side(words=1.0, length=8.0)
+    found = chosen(3_600, word, word)
+    assert (found["tokenizer.kind"], found["training.metric"]) == ("character", "exact_match")
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("train.en", "en"),
+        ("train.lc.norm.tok.de.gz", "de"),
+        ("corpus.zh-Hant.zst", "zh-Hant"),
+        ("train.txt", ""),
+        ("sentences", ""),
+        ("train.tok", ""),
+    ],
+)
+def test_languages_are_guessed_from_suffixes(name: str, language: str) -> None:
+    assert language_of(Path(name)) == language
+
+
+def test_a_survey_finds_script_case_and_tokenization() -> None:
+    russian = survey(["Привет , мир .", "Как дела ?"], "")
+    assert (russian.script, russian.cased, russian.tokenized, russian.unspaced) == ("cyrillic", True, True, False)
+    chinese = survey(["你好。", "今天天气很好。"], "")
+    assert (chinese.script, chinese.language, chinese.unspaced) == ("han", "zh", True)
+    japanese = survey(["漢字漢字漢字とかな"], "")
+    assert (japanese.script, japanese.language) == ("hiragana", "ja")
+
+
+def test_init_prints_toml_that_a_run_reads(run, files: Path) -> None:
+    result = run("init", files / "train.en", files / "train.de")
+    assert result.exit_code == 0
+    assert result.stderr == "121 pairs, latin to latin; 2 % of it held out for validation\n"
+    assert result.stdout.startswith("# Settings for 121 pairs, written by `translume init`")
+    assert tomllib.loads(result.stdout)["data"] == {
+        "source_language": "en",
+        "target_language": "de",
+        "train_source": str(files / "train.en"),
+        "train_target": str(files / "train.de"),
+    }
+    Config.parse(result.stdout)
+
+
+def test_init_finds_validation_files_beside_the_training_files(run, files: Path) -> None:
+    for language in ("en", "de"):
+        (files / f"val.{language}").write_text("a b\n", encoding="utf-8")
+    result = run("init", files / "train.en", files / "train.de")
+    assert tomllib.loads(result.stdout)["data"]["valid_target"] == str(files / "val.de")
+    assert result.stderr == f"121 pairs, latin to latin; validated on {files}/val.en\n"

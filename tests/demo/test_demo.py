@@ -1,0 +1,71 @@
+"""The whole demo, cut short: it trains, measures, looks inside, and knows when there is nothing left to do."""
+
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("babel", reason="the demo's extra is not installed")
+
+from translume.cli import main
+from translume.cli.demo import bars, share
+from translume.demo import TokenBelief, beliefs, demo_config
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("demo") / "models" / "demo"
+    return folder, run(folder)
+
+
+def run(folder: Path) -> Result:
+    words = ["demo", "--out", str(folder), "--pairs", "200", "--updates", "2", "--threads", "1", "--languages", "en-de"]
+    return CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
+
+
+def test_the_demo_measures_translates_and_says_what_comes_next(demo: tuple[Path, Result]) -> None:
+    folder, result = demo
+    assert result.exit_code == 0, result.stderr
+    assert "On 1,000 test pairs that were not in training:\nexact match 0.0 %\n  exact match|" in result.stdout
+    assert "5 sentences it has never seen:" in result.stdout
+    assert "What it believed at each token of one of them" in result.stdout
+    assert f"  translume evaluate {folder} {folder}-corpus/test.en {folder}-corpus/test.de\n" in result.stdout
+    assert "200 pairs to train on, 1,000 to validate, 1,000 for the test" in result.stderr
+    assert (folder.parent / "demo-corpus" / "demo.toml").exists()
+
+
+def test_the_demo_run_again_is_finished_and_says_so(demo: tuple[Path, Result]) -> None:
+    folder, first = demo
+    again = run(folder)
+    assert again.exit_code == 0
+    assert f"{folder}: finished already, after 2 updates; to go on, raise training.updates\n" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_beliefs_are_those_of_forced_decoding(demo: tuple[Path, Result]) -> None:
+    from translume.translator import load
+
+    translator = load(demo[0], device="cpu", dtype="fp32")
+    translation = translator.translate("The soup must cook for 7 minutes.")
+    tokens = beliefs(translator, translation.source, translation.hypotheses[0], runners_up=3)
+    scored = translator.score(translation.source, translation.hypotheses[0])
+    for token, log_prob in zip(tokens, scored.token_log_probs, strict=True):
+        assert math.isclose(math.log(token.probability), log_prob, abs_tol=1e-4)
+        assert len(token.runners_up) == 3
+        assert token.probability + sum(probability for _, probability in token.runners_up) <= 1.000001
+
+
+def test_bars_are_as_long_as_tokens_are_likely() -> None:
+    sure = TokenBelief(token="▁Die", probability=0.75, runners_up=(("▁Der", 0.2), ("▁Das", 0.05)))
+    wide = TokenBelief(token="汤", probability=1.0, runners_up=())
+    assert list(bars([sure, wide])) == [
+        "  ▁Die ███████████████░░░░░  75.0 %   ▁Der 20.0 %   ▁Das 5.0 %",
+        "  汤   ████████████████████ 100.0 %",
+    ]
+    assert share(0.99999) == "99.9 %"
+
+
+def test_settings_of_the_demo_are_a_valid_run_for_any_number_of_updates() -> None:
+    for updates in (1, 2, 7, 1000):
+        assert demo_config("en", "zh", updates=updates).training.updates == updates
