@@ -1,0 +1,56 @@
+# Every target makes the environment first if there is none. `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Two test processes on two cores: one thread each, or they wait for one another.
+ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+LOCKED_EXTRAS := demo,tensorboard,dev
+
+.PHONY: venv demo test check format bench docs lock clean
+.DEFAULT_GOAL := venv
+
+venv: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; Translume needs Python 3.11 or newer (make PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); Translume needs Python 3.11 or newer (make PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "making $(VENV) from requirements.lock (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: venv
+	@$(BIN)/translume demo
+
+test: venv
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+check: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: venv
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: venv
+	@set -e; for file in benchmarks/[!_]*.py; do [ -e "$$file" ] || continue; echo "== $$file"; TRANSLUME_SHORT=1 $(BIN)/python "$$file"; done
+
+docs: venv
+	@$(BIN)/python scripts/generate_docs.py
+
+# Resolves the newest versions that pyproject.toml admits; torch stays where it is until it is raised here by hand.
+lock:
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 '.[$(LOCKED_EXTRAS)]'
+	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/pip freeze --all --disable-pip-version-check --exclude pip --exclude translume | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock && rm -rf build/lock
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,183 @@
+"""Writes the generated pages of docs/; `make docs` runs it, and a test checks that they are fresh."""
+
+import math
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from translume.config import Config, Settings
+from translume.config.toml import literal
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MADE = "<!-- Made by `make docs` from the code; changes here are lost. -->"
+WIDTH = 100
+
+SETTINGS = f"""# Settings
+{MADE}
+
+Every setting of a run: its type, its default, what it may be, and what it does. A run's TOML file, `--set path=value`
+on the command line and the `config.toml` of a model folder hold exactly these; an unknown word is an error that names
+the nearest known one. Three lifetimes: `[model]` is what the weights mean and never changes; `[data]`, `[tokenizer]`
+and `[training]` are kept as provenance; `[evaluation]` and `[decoding]` are defaults that a call may replace.
+
+Paths are relative to the TOML file. `${{NAME}}` and `${{NAME:-default}}` in strings are replaced from the environment.
+`translume init` writes a commented file to begin with; `translume config FILE` prints every setting a run would use."""
+
+COMMANDS = f"""# Commands
+{MADE}
+
+What `--help` prints, verb by verb. Model first, then data; text through pipes, one line in, one line out; notes and
+progress on standard error; `--json` prints one object a line. Exit code 1 for an error in what was given, told in one
+line; 2 for misuse of the command line."""
+
+INIT = f"""# What `translume init` chooses
+{MADE}
+
+`translume init train.en train.de` looks at the data: how many pairs there are, in which scripts they are written, how
+many different characters they use, whether words are parted by spaces, whether punctuation stands apart. It prints the
+settings that follow, each with its reason; change what you know better. A corpus takes the first row that is large
+enough.
+"""
+
+INIT_NOTES = """
+Then:
+
+- **Vocabulary**: the row's size, and room for every character that occurs five times where a side is written without
+  spaces; rounded up to 500. Byte-pair encoding, or single characters where both sides are single words.
+- **One vocabulary or two**: one where both sides are in the same script, with all embeddings tied; else two, with the
+  target's embedding tied to the output.
+- **Validation** twenty times a run, by exact match for single words, chrF for targets without spaces, else BLEU; the
+  model is the average of the last five that were saved; training stops after eight validations without a better one.
+- **BLEU's tokenizer**: none for files that are tokenized already, `zh` for Chinese, `char` for other targets without
+  spaces, else `13a`."""
+
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def settings_page() -> str:
+    """The page of settings: one table for each group, depth first."""
+    top = [row("format", Config.model_fields["format"])]
+    parts = [SETTINGS, *table("At the top of the file", Config, top)]
+    for name, field in Config.model_fields.items():
+        for kind in settings_in(field.annotation):
+            parts += group(kind, name)
+    return "\n".join(parts) + "\n"
+
+
+def group(settings: type[Settings], path: str) -> Iterator[str]:
+    """The lines of one group and of those inside it."""
+    fields = settings.model_fields.items()
+    rows = [row(name, field) for name, field in fields if not settings_in(field.annotation)]
+    yield from table(f"[{path}]", settings, rows)
+    for name, field in fields:
+        for inner in settings_in(field.annotation):
+            yield from group(inner, f"{path}.{name}")
+
+
+def table(title: str, settings: type[Settings], rows: list[str]) -> Iterator[str]:
+    kind = settings.model_fields.get("kind")
+    word = f" kind = {literal(kind.default)}" if kind and settings_of_one_kind(settings) else ""
+    yield f"\n## {title}{word}"
+    if settings is not Config:
+        text = " ".join((settings.__doc__ or "").split())
+        text = text.partition(": ")[2] or text
+        yield f"\n{escaped(text[:1].upper() + text[1:])}"
+    yield "\n| setting | type | default | range | what it does |\n|---|---|---|---|---|"
+    yield from rows
+
+
+def settings_of_one_kind(settings: type[Settings]) -> bool:
+    """Whether `kind` tells this class from others of its union."""
+    annotation = settings.model_fields["kind"].annotation
+    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+
+
+def row(name: str, field: FieldInfo) -> str:
+    text = escaped(" ".join((field.description or "").split()))
+    default = f"`{escaped(literal(field.get_default(call_default_factory=True)))}`"
+    return f"| `{name}` | {escaped(type_name(field.annotation))} | {default} | {bounds(field)} | {text} |"
+
+
+def settings_in(annotation: Any) -> list[type[Settings]]:
+    """The groups of settings that a field may hold: one class, or the classes of a union by kind."""
+    if get_origin(annotation) is Annotated:
+        return settings_in(get_args(annotation)[0])
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        return [found for member in get_args(annotation) for found in settings_in(member)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Settings) else []
+
+
+def type_name(annotation: Any) -> str:
+    """A type in words for people who write TOML."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{literal(value)}`" for value in arguments)
+    if origin is tuple:
+        return "list: " + type_name(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(member) for member in arguments if member is not type(None))
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, str(annotation))
+
+
+def bounds(field: FieldInfo) -> str:
+    limits = (
+        f"{sign} {getattr(limit, name)}"
+        for limit in field.metadata
+        for name, sign in BOUNDS.items()
+        if hasattr(limit, name)
+    )
+    return ", ".join(limits)
+
+
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<unk>", "`<unk>`")
+
+
+def commands_page() -> str:
+    """The page of commands: the help text of each, subcommands after their group."""
+    from translume.cli import main
+
+    return "\n".join([COMMANDS, *command(main, "translume")]) + "\n"
+
+
+def command(verb: click.Command, path: str, parent: click.Context | None = None) -> Iterator[str]:
+    context = verb.context_class(verb, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH)
+    yield f"\n## {path}\n\n```text\n{verb.get_help(context).rstrip()}\n```"
+    if isinstance(verb, click.Group):
+        for name in verb.list_commands(context):
+            if inner := verb.get_command(context, name):
+                yield from command(inner, f"{path} {name}", context)
+
+
+def init_page() -> str:
+    """The page of sizes that `init` chooses from."""
+    from translume.cli.choosing import SIZES
+
+    names = [field.name for field in fields(SIZES[0])]
+    lines = [INIT, f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]
+    for size in SIZES:
+        cells = ("any number" if value == math.inf else f"{value:,}" for value in map(size.__getattribute__, names))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, INIT_NOTES]) + "\n"
+
+
+PAGES = {"settings.md": settings_page, "cli.md": commands_page, "init.md": init_page}
+
+
+def write_all() -> None:
+    """Write every generated page."""
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+        print(f"wrote docs/{name}")
+
+
+if __name__ == "__main__":
+    write_all()

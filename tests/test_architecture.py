@@ -1,0 +1,266 @@
+"""The shape of the code base, held like any promise: who imports whom, how long things grow, what is never used."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "translume"
+FILES = sorted(SOURCE.rglob("*.py"))
+NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
+
+STEPS = [
+    {"errors"},
+    {"config"},
+    {"belief"},
+    {"text", "model", "decoding"},
+    {"heads", "data"},
+    {"checkpoint"},
+    {"engine"},
+    {"translator"},
+    {"evaluation", "inspection", "interchange"},
+    {"training", "serving"},
+    {"__init__"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
+]
+"""Rooms, lowest first; a room imports only from lower steps. The face of the package is `__init__`."""
+
+MOST_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS = 400, 60, 7
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
+NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
+ONLY_IN = {
+    "interchange": {"transformers", "ctranslate2", "onnx", "onnxruntime", "onnxscript", "sentencepiece"},
+    "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client"},
+    "inspection": {"captum"},
+    "demo": {"babel"},
+}
+MODULES_OF = {"prometheus-client": "prometheus_client"}
+
+every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def step_of(room: str) -> int:
+    for step, rooms in enumerate(STEPS):
+        if room in rooms:
+            return step
+    raise AssertionError(f"translume.{room} has no step: give it one in {Path(__file__).name}")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def package_of(path: Path) -> list[str]:
+    return ["translume", *path.relative_to(SOURCE).parts[:-1]]
+
+
+def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, those in functions and by `import_module("…")` too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = package_of(path)
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            # `from translume import x` may mean the room x or a name of the face: the longer name tells which.
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and dotted(node.func).endswith("import_module") and node.args:
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield node.lineno, argument.value
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for a chain of attributes; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+        return f"{before}.{node.attr}"
+    return ""
+
+
+def imported_room(name: str) -> str | None:
+    parts = name.split(".")
+    if parts[0] != "translume":
+        return None
+    rooms = {room for step in STEPS for room in step}
+    return parts[1] if len(parts) > 1 and (parts[1] in rooms or (SOURCE / parts[1]).is_dir()) else "__init__"
+
+
+def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    # `ctx` is what an autograd function has for `self`.
+    return [name for name in names if name not in ("self", "cls", "ctx")]
+
+
+def third_party(tree: ast.AST, path: Path) -> set[str]:
+    roots = {name.split(".")[0] for _, name in imports_of(path, tree)}
+    return roots - set(sys.stdlib_module_names) - {"translume"}
+
+
+def outside_functions(tree: ast.Module) -> ast.Module:
+    """The part of a module that runs when it is imported (and what type checkers read)."""
+
+    class WithoutFunctions(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if dotted(node.test).endswith("TYPE_CHECKING") else self.generic_visit(node)
+
+    return WithoutFunctions().visit(tree)
+
+
+def declared(*groups: str) -> set[str]:
+    """Import names of the packages that pyproject.toml lists as base ("") and in the named extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [line for group in groups for line in (extras[group] if group else project["dependencies"])]
+    names = [re.split(r"[<>=!~\[; ]", line, maxsplit=1)[0] for line in wanted]
+    return {MODULES_OF.get(name, name.replace("-", "_")) for name in names}
+
+
+@every_file
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    wrong = [
+        f"line {line}: {room} may not import {other} ({name})"
+        for line, name in imports_of(path, tree_of(path))
+        if (other := imported_room(name)) and other != room and step_of(other) >= step_of(room)
+    ]
+    assert not wrong
+
+
+@every_file
+def test_files_and_functions_stay_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MOST_LINES, f"{lines} lines, at most {MOST_LINES}"
+    long = [
+        f"{function.name}: {length} lines, at most {MOST_FUNCTION_LINES}"
+        for function in functions_of(tree_of(path))
+        if (length := (function.end_lineno or function.lineno) - function.lineno + 1) > MOST_FUNCTION_LINES
+    ]
+    assert not long
+
+
+@every_file
+def test_functions_have_few_parameters_and_name_them_all(path: Path) -> None:
+    wrong = []
+    for function in functions_of(tree_of(path)):
+        if (count := len(parameters_of(function))) > MOST_PARAMETERS:
+            wrong.append(f"{function.name}: {count} parameters, at most {MOST_PARAMETERS}")
+        public = not function.name.startswith("_") or function.name.startswith("__")
+        if public and function.args.kwarg:
+            wrong.append(f"{function.name}: takes **{function.args.kwarg.arg}")
+    assert not wrong
+
+
+@every_file
+def test_no_module_has_a_vague_name(path: Path) -> None:
+    assert not VAGUE & {part.removesuffix(".py").strip("_") for part in path.relative_to(SOURCE).parts}
+
+
+@every_file
+def test_nothing_unpickles_or_runs_text(path: Path) -> None:
+    tree = tree_of(path)
+    wrong = [
+        f"line {line}: imports {name}" for line, name in imports_of(path, tree) if name.split(".")[0] in NEVER_IMPORTED
+    ]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if (name := dotted(node.func)) in NEVER_CALLED:
+            wrong.append(f"line {node.lineno}: calls {name}")
+        wrong += [f"line {node.lineno}: allow_pickle" for word in node.keywords if is_true(word, "allow_pickle")]
+    assert not wrong
+
+
+def is_true(keyword: ast.keyword, name: str) -> bool:
+    return keyword.arg == name and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+
+
+@every_file
+def test_no_error_is_swallowed_whole(path: Path) -> None:
+    wrong = [
+        f"line {node.lineno}: except {dotted(node.type) if node.type else ''}"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or dotted(node.type) == "Exception")
+    ]
+    assert not wrong
+
+
+@every_file
+def test_foreign_toolkits_stay_in_their_rooms(path: Path) -> None:
+    found = third_party(tree_of(path), path)
+    wrong = {name for room, names in ONLY_IN.items() if room != room_of(path) for name in names & found}
+    assert not wrong
+
+
+@every_file
+def test_what_is_imported_is_declared(path: Path) -> None:
+    tree = tree_of(path)
+    extras = declared("serve", "export", "inspect", "tensorboard", "demo")
+    assert not third_party(tree, path) - declared("") - extras
+    if room_of(path) not in ONLY_IN:
+        optional = third_party(outside_functions(tree), path) - declared("")
+        assert not optional, f"{optional}: part of an extra, so imported in the function that needs it"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) in ("errors", "config")], ids=lambda p: p.name)
+def test_settings_need_no_torch(path: Path) -> None:
+    assert "torch" not in third_party(tree_of(path), path)
+
+
+ASK_FOR_HELP = """
+from translume.cli import main
+sys.argv = ["translume", "--help"]
+try:
+    main()
+except SystemExit as done:
+    assert not done.code
+"""
+
+
+def python(code: str) -> str:
+    """What a fresh Python with nothing imported but `sys` prints to standard error while it runs `code`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", f"import sys\n{code}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("code", ["import translume", ASK_FOR_HELP], ids=["import translume", "translume --help"])
+def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
+    loaded = python(f"{code}\nprint(*sys.modules, file=sys.stderr)").split()
+    assert not {"torch", "pydantic", "numpy", "tokenizers", "matplotlib", "sacrebleu", "transformers"} & set(loaded)
+
+
+def test_asking_for_help_takes_less_than_0_3_seconds_of_processor_time() -> None:
+    code = f"import time\n{ASK_FOR_HELP}\nprint(time.process_time(), file=sys.stderr)"
+    assert min(float(python(code)) for _ in range(3)) < 0.3

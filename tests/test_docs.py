@@ -1,0 +1,193 @@
+"""The pages are true: marked snippets run, generated pages are fresh, links lead somewhere, named code exists.
+
+A fence whose info string holds the word `run` is executed, in order, in one folder a page, which holds a reader's files
+(`train.en`, `train.de`, `test.en`, `test.de`) and nothing else:
+```python run     runs on its own and must not fail
+```console run    each line after `$ ` is a command that must succeed; the other lines are what it printed then
+"""
+
+import ast
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    path
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    )
+    if path.exists()
+]
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
+SECONDS = 600
+"""Longest a snippet may take."""
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=[path.name for path in PAGES])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    language: str
+    text: str
+    line: int
+
+
+def snippets_of(page: Path) -> list[Snippet]:
+    """The fences of a page that are marked to run."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Snippet(language=match[1], text=match[3], line=text.count("\n", 0, match.start()) + 1)
+        for match in FENCE.finditer(text)
+        if "run" in match[2].split()
+    ]
+
+
+def commands_of(snippet: Snippet) -> Iterator[list[str]]:
+    if snippet.language == "python":
+        yield [sys.executable, "-c", snippet.text]
+        return
+    joined = snippet.text.replace("\\\n", " ")
+    for line in joined.splitlines():
+        if line.startswith("$ "):
+            yield ["bash", "-c", f"set -o pipefail; {line[2:]}"]
+
+
+PHRASES = {
+    "A man": "Ein Mann",
+    "A woman": "Eine Frau",
+    "The child": "Das Kind",
+    "The dog": "Der Hund",
+    "is riding": "fährt",
+    "is watching": "beobachtet",
+    "is painting": "malt",
+    "a bicycle.": "ein Fahrrad.",
+    "a house.": "ein Haus.",
+    "a boat.": "ein Boot.",
+    "two cats.": "zwei Katzen.",
+    "some bread.": "etwas Brot.",
+}
+
+
+def write_corpus(folder: Path) -> None:
+    """A reader's own files: 480 pairs to train with, 12 to test with."""
+    words = list(PHRASES)
+    whole = list(itertools.product(words[:4], words[4:7], words[7:]))
+    for name, sentences in {"train": whole * 8, "test": whole[::5]}.items():
+        for language, translate in {"en": str, "de": PHRASES.__getitem__}.items():
+            lines = (" ".join(map(translate, parts)) for parts in sentences)
+            (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """What a reader has: `translume` and `python` on the path; runs are cut short."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, arguments in {"python": "", "translume": "-c 'from translume.cli import main; main()'"}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "TRANSLUME_SHORT": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    "page",
+    [path for path in PAGES if snippets_of(path)],
+    ids=lambda path: path.name if isinstance(path, Path) else None,
+)
+def test_marked_snippets_run(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    write_corpus(folder)
+    for snippet in snippets_of(page):
+        for command in commands_of(snippet):
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+            place = f"{page.relative_to(ROOT)}:{snippet.line}"
+            assert done.returncode == 0, f"{place}: {command[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["settings.md", "cli.md", "init.md"])
+def test_generated_pages_are_fresh(name: str) -> None:
+    stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert stored == generator().PAGES[name](), f"docs/{name} is stale: run `make docs`"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names that a page's headings can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {word.strip().replace(" ", "-") for word in words}
+
+
+def names_in(path: Path) -> set[str]:
+    """Every class, function and top-level value of a module, those of classes as `Class.name`."""
+    found: set[str] = set()
+
+    def gather(nodes: list[ast.stmt], prefix: str) -> None:
+        for node in nodes:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                gather(node.body, f"{prefix}{node.name}.")
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    gather(ast.parse(path.read_text(encoding="utf-8")).body, "")
+    return found
+
+
+@every_page
+def test_links_lead_somewhere_and_named_code_exists(page: Path) -> None:
+    wrong = []
+    for text, address in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", address):
+            continue
+        path, _, anchor = unquote(address).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            wrong.append(f"[{text}]({address}): no such file")
+        elif anchor and target.suffix == ".md" and anchor not in anchors_of(target):
+            wrong.append(f"[{text}]({address}): no such heading")
+        elif target.suffix == ".py" and text.startswith("`") and not text.strip("`").endswith(".py"):
+            name = text.strip("`").removesuffix("()")
+            if name not in names_in(target):
+                wrong.append(f"[{text}]({address}): {target.name} has no {name}")
+    assert not wrong
+
+
+@every_page
+def test_paths_written_as_code_exist(page: Path) -> None:
+    written = re.findall(
+        r"`((?:src/translume|tests|docs|scripts|benchmarks|recipes)/[\w./-]+)`", page.read_text("utf-8")
+    )
+    assert not [path for path in written if not (ROOT / path).exists()]

@@ -1,0 +1,24 @@
+"""The package's face: every name is there, and costs nothing until it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import translume
+
+
+@pytest.mark.parametrize("name", [name for name in translume.__all__ if name != "train"])
+def test_every_name_of_the_face_can_be_had(name: str) -> None:
+    assert getattr(translume, name) is not None
+    assert name in dir(translume)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'translume' has no attribute 'lode'"):
+        translume.lode  # noqa: B018
+
+
+def test_errors_and_names_need_no_torch() -> None:
+    code = "import sys, translume; translume.TranslumeError, dir(translume); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
