@@ -118,15 +118,19 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
             yield loss.tokens
 
 
-def build_ours(shape: Shape, dropout: float = 0.1) -> Any:
-    from translume.checkpoint import build_model
+def settings_of(shape: Shape, dropout: float = 0.1) -> Any:
     from translume.config import ModelSettings
 
-    settings = ModelSettings(
+    return ModelSettings(
         width=shape.width, feed_forward=shape.feed_forward, encoder_layers=shape.layers, decoder_layers=shape.layers,
         attention_heads=shape.heads, norm="post", dropout=dropout,
     )  # fmt: skip
-    return build_model(settings, shape.vocabulary, shape.vocabulary)
+
+
+def build_ours(shape: Shape, dropout: float = 0.1) -> Any:
+    from translume.checkpoint import build_model
+
+    return build_model(settings_of(shape, dropout), shape.vocabulary, shape.vocabulary)
 
 
 def ours_batch(batch: dict[str, Any]) -> Any:
@@ -192,7 +196,7 @@ def check_equal(shape: Shape) -> float:
 
     torch.manual_seed(1)
     model, peer = build_ours(shape, 0.0).eval(), build_theirs(shape, "eager", 0.0).eval()
-    model.load_state_dict(weights_from_marian(peer.state_dict()), strict=False)
+    model.load_state_dict(weights_from_marian(peer.state_dict(), settings_of(shape)), strict=False)
     batch = batches(shape.vocabulary, 1)[0]
     mine = ours_batch(batch)
     with torch.no_grad():

@@ -36,26 +36,7 @@ What `--help` prints, verb by verb. Model first, then data; text through pipes, 
 progress on standard error; `--json` prints one object a line. Exit code 1 for an error in what was given, told in one
 line; 2 for misuse of the command line."""
 
-INIT = f"""# What `translume init` chooses
-{MADE}
-
-`translume init train.en train.de` looks at the data: how many pairs there are, in which scripts they are written, how
-many different characters they use, whether words are parted by spaces, whether punctuation stands apart. It prints the
-settings that follow, each with its reason; change what you know better. A corpus takes the first row that is large
-enough.
-"""
-
-INIT_NOTES = """
-Then:
-
-- **Vocabulary**: the row's size, and room for every character that occurs five times where a side is written without
-  spaces; rounded up to 500. Byte-pair encoding, or single characters where both sides are single words.
-- **One vocabulary or two**: one where both sides are in the same script, with all embeddings tied; else two, with the
-  target's embedding tied to the output.
-- **Validation** twenty times a run, by exact match for single words, chrF for targets without spaces, else BLEU; the
-  model is the average of the last five that were saved; training stops after eight validations without a better one.
-- **BLEU's tokenizer**: none for files that are tokenized already, `zh` for Chinese, `char` for other targets without
-  spaces, else `13a`."""
+TABLE = "<!-- table made by `make docs` -->"
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -158,15 +139,16 @@ def command(verb: click.Command, path: str, parent: click.Context | None = None)
 
 
 def init_page() -> str:
-    """The page of sizes that `init` chooses from."""
+    """The page on `init`, with its table of sizes made anew."""
     from translume.cli.choosing import SIZES
 
     names = [field.name for field in fields(SIZES[0])]
-    lines = [INIT, f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]
+    lines = [f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]
     for size in SIZES:
         cells = ("any number" if value == math.inf else f"{value:,}" for value in map(size.__getattribute__, names))
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, INIT_NOTES]) + "\n"
+    before, _, after = (DOCS / "init.md").read_text(encoding="utf-8").split(TABLE)
+    return TABLE.join((before, "\n".join(["", *lines, ""]), after))
 
 
 PAGES = {"settings.md": settings_page, "cli.md": commands_page, "init.md": init_page}

@@ -5,6 +5,9 @@ torch draws one number per element, which takes longer there than the matrix pro
 rounded rate, so that expectations are exact.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,13 +26,35 @@ def rounded(rate: float) -> tuple[int, float]:
 
 
 def keep_mask(shape: torch.Size, threshold: int, device: torch.device) -> Tensor:
-    """A bool mask of `shape`, False with probability threshold/256; it follows from torch's default generator."""
+    """A bool mask of `shape`, False with probability threshold/256.
+
+    It follows from torch's default generator, or from the seed of `drawn_from` around it.
+    """
     if device.type != "cpu":
         return torch.rand(shape, device=device) >= threshold / 256
     count = shape.numel()
-    seed = int(torch.randint(0, 2**63 - 1, ()))
-    draws = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, size=(count + 7) // 8, dtype=np.uint64)
+    generator = getattr(_thread, "generator", None)
+    if generator is None:
+        generator = _generator(int(torch.randint(0, 2**63 - 1, ())))
+    draws = generator.integers(0, 2**64, size=(count + 7) // 8, dtype=np.uint64)
     return torch.from_numpy(np.greater_equal(draws.view(np.uint8)[:count], threshold)).view(shape)
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Masks drawn by this thread inside follow from `seed`, whatever other threads draw meanwhile."""
+    _thread.generator = _generator(seed)
+    try:
+        yield
+    finally:
+        del _thread.generator
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.SFC64(seed))
 
 
 class _DropAdd(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 RESERVED_BYTES = 4 << 30
 """Address space set aside; pages are taken from the system only when they are first written."""
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST_BLOCK = -1, -3, 1 << 30
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS, _LARGEST_BLOCK = -1, -3, -8, 1 << 30
 _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 
 
@@ -27,7 +27,7 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):  # another C library
         return False
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if not (mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK) and mallopt(_TRIM_THRESHOLD, -1)):
+    if not (mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK) and mallopt(_TRIM_THRESHOLD, -1) and mallopt(_ARENAS, 1)):
         return False
     size = _LARGEST_BLOCK - _HUGE_PAGE
     blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from translume.config import TrainingSettings
 from translume.model import HeadLoss, Transformer
+from translume.training.replicas import Crew, Share, replica_count, replica_of, shares_of
 
 Precision = Literal["fp32", "bf16"]
 
@@ -71,32 +73,41 @@ class _Flat:
         self.master.grad = torch.zeros_like(self.master)
         for name, view in self.views(self.master.data).items():
             view.copy_(self.named[name].detach())
-        self.working = self.master.data if precision == "fp32" else self.master.data.to(torch.bfloat16)
-        self.gradient = self.master.grad if precision == "fp32" else torch.zeros_like(self.working)
+        self._apart = precision == "bf16"
+        self.working = self.master.data.to(torch.bfloat16) if self._apart else self.master.data
+        self.gradients: list[Tensor] = []
         for name, view in self.views(self.working).items():
             self.named[name].data = view
-        for name, view in self.views(self.gradient).items():
-            self.named[name].grad = view
+
+    def give_gradients(self, model: Transformer) -> None:
+        """Have the parameters of `model`, the network or a replica of it, add their gradients to a vector here."""
+        own = None if self._apart or self.gradients else self.master.grad
+        self.gradients.append(torch.zeros_like(self.working) if own is None else own)
+        parameters = dict(model.named_parameters())
+        for name, view in self.views(self.gradients[-1]).items():
+            parameters[name].grad = view
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The parts of a vector by name, in the parameters' shapes."""
         return {name: flat[offset : offset + size].view(shape) for name, (offset, size, shape) in self._places.items()}
 
     def gather(self) -> None:
-        """Add the working gradients, if they are not the master's own, to the master's."""
-        if self.gradient is not self.master.grad and self.master.grad is not None:
-            self.master.grad += self.gradient
-            self.gradient.zero_()
+        """Add the gradients that are not the master's own to the master's."""
+        for gradient in self.gradients:
+            if gradient is not self.master.grad and self.master.grad is not None:
+                self.master.grad += gradient
+                gradient.zero_()
 
     def clear(self) -> None:
         """Throw gradients away."""
-        self.gradient.zero_()
+        for gradient in self.gradients:
+            gradient.zero_()
         if self.master.grad is not None:
             self.master.grad.zero_()
 
     def refresh(self) -> None:
         """Round the master to the working weights."""
-        if self.working.dtype != self.master.dtype:
+        if self._apart:
             self.working.copy_(self.master.detach())
 
 
@@ -104,7 +115,7 @@ class Updater:
     """Sums gradients over batches, and steps Adam on fp32 weights.
 
     With bf16 the network holds rounded working copies, refreshed after each step; gradients of several batches are
-    summed in fp32.
+    summed in fp32. On a CPU the threads torch has when this is made are spread over replicas of the network.
     """
 
     def __init__(
@@ -128,21 +139,38 @@ class Updater:
             for buffer in model.buffers():
                 if buffer.is_floating_point():
                     buffer.data = buffer.data.to(torch.bfloat16)
+        count = 1 if kept else replica_count(torch.get_num_threads(), device)  # what freezes rows is not replicated
+        self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]
+        for replica in self._replicas:
+            for flat in self._flats:
+                flat.give_gradients(replica)
+        self._crew = Crew(count, torch.get_num_threads()) if count > 1 else None
         kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
         self._optimizer = kind(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
         """Forward and backward of one batch; the gradients of the SUM of its losses are added up."""
-        loss = self.model.loss(
-            batch.source.to(self.device), batch.source_mask.to(self.device), batch.target.to(self.device),
-            batch.labels.to(self.device), batch.target_mask.to(self.device),
+        tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
+        if self._crew is None:
+            loss = self._differentiate(self.model, tensors)
+        else:
+            shares = shares_of(tensors, len(self._replicas))
+            jobs = [partial(self._differentiate, *job) for job in zip(self._replicas, shares, strict=False)]
+            loss = self._crew.run(jobs)
+        for flat in self._flats:
+            flat.gather()
+        return loss
+
+    def _differentiate(self, model: Transformer, share: Share) -> HeadLoss:
+        source, source_mask, target, labels, target_mask = (tensor.to(self.device) for tensor in share)
+        model.train(self.model.training)
+        loss = model.loss(
+            source, source_mask, target, labels, target_mask,
             label_smoothing=self.settings.label_smoothing, z_loss=self.settings.z_loss,
         )  # fmt: skip
         if loss.tokens:
             loss.objective.backward()  # type: ignore[no-untyped-call]
-        for flat in self._flats:
-            flat.gather()
-        return loss
+        return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
 
     @torch.no_grad()
     def update(self, tokens: int, learning_rate: float) -> float:

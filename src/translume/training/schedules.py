@@ -15,7 +15,7 @@ def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
 def noam(update: int, settings: TrainingSettings, width: int) -> float:
     """rate · D^-½ · min(u^-½, u · w^-1.5) (Vaswani et al. 2017, equation 3, with `learning_rate` as a factor)."""
     warmup = max(1, settings.warmup_updates)
-    return settings.learning_rate / math.sqrt(width) * min(1 / math.sqrt(update), update * warmup**-1.5)
+    return settings.learning_rate / math.sqrt(width) * min(1 / math.sqrt(update), update / math.pow(warmup, 1.5))
 
 
 def cosine(update: int, settings: TrainingSettings, width: int) -> float:

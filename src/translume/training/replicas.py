@@ -1,0 +1,74 @@
+"""One network on several cores: each core takes a share of every batch instead of a share of every operation.
+
+Splitting single operations costs a meeting of all threads after each, and at the sizes of translation models most
+operations are too short for it: here two threads over one batch are hardly faster than one, and two halves of a batch
+on a thread each take nearly half the time.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from translume.model import HeadLoss, Transformer
+from translume.model.dropout import drawn_from
+
+MOST = 4
+"""Replicas at most; each has gradients of its own, and beyond this their memory is worth more than their speed."""
+
+Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""source, source_mask, target, labels and target_mask of some rows of a batch."""
+
+
+def replica_count(threads: int, device: torch.device) -> int:
+    """How many replicas train on so many threads."""
+    return max(1, min(threads, MOST)) if device.type == "cpu" else 1
+
+
+def replica_of(model: Transformer) -> Transformer:
+    """A network that shares every weight and buffer of `model`, and will have gradients of its own."""
+    replica = deepcopy(model)
+    for own, shared in zip(_tensors(replica), _tensors(model), strict=True):
+        own.data, own.grad = shared.data, None
+    return replica
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def shares_of(batch: Share, count: int) -> list[Share]:
+    """The rows of a batch dealt out in turn, each share cut to its longest row."""
+    shares = []
+    for first in range(min(count, batch[0].size(0))):
+        source, source_mask, target, labels, target_mask = (tensor[first::count] for tensor in batch)
+        sources, targets = (int(mask.sum(1).max()) for mask in (source_mask, target_mask))
+        cut = (source[:, :sources], source_mask[:, :sources])
+        shares.append((*cut, target[:, :targets], labels[:, :targets], target_mask[:, :targets]))
+    return shares
+
+
+class Crew:
+    """Threads that run one share each, with their own random numbers and a fair part of the cores."""
+
+    def __init__(self, count: int, threads: int) -> None:
+        each = max(1, threads // count)
+        self._pool = ThreadPoolExecutor(count, "replica", initializer=torch.set_num_threads, initargs=(each,))
+
+    def run(self, jobs: Sequence[Callable[[], HeadLoss]]) -> HeadLoss:
+        """The sum of the jobs' losses, added in their order; dropout of job i follows from torch's generator and i."""
+        seeds = torch.randint(0, 2**63 - 1, (len(jobs),)).tolist()
+        futures = [self._pool.submit(_seeded, job, seed) for job, seed in zip(jobs, seeds, strict=True)]
+        losses = [future.result() for future in futures]
+        objective, nll, tokens = losses[0].objective, losses[0].nll, losses[0].tokens
+        for loss in losses[1:]:
+            objective, tokens = objective + loss.objective, tokens + loss.tokens
+            nll = None if nll is None or loss.nll is None else nll + loss.nll
+        return HeadLoss(objective, nll, tokens)
+
+
+def _seeded(job: Callable[[], HeadLoss], seed: int) -> HeadLoss:
+    with drawn_from(seed):
+        return job()
