@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from translume.model.attention import _Mix, attend, attention_weights
+from translume.model.attention import attend, attention_weights
 from translume.model.layout import Layout
+from translume.model.packed_attention import Mixing, packed_attention
 from translume.model.positions import rotate, rotate_back, rotation
 
 HEADS, WIDTH = 3, 6
@@ -27,9 +28,10 @@ def plain(query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, turn: Te
     return (weights @ values).transpose(1, 2).flatten(2)
 
 
+@pytest.mark.parametrize("form", ["plain", "fused"])
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary):
+def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary, form):
     torch.manual_seed(1)
     where = layout([4, 1, 5])
     x = torch.randn(10, 3 * WIDTH, dtype=torch.float64, requires_grad=True)
@@ -37,30 +39,30 @@ def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary):
     short = None if turn is None else turn[:, :5]
     allowed = where.mask[:, None, None] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else True)
     expected = where.pack(plain(*where.unpack(x).chunk(3, -1), allowed, short))
-    mixed = _Mix.apply(x, None, (where, where), HEADS, causal, turn, 0.0)
+    mixing = Mixing(HEADS, form, causal=causal, turn=turn)
+    mixed = packed_attention(x, None, (where, where), mixing)
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
     (found,), (wanted,) = (torch.autograd.grad(each, x, seed) for each in (mixed, expected))
     torch.testing.assert_close(found, wanted)
-    assert torch.autograd.gradcheck(
-        lambda x: _Mix.apply(x, None, (where, where), HEADS, causal, turn, 0.0), x, fast_mode=True
-    )
+    assert torch.autograd.gradcheck(lambda x: packed_attention(x, None, (where, where), mixing), x, fast_mode=True)
 
 
+@pytest.mark.parametrize("form", ["plain", "fused"])
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [3, 0, 4]])
-def test_cross_attention_and_its_gradient_are_the_formulas(lengths):
+def test_cross_attention_and_its_gradient_are_the_formulas(lengths, form):
     torch.manual_seed(2)
     where, memory = layout([2, 5, 1]), layout(lengths)
     x = torch.randn(8, WIDTH, dtype=torch.float64, requires_grad=True)
     y = torch.randn(sum(lengths), 2 * WIDTH, dtype=torch.float64, requires_grad=True)
     expected = where.pack(plain(where.unpack(x), *memory.unpack(y).chunk(2, -1), memory.mask[:, None, None], None))
-    mixed = _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0)
+    mixed = packed_attention(x, y, (where, memory), Mixing(HEADS, form))
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
     found, wanted = (torch.autograd.grad(each, (x, y), seed) for each in (mixed, expected))
     torch.testing.assert_close(found, wanted)
     assert torch.autograd.gradcheck(
-        lambda x, y: _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0), (x, y), fast_mode=True
+        lambda x, y: packed_attention(x, y, (where, memory), Mixing(HEADS, form)), (x, y), fast_mode=True
     )
 
 
@@ -71,9 +73,9 @@ def test_attention_with_dropout_has_the_gradient_of_what_it_kept():
 
     def mix(x: Tensor, y: Tensor) -> Tensor:
         torch.manual_seed(5)
-        return _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.4)
+        return packed_attention(x, y, (where, memory), Mixing(HEADS, "plain", 0.4))
 
-    assert not torch.equal(mix(x, y), _Mix.apply(x, y, (where, memory), HEADS, False, None, 0.0))
+    assert not torch.equal(mix(x, y), packed_attention(x, y, (where, memory), Mixing(HEADS)))
     assert torch.autograd.gradcheck(mix, (x, y), fast_mode=True)
 
 

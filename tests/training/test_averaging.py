@@ -11,7 +11,14 @@ from translume.training.store import add_candidate, averaged_with, kept_words
 
 def state_of(update: int, candidates: list[int]) -> State:
     begun = Begun(
-        source_tokenizer="", target_tokenizer="", data="", precision="fp32", threads=1, torch="", source_model=""
+        source_tokenizer="",
+        target_tokenizer="",
+        data="",
+        precision="fp32",
+        attention="plain",
+        threads=1,
+        torch="",
+        source_model="",
     )
     return State(begun=begun, update=update, candidates=candidates)
 

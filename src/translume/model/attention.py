@@ -1,16 +1,15 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2)."""
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
-from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
-from translume.model.positions import rotate, rotate_back, rotation
+from translume.model.packed_attention import Form, Mixing, packed_attention
+from translume.model.positions import rotate, rotation
 from translume.model.state import KeyValue
 
 
@@ -22,6 +21,7 @@ class SelfAttention(nn.Module):
         width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.rotary = settings.positions == "rotary"
+        self.form: Form = "plain"
         self.query_key_value = nn.Linear(width, 3 * width, settings.bias)
         self.output = nn.Linear(width, width, settings.bias)
         initialise(self.query_key_value, parts=3)
@@ -32,9 +32,8 @@ class SelfAttention(nn.Module):
         turn = None
         if self.rotary:
             turn = rotation(torch.arange(layout.grid.size(1), device=x.device), x.size(-1) // self.heads)
-        rate = self.dropout if self.training else 0.0
-        projected = self.query_key_value(x)
-        mixed = _Mix.apply(projected, None, (layout, layout), self.heads, causal, turn, rate)  # type: ignore[no-untyped-call]
+        mixing = Mixing(self.heads, self.form, self.dropout if self.training else 0.0, causal, turn)
+        mixed = packed_attention(self.query_key_value(x), None, (layout, layout), mixing)
         result: Tensor = self.output(mixed)
         return result
 
@@ -70,6 +69,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
+        self.form: Form = "plain"
         self.query = nn.Linear(width, width, settings.bias)
         self.key_value = nn.Linear(width, 2 * width, settings.bias)
         self.output = nn.Linear(width, width, settings.bias)
@@ -84,9 +84,8 @@ class CrossAttention(nn.Module):
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
         """x [n, D] and memory [m, D], the tokens of two layouts with the same rows, to [n, D]."""
-        rate = self.dropout if self.training else 0.0
-        query, memory = self.query(x), self.key_value(memory)
-        mixed = _Mix.apply(query, memory, (layout, memory_layout), self.heads, False, None, rate)  # type: ignore[no-untyped-call]
+        mixing = Mixing(self.heads, self.form, self.dropout if self.training else 0.0)
+        mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), mixing)
         result: Tensor = self.output(mixed)
         return result
 
@@ -142,80 +141,3 @@ def _split(x: Tensor, heads: int) -> Tensor:
 
 def _merge(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
-
-
-class _Mix(torch.autograd.Function):
-    """Attention over packed tokens by plain matrix products, which beat the fused kernels at the lengths of sentences.
-
-    Takes [n, 3D] queries, keys and values of one sequence, or queries [n, D] and keys and values [m, 2D] of two;
-    gives [n, D].
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout],
-        heads: int, causal: bool, turn: Tensor | None, rate: float,
-    ) -> Tensor:  # fmt: skip
-        layout, memory_layout = layouts
-        if second is None:
-            query, keys, values = layout.split(first, 3, heads).unbind(0)  # each [B, H, G, d]
-        else:
-            (query,) = layout.split(first, 1, heads).unbind(0)
-            keys, values = memory_layout.split(second, 2, heads).unbind(0)
-        if turn is not None:
-            query, keys = rotate(query, turn), rotate(keys, turn)
-        scale = query.size(-1) ** -0.5
-        query = query.mul(scale)
-        weights = _matmul(query, keys.mT)  # [B, H, G, S]
-        if causal:
-            future = torch.full(weights.shape[-2:], -math.inf, dtype=weights.dtype, device=weights.device).triu_(1)
-            weights += future
-        bias = memory_layout.bias(weights.dtype)
-        if bias is not None and not causal:  # padding stands at the end, where no real token of a causal row looks
-            weights += bias
-        weights = torch.softmax(weights, -1)
-        if memory_layout.empty_rows:
-            weights = weights.nan_to_num(0.0)
-        mask, kept = None, weights
-        if rate > 0.0:
-            threshold, factor = rounded(rate)
-            mask = keep_mask(weights.shape, threshold, weights.device)
-            kept = mask.to(weights.dtype).mul_(weights).mul_(factor)
-            ctx.factor = factor
-        ctx.save_for_backward(query, keys, values, weights, mask, turn)
-        ctx.layouts, ctx.two, ctx.scale = layouts, second is not None, scale
-        return layout.join(_matmul(kept, values)[None])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, keys, values, weights, mask, turn = ctx.saved_tensors
-        layout, memory_layout = ctx.layouts
-        (grown,) = layout.split(gradients[0].contiguous(), 1, query.size(1)).unbind(0)
-        layout.clear_padding(grown)
-        kept, grown_weights = weights, _matmul(grown, values.mT)
-        if mask is not None:
-            scaled = mask.to(weights.dtype).mul_(ctx.factor)
-            kept = weights * scaled
-            grown_weights *= scaled
-        grown_scores = torch._softmax_backward_data(grown_weights, weights, -1, weights.dtype)
-        both = query.new_empty(2 if ctx.two else 3, *keys.shape)  # (queries,) keys, values in one grid, for one `join`
-        grown_query = query.new_empty(query.shape) if ctx.two else both[0]
-        grown_keys, grown_values = both[-2], both[-1]
-        _matmul(grown_scores, keys, grown_query)
-        grown_query.mul_(ctx.scale)
-        _matmul(grown_scores.mT, query, grown_keys)
-        _matmul(kept.mT, grown, grown_values)
-        if turn is not None:
-            grown_query.copy_(rotate_back(grown_query, turn))
-            grown_keys.copy_(rotate_back(grown_keys, turn))
-        if ctx.two:
-            first, second = layout.join(grown_query[None]), memory_layout.join(both)
-            return first, second, None, None, None, None, None
-        return layout.join(both), None, None, None, None, None, None
-
-
-def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Batched product of [B, H, T, x] and [B, H, x, S], written to `out` if there is one."""
-    batch, heads, rows, _ = left.shape
-    flat = None if out is None else out.view(batch * heads, rows, -1)
-    return torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=flat).view(batch, heads, rows, -1)

@@ -4,10 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from translume.belief import NextToken
+from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.decoder import Decoder
 from translume.model.encoder import Encoder
 from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.layout import Layout
+from translume.model.packed_attention import Form
 from translume.model.state import DecoderState, Selectable
 
 
@@ -22,6 +24,12 @@ class Transformer(nn.Module):
         """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
+
+    def use_attention(self, form: Form) -> None:
+        """Compute attention of whole sequences in this form from now on; the numbers agree but for rounding."""
+        for module in self.modules():
+            if isinstance(module, SelfAttention | CrossAttention):
+                module.form = form
 
     def start(self, source: Tensor, mask: Tensor) -> DecoderState:
         """Encode source ids [B, S] where mask [B, S] is True; the state before the first target token."""

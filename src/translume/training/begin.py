@@ -20,8 +20,10 @@ from translume.checkpoint import (
 from translume.config import Config, ModelSettings
 from translume.data import TokenizedCorpus, prepare, read_pairs
 from translume.errors import SettingsError, TrainingError
+from translume.model.packed_attention import Form
 from translume.model.transformer import Transformer
 from translume.text import Tokenizer, train_tokenizer
+from translume.training.attention_form import choose_attention
 from translume.training.averaging import MovingAverage
 from translume.training.events import Event, Preparing
 from translume.training.precision import Updater, choose_precision
@@ -149,6 +151,7 @@ def prepare_run(
     transformer, notes = _transformer(plan, model, device)
     for note in notes:
         yield Preparing(what=note)
+    transformer.use_attention(cast(Form, state.begun.attention))
     updater = Updater(
         transformer, settings, precision=cast(Literal["fp32", "bf16"], state.begun.precision), device=device
     )
@@ -177,11 +180,14 @@ def prepare_run(
 
 def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
     """What a run that begins now must keep to."""
+    precision = choose_precision(model.config.training.precision, device)
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     return Begun(
         source_tokenizer=model.source.digest,
         target_tokenizer=model.target.digest,
         data=data,
-        precision=choose_precision(model.config.training.precision, device),
+        precision=precision,
+        attention=choose_attention(model.config.model, device, dtype),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         source_model=str(source or ""),

@@ -43,6 +43,7 @@ class Begun:
     target_tokenizer: str
     data: str
     precision: str
+    attention: str
     threads: int
     torch: str
     source_model: str

@@ -1,0 +1,36 @@
+"""Which form of attention trains faster here: measured once, stored with the run, replayed when it is resumed."""
+
+import time
+
+import torch
+
+from translume.config import ModelSettings
+from translume.model.layout import Layout
+from translume.model.packed_attention import Form, Mixing, packed_attention
+
+FASTER = 1.5
+"""How many times faster than "plain" the fused kernels must be; a closer race could end differently the next time."""
+
+FORMS: tuple[Form, Form] = ("plain", "fused")
+ROWS, PLACES = 64, 24
+
+
+def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> Form:
+    """ "fused" where it is clearly faster, forwards and backwards, at the lengths of sentences; else "plain"."""
+    plain, fused = (_seconds(settings, device, dtype, form) for form in FORMS)
+    return "fused" if fused * FASTER < plain else "plain"
+
+
+def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, form: Form) -> float:
+    layout = Layout.of(torch.arange(PLACES, device=device) < torch.full((ROWS, 1), PLACES - 1, device=device))
+    packed = torch.zeros(layout.tokens.numel(), 3 * settings.width, device=device, dtype=dtype, requires_grad=True)
+    mixing = Mixing(settings.attention_heads, form, settings.attention_dropout, causal=True)
+    best = float("inf")
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(4):
+            begun = time.perf_counter()
+            packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - begun)
+    return best
