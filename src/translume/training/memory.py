@@ -29,9 +29,12 @@ def keep_freed_memory() -> bool:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if not (mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK) and mallopt(_TRIM_THRESHOLD, -1) and mallopt(_ARENAS, 1)):
         return False
-    size = _LARGEST_BLOCK - _HUGE_PAGE
-    blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]
-    del blocks  # the heap has grown, and keeps its size
+    try:
+        size = _LARGEST_BLOCK - _HUGE_PAGE
+        blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]
+    except RuntimeError:  # a limit on address space; what has grown by then is kept
+        blocks = []
+    blocks.clear()  # the heap has grown, and keeps its size
     advised = [_use_huge_pages(madvise, begin, end) for begin, end in _heaps()]
     return any(advised)
 

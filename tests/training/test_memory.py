@@ -1,0 +1,46 @@
+"""The C library's memory, asked to stay."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is asked on Linux only")
+FAULTS = """
+import resource, torch
+from translume.training.memory import keep_freed_memory
+{ask}
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    torch.ones(20_000_000)
+before = faults()
+for _ in range(5):
+    torch.ones(20_000_000)
+print(faults() - before)
+"""
+
+
+def faults(ask):
+    done = subprocess.run([sys.executable, "-c", FAULTS.format(ask=ask)], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@linux
+def test_freed_blocks_are_used_again_without_asking_the_system():
+    assert faults("assert keep_freed_memory()") * 20 < faults("")
+
+
+@linux
+def test_a_limit_on_address_space_is_no_error():
+    limit = 3 << 30
+    code = "from translume.training.memory import keep_freed_memory; keep_freed_memory(); print('well')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert done.stdout == "well\n"
