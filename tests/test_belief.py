@@ -158,3 +158,9 @@ def test_sampling_where_all_is_forbidden_raises():
     with pytest.raises(BeliefError) as error:
         Logits(torch.zeros(2, 2)).sample(1, torch.Generator(), bias=bias)
     assert str(error.value) == "every next token of row 1 is forbidden"
+
+
+def test_a_bias_may_be_of_another_float_type():
+    belief = Logits(torch.tensor([[0.0, 1.0, 2.0]]))
+    values = torch.tensor([5.0], dtype=torch.float64)
+    assert belief.topk(1, Bias(torch.tensor([0]), torch.tensor([1]), values)).ids.tolist() == [[1]]

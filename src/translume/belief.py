@@ -155,7 +155,7 @@ class Logits:
             pairs = (bias.rows, bias.ids)
             before = self._logits[pairs]
             try:
-                self._logits.index_put_(pairs, bias.values, accumulate=True)
+                self._logits.index_put_(pairs, bias.values.to(self._logits.dtype), accumulate=True)
                 values, ids = exact_topk(self._logits, k)
             finally:
                 self._logits.index_put_(pairs, before)

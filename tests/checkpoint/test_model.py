@@ -232,6 +232,22 @@ def test_devices_and_dtypes_have_names() -> None:
     assert str(caught.value) == "dtype: found 'fp8', wanted auto, fp32 or bf16"
 
 
+@pytest.mark.parametrize("device", ["meta", "mps", "xpu"])
+def test_other_devices_than_cpu_and_cuda_are_refused(device: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        choose_device(device)
+    assert str(caught.value) == f"device: found '{device}', wanted auto, cpu, cuda or cuda:N"
+
+
+def test_a_cuda_device_beyond_the_last_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(SettingsError) as caught:
+        choose_device("cuda:2")
+    assert str(caught.value) == "device: found 'cuda:2', but the last CUDA device torch sees here is cuda:1"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingsError) as caught:

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from translume.config.data import DataSettings
+from translume.config.data import CleaningSettings, DataSettings
 from translume.data import read_pairs
 from translume.errors import DataError, SettingsError
 
@@ -73,6 +73,7 @@ def test_lines_that_are_no_pairs_are_named(write):
     cases = {
         "{": "not JSON; wanted one object a line",
         "[" * 100_000: "not JSON; wanted one object a line",
+        '{"id": ' + "1" * 5000 + "}": "not JSON; wanted one object a line",
         "7": "not a JSON object; wanted one with 'source' and 'target'",
         '{"source": "a", "tgt": "b"}': "no 'target'; it has: source, tgt",
         '{"source": "a", "target": 7}': "'target' is not text",
@@ -94,10 +95,17 @@ def test_lists_that_do_not_fit_are_settings_errors(write):
         "data.weights: 2 numbers, wanted 1, one for each training file"
     )
     wrong = "data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0"
-    for weights in ((-1.0,), (0.0,), (float("nan"),), (float("inf"),)):
+    for weights in ((-1.0,), (0.0,), (1e6,)):
         assert fault(DataSettings(train=("a",), weights=weights), SettingsError) == wrong
     assert fault(DataSettings(train=("a",), columns=(0,)), SettingsError) == (
         "data.columns: 1 columns, wanted 2: source and target"
+    )
+    assert fault(DataSettings(train_source=("a",), train_target=("b",), columns=(0, 1)), SettingsError) == (
+        "data.columns: there is no TSV or JSONL file; wanted one in data.train or data.valid"
+    )
+    unknown = CleaningSettings(target_script="ltain")
+    assert fault(DataSettings(train=("a",), cleaning=unknown), SettingsError) == (
+        "data.cleaning: no script 'ltain'; did you mean 'latin'?"
     )
     named = DataSettings(train=(write("a.tsv", ["a\tb"]),), columns=("en", "de"))
     assert fault(named, SettingsError) == (

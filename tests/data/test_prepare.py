@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import building, corpus, held_out, prepare, read_pairs
+from translume.data import BatchPlan, building, corpus, held_out, prepare, read_pairs
 from translume.errors import DataError
 
 SIDE = st.text("abc", min_size=1, max_size=7)
@@ -189,6 +189,25 @@ def test_without_validation_files_a_sample_is_held_out(corpus_files, by_bytes, t
     seen = {bytes(train.source(number)) for number in range(297)}
     assert not seen & {bytes(valid.source(number)) for number in range(6)}
     assert len(made(tmp_path / "cache")) == 1
+
+
+@pytest.mark.parametrize("weights", [(2.0, 1.0), (0.5, 1.0), (0.0, 1.0)])
+def test_held_out_pairs_are_validated_on_once_whatever_their_files_weigh(write, by_bytes, tmp_path, weights):
+    names = [write(f"{name}.{side}", [f"{name} {i}" for i in range(150)]) for name in "ab" for side in ("en", "de")]
+    chosen = DataSettings(train_source=tuple(names[::2]), train_target=tuple(names[1::2]), weights=weights)
+    valid = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="valid")
+    assert valid.pairs == 6
+    assert len({valid.place(number).split(":")[0] for number in range(6)}) == 2
+    plan = BatchPlan(valid, max_tokens=50, seed=0, epoch=0)
+    assert sorted(line for batch in plan.batches() for line in batch.lines) == list(range(6))
+    assert prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train").weights == weights
+
+
+def test_pairs_with_an_empty_side_take_no_place_in_the_sample():
+    pairs = [held_out.Pair(source=f"s{i}", target=" " if i % 3 else "t", file="f", line=i) for i in range(97)]
+    chosen = held_out.choose(pairs)
+    assert len(chosen) == 1
+    assert set(chosen.tolist()) <= set(held_out.source_hashes(pairs[::3]).tolist())
 
 
 @given(st.lists(st.integers(0, 300), max_size=400))

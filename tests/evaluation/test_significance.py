@@ -53,6 +53,7 @@ def test_a_large_difference_is_no_luck_and_none_is_luck() -> None:
         assert better or each.first.name == "exact_match"
     for each in compare(GOOD, GOOD, REFERENCES, ALL, samples=97):
         assert each.difference.mean == each.difference.low == each.difference.high == 0
+        assert each.p_value == 1
 
 
 def test_a_seed_draws_the_same_samples_and_another_others() -> None:

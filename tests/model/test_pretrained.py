@@ -80,6 +80,7 @@ def test_the_word_itself_is_preferred_to_its_lower_case(words, glove):
         ("2 5\nthe 1 2 3 4 5\n", ":1: vectors of 5 numbers, wanted 4, the model's width"),
         ("the 1 2 3 4\ndog 1 2 3\n", ":2: vectors of 3 numbers, wanted 4, the model's width"),
         ("the 1 2 x 4\n", ":1: not a word and 4 numbers"),
+        ("\nthe 1 2 nan 4\n", ":2: a number that is not finite"),
         ("gnu 1 2 3 4\n", ": none of its words is a token of the vocabulary, wanted at least one"),
         ("", ": none of its words is a token of the vocabulary, wanted at least one"),
         (None, ": cannot be read: No such file or directory"),

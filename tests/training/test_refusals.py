@@ -1,9 +1,11 @@
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from translume.checkpoint import load_checkpoint, save_model
 from translume.config import Config
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.training import Progress, Saved, train
@@ -104,6 +106,45 @@ def test_a_run_goes_on_only_from_the_model_it_came_from(toy: Make, tmp_path: Pat
     begin(toy(), tmp_path / "other")
     message = refusal(toy(), tmp_path / "other", source=tmp_path / "base")
     assert message == f"{tmp_path / 'other'}: this run began without --from, found --from {tmp_path / 'base'}"
+
+
+def test_the_model_it_came_from_may_be_spelt_otherwise(toy: Make, tmp_path: Path) -> None:
+    begin(toy(), tmp_path / "base")
+    begin(toy(), tmp_path / "copy", source=tmp_path / "base")
+    other = tmp_path / "copy" / ".." / "base"
+    assert any(isinstance(event, Progress) for event in train(toy(), tmp_path / "copy", source=other))
+
+
+def test_a_model_without_a_run_is_not_overwritten(toy: Make, tmp_path: Path) -> None:
+    begin(toy(), tmp_path / "run")
+    save_model(tmp_path / "plain", load_checkpoint(tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run" / "resume")
+    for name in ("run", "plain"):
+        assert refusal(toy(), tmp_path / name) == (
+            f"{tmp_path / name}: holds a model, but no run that could go on; "
+            "train into another folder, or go on from this model with --from"
+        )
+        load_checkpoint(tmp_path / name)
+
+
+def test_two_vocabularies_of_one_size_are_not_tied(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    upper = {}
+    for split in ("train", "valid"):
+        upper[f"{split}_target"] = str(tmp_path / split)
+        (tmp_path / split).write_text((toy_files / f"{split}.target").read_text().upper())
+    config = toy({"data": upper, "tokenizer": {"shared": False, "size": 12}})
+    with pytest.raises(SettingsError) as caught:
+        list(train(config, tmp_path / "model"))
+    assert str(caught.value) == (
+        "model.head.tie: 'all' needs one vocabulary for both sides, found two of 12 and 12 tokens; "
+        "set tokenizer.shared = true or tie = 'target'"
+    )
+
+
+def test_no_threads_are_no_number_of_threads(toy: Make, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        list(train(toy(), tmp_path / "model", threads=0))
+    assert str(caught.value) == "threads: found 0, wanted 1 or more"
 
 
 def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from translume.checkpoint import build_model
 from translume.config import ModelSettings, TrainingSettings
 from translume.data import Batch
+from translume.training.attention_form import choose_attention
 from translume.training.precision import Updater
 from translume.training.replicas import replica_count, shares_of
 
@@ -96,3 +97,8 @@ def test_a_share_is_never_empty():
 def test_gpus_are_not_shared_out():
     assert replica_count(8, torch.device("cuda")) == 1
     assert replica_count(8, torch.device("cpu")) == 4
+
+
+def test_dropout_of_attention_weights_keeps_to_the_form_that_threads_draw_apart():
+    settings = ModelSettings(width=22, attention_heads=11, attention_dropout=0.3)
+    assert choose_attention(settings, torch.device("cpu"), torch.float32) == "plain"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from translume.checkpoint import FolderLock, Manifest, disk
 from translume.config import Config
-from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, train
+from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, Validated, Warned, train
 
 Make = Callable[..., Config]
 
@@ -139,6 +139,15 @@ def test_a_signal_during_validation_leaves_the_validation_to_the_resumed_run(
     assert finish(toy(), tmp_path) == whole["best"]
 
 
+def test_a_signal_before_the_last_validation_does_not_make_the_run_a_finished_one(
+    toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    for event in train(toy(), tmp_path):
+        if isinstance(event, Progress) and event.update == 17:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert finish(toy(), tmp_path) == whole["best"]
+
+
 def test_a_finished_run_says_so_and_reads_no_data(toy: Make, toy_files: Path, tmp_path: Path) -> None:
     *_, first = train(toy(), tmp_path)
     (again,) = train(toy({"data": {"train_source": str(toy_files / "gone")}}), tmp_path)
@@ -161,6 +170,55 @@ def test_validation_and_logging_settings_may_change_in_a_run(toy: Make, tmp_path
             first.close()
     changed = toy(validate_every=4, save_every=7, log_every=1, patience=50, average_last=2)
     assert finish(changed, tmp_path)["state"]["update"] == 17
+
+
+def warnings(config: Config, folder: Path) -> list[str]:
+    return [event.message for event in train(config, folder) if isinstance(event, Warned)]
+
+
+@pytest.mark.parametrize("changed", [{"average_last": 3}, {"average_last": 3, "save_every": 4}])
+def test_averaging_may_begin_at_an_update_that_is_saved_already(
+    toy: Make, tmp_path: Path, changed: dict[str, int]
+) -> None:
+    finish(toy(updates=12), tmp_path)
+    *_, last = train(toy(updates=17, **changed), tmp_path)
+    assert isinstance(last, Finished)
+    assert last.kept.startswith("the mean of the weights after updates 12, 1")
+
+
+def test_another_average_is_taken_of_a_finished_run(toy: Make, tmp_path: Path) -> None:
+    kept = []
+    for average_last in (3, 2, 2):
+        *_, last = train(toy(average_last=average_last), tmp_path)
+        assert isinstance(last, Finished)
+        kept.append((last.kept, last.nll, last.already))
+    mean = "the mean of the weights after updates "
+    assert [words for words, _, _ in kept] == [f"{mean}12, 15, 17", f"{mean}15, 17", f"{mean}15, 17"]
+    assert kept[0][1] != kept[1][1] == kept[2][1]
+    assert [already for _, _, already in kept] == [False, False, True]
+
+
+def test_a_best_on_other_validation_data_is_forgotten(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    list(train(toy(updates=5), tmp_path / "model"))
+    other = {}
+    for side in ("source", "target"):
+        lines = (toy_files / f"valid.{side}").read_text().splitlines(keepends=True)
+        (tmp_path / f"other.{side}").write_text("".join(lines[:7]))
+        other[f"valid_{side}"] = str(tmp_path / f"other.{side}")
+    config = toy({"data": other}, updates=10, learning_rate=5e-4)
+    events = list(train(config, tmp_path / "model"))
+    assert [event.message for event in events if isinstance(event, Warned)] == [
+        "validation is not what it was (data or settings): the best so far and the patience begin anew"
+    ]
+    assert [event.best for event in events if isinstance(event, Validated)] == [True]
+    assert warnings(config.change("training.updates=11"), tmp_path / "model") == []
+
+
+def test_a_cosine_that_ends_elsewhere_is_said(toy: Make, tmp_path: Path) -> None:
+    finish(toy(updates=3, schedule="cosine"), tmp_path)
+    assert warnings(toy(updates=5, schedule="cosine"), tmp_path) == [
+        "updates was 3, now 5: the learning rate follows the new cosine from here on"
+    ]
 
 
 def test_threads_share_a_folder_one_at_a_time(toy: Make, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ def test_windows_are_the_items_in_order_and_bounded(sizes: list[int], lines: int
         assert len(window) == 1 or sum(sizes[item] for item in window) <= characters
 
 
-@given(lengths=st.lists(st.integers(1, 40)), max_tokens=st.integers(1, 200))
-def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_tokens: int) -> None:
-    found = list(batches(lengths, max_tokens))
+@given(lengths=st.lists(st.integers(1, 40)), max_tokens=st.integers(1, 200), shortest=st.integers(1, 30))
+def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_tokens: int, shortest: int) -> None:
+    found = list(batches(lengths, max_tokens, shortest=shortest))
     assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
     for batch in found:
-        longest = max(lengths[index] for index in batch)
+        longest = max(shortest, *(lengths[index] for index in batch))
         assert len(batch) == 1 or len(batch) * longest <= max_tokens
     order = [lengths[index] for batch in found for index in batch]
     assert order == sorted(lengths, reverse=True)
@@ -28,3 +28,4 @@ def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_t
 
 def test_batches_by_hand() -> None:
     assert list(batches([3, 9, 2, 3], 9)) == [[1], [0, 3, 2]]
+    assert list(batches([3, 9, 2, 3], 9, shortest=4)) == [[1], [0, 3], [2]]

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslationError
 from translume.translator import Translator
+from translume.translator.plan import _between
 from translume.translator.sentences import split_sentences
 
 Make = Callable[..., Translator]
+
+CUTS = '; decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
 
 texts = st.text('ab. !?…”"。」！ \n\tZ1', max_size=60)
 
@@ -69,6 +72,25 @@ def test_a_long_line_is_translated_in_parts_with_its_own_spacing(make: Make) -> 
     assert best.ids == sum((part.hypotheses[0].ids for part in parts), ())
 
 
+@pytest.mark.parametrize(
+    ("before", "spacing", "after", "wanted"),
+    [
+        ("One.", " ", "Two.", " "),
+        ("One.", "", "Two.", " "),  # from 。 without a space
+        ("一。", " ", "二。", ""),
+        ("一。", "", "二。", ""),
+        ("一。", "  ", "二。", "  "),
+        ("One.", "", "二。", ""),
+        ("하나.", " ", "둘.", " "),
+        ("", "", "Two.", ""),
+    ],
+)
+def test_sentences_are_parted_as_the_targets_script_parts_them(
+    before: str, spacing: str, after: str, wanted: str
+) -> None:
+    assert _between(before, spacing, after) == wanted
+
+
 def test_the_best_combinations_of_the_parts_are_returned(make: Make) -> None:
     translator = make("decoding.beam=3", max_positions=8)
     found = translator.translate("abcd. Efgh.", nbest=3)
@@ -90,15 +112,11 @@ def test_a_sentence_that_is_too_long_stops_after_all_lines_before_it(make: Make)
     found: list[str] = []
     with pytest.raises(TranslationError) as caught:
         found.extend(each.source for each in translator.translate_all(["abc", "", "a" * 12, "def"]))
-    assert str(caught.value) == (
-        'line 3: a sentence has 12 tokens, wanted at most 11; max_length_action = "truncate" cuts it'
-    )
+    assert str(caught.value) == ("line 3: a sentence has 12 tokens, wanted at most 11" + CUTS)
     assert found == ["abc", ""]
     with pytest.raises(TranslationError) as caught:
         translator.translate("Ok. " + "Z" + "a" * 1199)
-    assert str(caught.value) == (
-        'text: sentence 2 of 2 has 1,200 tokens, wanted at most 11; max_length_action = "truncate" cuts it'
-    )
+    assert str(caught.value) == ("text: sentence 2 of 2 has 1,200 tokens, wanted at most 11" + CUTS)
 
 
 def test_a_sentence_is_cut_when_that_is_asked_for_and_it_is_said(make: Make) -> None:
@@ -116,9 +134,7 @@ def test_a_megabyte_without_a_break_is_an_error_within_seconds(make: Make) -> No
     begun = time.process_time()
     with pytest.raises(TranslationError) as caught:
         list(make().translate_all(["abc", "x" * 1_000_000]))
-    assert str(caught.value) == (
-        'line 2: a sentence has 1,000,000 tokens, wanted at most 40; max_length_action = "truncate" cuts it'
-    )
+    assert str(caught.value) == ("line 2: a sentence has 1,000,000 tokens, wanted at most 40" + CUTS)
     assert time.process_time() - begun < 10
 
 

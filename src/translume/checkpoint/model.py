@@ -157,8 +157,13 @@ def choose_device(device: str) -> torch.device:
         place = torch.device(device)
     except RuntimeError:
         raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N") from None
+    if place.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise SettingsError(f"device: found '{device}', but torch sees no CUDA device here; wanted auto or cpu")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        last = f"cuda:{torch.cuda.device_count() - 1}"
+        raise SettingsError(f"device: found '{device}', but the last CUDA device torch sees here is {last}")
     return place
 
 

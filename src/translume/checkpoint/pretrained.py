@@ -1,5 +1,6 @@
 """What a fresh network learns of its vocabularies before training: word vectors, and where segments end."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,11 +50,14 @@ def mark_separators(model: Transformer, settings: ModelSettings, source_tokenize
 def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
     """Words and their vectors from a text file of GloVe, or of word2vec with its first line of two counts.
 
-    Raises DataError, naming the line, for anything else and for vectors that have not `width` numbers.
+    Blank lines are passed over. Raises DataError, naming the line, for anything else and for vectors that have not
+    `width` finite numbers.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             for number, line in enumerate(file, 1):
+                if line.isspace():
+                    continue
                 word, *numbers = line.rstrip().split(" ")
                 if number == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
                     _refuse_width(f"{path}:1", int(numbers[0]), width)
@@ -62,9 +66,12 @@ def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
                     word, numbers = " ".join([word, *numbers[:-width]]), numbers[-width:]
                 _refuse_width(f"{path}:{number}", len(numbers), width)
                 try:
-                    yield word, [float(value) for value in numbers]
+                    vector = [float(value) for value in numbers]
                 except ValueError:
                     raise DataError(f"{path}:{number}: not a word and {width} numbers") from None
+                if not math.isfinite(sum(vector)):
+                    raise DataError(f"{path}:{number}: a number that is not finite")
+                yield word, vector
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from translume.cli.writing import write_file
 from translume.errors import DataError
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
@@ -57,7 +59,6 @@ def draw(history: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
         axes.legend()
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=120)
+    write_file(path, picture.getvalue())

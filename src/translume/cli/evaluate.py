@@ -20,6 +20,7 @@ from translume.cli.options import (
     set_option,
 )
 from translume.cli.terminal import Meter, note
+from translume.cli.writing import check_writable, write_file
 from translume.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,25 +47,30 @@ def command(
     model: Path, source: Path, reference: Path, other: Path | None, write: Path | None, record: bool, as_json: bool
 ) -> None:
     """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature."""
-    from translume.evaluation import compare, measure
+    from translume.evaluation import compare, measure, metric_from
 
     resume_with(["Interrupted; nothing was measured"])
+    if write is not None:
+        check_writable(write)
     sources, references = _parallel(source, reference)
     translator = _load(model)
+    opponent = None if other is None else _load(other)
     settings = changed(translator.config, "evaluation", "decoding").evaluation
+    for name in settings.metrics:
+        metric_from(name, settings)  # refuses what is unknown or not installed before anything is translated
     found = _translations(translator, sources)
     if write is not None:
-        write.write_text("".join(f"{text}\n" for text in found), encoding="utf-8")
+        write_file(write, "".join(f"{text}\n" for text in found).encode())
     scores = measure(found, references, settings)
     if record:
         from translume.checkpoint import append_history
 
         files = {"source": str(source), "reference": str(reference)}
         append_history(model, {"event": "evaluated", **files, **scores.to_dict()})
-    if other is None:
+    if opponent is None:
         lines = [json.dumps(scores.to_dict())] if as_json else [str(score) for score in scores]
     else:
-        theirs = _translations(_load(other), sources)
+        theirs = _translations(opponent, sources)
         comparisons = compare(theirs, found, references, settings)
         lines = [json.dumps(each.to_dict()) if as_json else str(each) for each in comparisons]
         if not as_json:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -52,6 +53,7 @@ class Verbs(Nearest):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        _write_utf8()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -68,6 +70,12 @@ class Verbs(Nearest):
             if not error.filename:
                 _abandon_output()
             _fail(ctx, f"{error.filename or 'standard output'}: {error.strerror or error}")
+
+
+def _write_utf8() -> None:
+    """Text comes in as UTF-8, so it goes out as UTF-8, whatever the locale, and a line ends with one character."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
 
 def _abandon_output() -> None:

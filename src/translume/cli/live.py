@@ -5,12 +5,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
 
-from translume.cli.terminal import console, note, on_terminal
+from translume.cli.terminal import PATIENCE_SECONDS, console, note, on_terminal
 from translume.training.events import (
     Event,
     Finished,
@@ -42,6 +43,7 @@ class Live:
         self._logged = time.monotonic()
         self._lines = 0
         self._already = False
+        self._waiting: Timer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -49,18 +51,22 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop_waiting()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def show(self, event: Event) -> None:
         """One event, wherever it belongs."""
+        self._stop_waiting()
         if self._as_json:
             _print_json(event)
             return
         match event:
             case Progress():
                 self._progress(event)
+            case Preparing(what="tokenizer" | "training data" | "validation data" | "model"):
+                self._wait(f"preparing: {event.what}")
             case Preparing():
                 self._say(f"preparing: {event.what}")
             case Started():
@@ -88,7 +94,8 @@ class Live:
             self._say(f"validation data: {event.validation.summary()}")
         sizes = {event.source_vocabulary, event.target_vocabulary}
         vocabulary = " and ".join(f"{size:,}" for size in sorted(sizes))
-        threads = f", {event.threads} threads" if event.device == "cpu" else ""
+        many = "thread" if event.threads == 1 else "threads"
+        threads = f", {event.threads} {many}" if event.device == "cpu" else ""
         self._say(
             f"model: {event.parameters:,} parameters, vocabulary {vocabulary}; "
             f"{event.device}, {event.precision}{threads}; {event.folder}"
@@ -140,6 +147,17 @@ class Live:
         quality = "" if event.nll is None else f"; validation {measured(event.nll, event.metrics)}"
         why = "" if event.reason == "updates" else ": nothing better came for a while (training.patience)"
         note(f"finished after {event.update:,} updates{why}; kept {event.kept}{quality}")
+
+    def _wait(self, text: str) -> None:
+        """Say it if the next event lets people wait, so that what is quick, or fails at once, is not talked about."""
+        self._waiting = Timer(PATIENCE_SECONDS, self._say, (text,))
+        self._waiting.daemon = True
+        self._waiting.start()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

@@ -19,8 +19,10 @@ Dtype = Literal["auto", "fp32", "bf16"]
 _SET, _DECODING, _COMPUTE = "translume.set", "translume.decoding", "translume.compute"
 _EVALUATION = "translume.evaluation"
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path)
+FOLDER.name = "directory"  # as --help calls it
+"""What is not there or of the wrong kind is said by whoever reads it, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ decoding_options = _all(
         _option(_DECODING, "--length-penalty", type=float, metavar="X", help="decoding.length_penalty."),
         _option(_DECODING, "--min-length", type=int, metavar="N", help="Fewest target tokens: decoding.min_length."),
         _option(_DECODING, "--max-length", type=int, metavar="N", help="Most target tokens: decoding.max_length."),
+        _option(_DECODING, "--prefix", metavar="TEXT", help="What every target begins with: decoding.prefix."),
         _option(
             _DECODING, "--max-tokens", type=int, metavar="N", help="Source tokens in a batch: decoding.max_tokens."
         ),
@@ -142,4 +145,8 @@ def changed(config: "Config", *rooms: str) -> "Config":
         if assignment.strip().split(".")[0] not in rooms:
             only = " and ".join(f"{room}.*" for room in rooms)
             raise SettingsError(f"--set {assignment}: this verb changes only {only}; the model is trained already")
-    return config.change(*wanted) if wanted else config
+    try:
+        return config.change(*wanted) if wanted else config
+    except SettingsError as error:
+        # Whether it was --set or a short flag, the setting's path says what is meant.
+        raise SettingsError(str(error).removeprefix("--set: ")) from None

@@ -76,16 +76,15 @@ def _data(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
     """How far training came, how long it took, and what it found on the validation set."""
-    last: dict[str, dict[str, Any]] = {}
-    for record in history:
-        last[str(record.get("event"))] = record
     validated = [record for record in history if record.get("event") == "validated"]
     best = [record for record in validated if record.get("best")]
-    final = last.get("finished") or last.get("interrupted") or last.get("progress") or {}
+    # The last of them: a run that was finished may have gone on to more updates since.
+    states = [record for record in history if record.get("event") in ("progress", "interrupted", "finished")]
+    final = states[-1] if states else {}
     return {
         "update": final.get("update"),
-        "finished": "finished" in last,
-        "kept": last.get("finished", {}).get("kept"),
+        "finished": final.get("event") == "finished",
+        "kept": final.get("kept"),
         "seconds": max((record.get("elapsed", 0.0) for record in history), default=0.0),
         "best": best[-1] if best else None,
         "last": validated[-1] if validated else None,
@@ -93,6 +92,8 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any], settings: str) -> None:
+    from translume.cli.live import span
+
     size, vocabulary, training = facts["size"], facts["vocabulary"], facts["training"]
     click.echo(f"{facts['model']}, committed {size['committed']}")
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB to resume with" if size["bytes_to_resume"] else ""
@@ -111,7 +112,7 @@ def _print(facts: dict[str, Any], settings: str) -> None:
     if training["update"] is not None:
         state = "finished" if training["finished"] else "not finished"
         kept = f"; kept {training['kept']}" if training["kept"] else ""
-        click.echo(f"training: {training['update']:,} updates in {training['seconds'] / 60:.1f} minutes, {state}{kept}")
+        click.echo(f"training: {training['update']:,} updates in {span(training['seconds'])}, {state}{kept}")
     for name in ("best", "last"):
         record = training[name]
         if record is not None:

@@ -36,6 +36,7 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
     """Learn a vocabulary of a KIND from the lines of FILES; --set changes any tokenizer.* setting."""
     from translume.config import Config
     from translume.data import read_lines
+    from translume.errors import DataError
     from translume.text import train_tokenizer
 
     settings = Config.build({"tokenizer": {"kind": kind, "size": size}}, overrides(), place="tokenizer").tokenizer
@@ -43,9 +44,12 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
 
         def lines() -> Iterator[str]:
             for file in files:
+                before = meter.done
                 for line in read_lines(file):
                     meter.advance()
                     yield line
+                if meter.done == before:
+                    raise DataError(f"{file}: empty file, wanted one sentence a line")
 
         tokenizer = train_tokenizer(settings, lines())
     tokenizer.save(out)

@@ -53,10 +53,7 @@ def command(model: Path, file: str, as_json: bool) -> None:
                 note(f"line {meter.done}: {warning}")
             for line in _shown(translation, meter.done, as_json=as_json, many=settings.nbest > 1):
                 click.echo(line)
-            if meter.done % 100 == 0:
-                resume_with(
-                    [f"Interrupted after line {meter.done} or soon after; go on with `tail -n +{meter.done + 1}`"]
-                )
+            resume_with([f"Interrupted after line {meter.done}; go on with `tail -n +{meter.done + 1}`"])
 
 
 def _shown(translation: "Translation", line: int, *, as_json: bool, many: bool) -> Iterator[str]:

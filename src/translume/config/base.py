@@ -6,9 +6,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Settings(BaseModel):
-    """A group of settings: values never change, unknown keys are refused, "8" is not 8."""
+    """A group of settings: values never change, unknown keys are refused, "8" is not 8, infinity is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def _as_tuple(value: Any) -> Any:

@@ -35,8 +35,8 @@ class DataSettings(Settings):
     """Code of the source language, such as "en"; names outputs and chooses defaults."""
     target_language: str = ""
     """Code of the target language, such as "de"."""
-    task: Literal["sequence", "classification"] = "sequence"
-    """What is learnt: text to text, or text to labels."""
+    task: Literal["sequence"] = "sequence"
+    """What is learnt: text to text."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
     """Columns of TSV (numbers from 0) or keys of JSONL of source and target; empty: 0 and 1, "source" and "target"."""
     train_source: Names = ()

@@ -30,6 +30,8 @@ class DecodingSettings(Settings):
     """Added to `max_length_ratio` times the source length."""
     max_length: int = Field(default=0, ge=0)
     """Most target tokens, end mark counted; 0: by the ratio alone."""
+    prefix: str = ""
+    """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's."""
     max_tokens: int = Field(default=4096, ge=1)
     """Most source tokens in a batch, padding counted."""
     max_length_action: Literal["error", "truncate"] = "error"

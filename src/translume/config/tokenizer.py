@@ -1,8 +1,8 @@
 """[tokenizer]: how text becomes ids."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from translume.config.base import Settings
 
@@ -29,4 +29,12 @@ class TokenizerSettings(Settings):
     unknown: Literal["bytes", "token"] = "bytes"
     """Characters outside the vocabulary become their bytes (nothing is lost) or one <unk> token."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020)."""
+    """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020); only "bpe" has merges."""
+
+    @model_validator(mode="after")
+    def _nothing_is_asked_for_in_vain(self) -> Self:
+        if self.shared and self.target_path:
+            raise ValueError("target_path is of no use while shared is true; wanted shared = false, or path alone")
+        if self.dropout and self.kind != "bpe" and not self.path:
+            raise ValueError(f"dropout {self.dropout} with kind '{self.kind}', wanted 0; only kind 'bpe' has merges")
+        return self

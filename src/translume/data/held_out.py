@@ -24,10 +24,12 @@ def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
     """Sorted source hashes of the sample: at most 2,000 pairs and 2 % of all, but at least one of two or more.
 
     Sources are drawn, not pairs: every copy and every other translation of a held-out source is held out too, so that
-    nothing in the sample was seen in training. Needs one pass over the pairs and memory for some thousand numbers.
+    nothing in the sample was seen in training. Pairs with an empty side, which no corpus keeps, do not count.
+    Needs one pass over the pairs and memory for some thousand numbers.
     """
     lowest, copies, read = np.zeros(0, np.uint64), np.zeros(0, np.int64), 0
-    for chunk in chunks(pairs, _CHUNK):
+    filled = (pair for pair in pairs if pair.source.strip() and pair.target.strip())
+    for chunk in chunks(filled, _CHUNK):
         read += len(chunk)
         found = source_hashes(chunk)
         merged, where = np.unique(np.concatenate([lowest, found]), return_inverse=True)

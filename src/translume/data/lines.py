@@ -79,7 +79,7 @@ def unreadable(path: Path | str, error: OSError) -> str:
 
 
 def _arriving(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks as soon as there is something: a person typing into a pipe is answered line by line."""
+    """Blocks as soon as there is something, so that whoever wants single lines of a pipe gets them at once."""
     read = getattr(file, "read1", file.read)
     while block := read(_BLOCK):
         yield block

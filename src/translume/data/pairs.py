@@ -8,6 +8,7 @@ from typing import Literal
 
 from translume.config.data import DataSettings
 from translume.data.lines import count_lines, read_lines
+from translume.data.scripts import refuse_unknown
 from translume.errors import DataError, SettingsError
 
 Split = Literal["train", "valid"]
@@ -88,6 +89,11 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         raise SettingsError("data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0")
     if settings.columns and len(settings.columns) != 2:
         raise SettingsError(f"data.columns: {len(settings.columns)} columns, wanted 2: source and target")
+    if settings.columns and not (settings.train or settings.valid):
+        raise SettingsError("data.columns: there is no TSV or JSONL file; wanted one in data.train or data.valid")
+    for script in (settings.cleaning.source_script, settings.cleaning.target_script):
+        if script:
+            refuse_unknown(script)
     parallel = zip(sources, targets, weights, strict=False)
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
@@ -138,7 +144,7 @@ def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
         place = f"{file}:{line}"
         try:
             value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
             raise DataError(f"{place}: not JSON; wanted one object a line") from None
         if not isinstance(value, dict):
             raise DataError(f"{place}: not a JSON object; wanted one with '{source}' and '{target}'")

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from translume.config.data import CleaningSettings, DataSettings
@@ -51,6 +52,8 @@ def prepare(
     tokenizers = (source_tokenizer, target_tokenizer)
     model_limit = None if max_positions is None else max_positions - 1
     part = "used" if split == "train" or not held else "held_out"
+    if part == "held_out":  # weights say how often a file is trained on; validation reads every pair once
+        places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
             return _checked(open_corpus(home, part, places, tokenizers, model_limit), settings, part)

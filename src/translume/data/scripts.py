@@ -52,13 +52,18 @@ _OTHER = 255
 SCRIPTS = (*_RANGES, *_TOGETHER)
 
 
+def refuse_unknown(script: str) -> None:
+    """Raise SettingsError for a script that is not in SCRIPTS."""
+    if script not in SCRIPTS:
+        raise SettingsError(f"data.cleaning: no script '{script}'{nearest(script, SCRIPTS)}")
+
+
 def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     """[n]: True where at least half of a text's letters are of the script; a text without letters is in every script.
 
     Raises SettingsError for a script that is not in SCRIPTS.
     """
-    if script not in SCRIPTS:
-        raise SettingsError(f"data.cleaning: no script '{script}'{nearest(script, SCRIPTS)}")
+    refuse_unknown(script)
     names = list(_RANGES)
     wanted = np.zeros(256, np.bool_)
     wanted[[1 + names.index(name) for name in _TOGETHER.get(script, (script,))]] = True

@@ -28,7 +28,7 @@ def evaluate(
     """
     settings = settings or translator.config.evaluation
     all_references = [references, *other_references]
-    _check({"sources": sources}, all_references)
+    check_lengths({"sources": sources}, all_references)
     for name in settings.metrics:
         metric_from(name, settings)
     translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
@@ -47,7 +47,7 @@ def measure(
 ) -> Scores:
     """How good translations are that stand already; see `evaluate`."""
     all_references = [references, *other_references]
-    _check({"translations": translations}, all_references)
+    check_lengths({"translations": translations}, all_references)
     scores = []
     for name in settings.metrics:
         metric = metric_from(name, settings)
@@ -57,7 +57,7 @@ def measure(
 
 def forced_scores(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> tuple[Score, Score]:
     """−log p of the references per token, end marks counted, in nats, and e to that power."""
-    _check({"sources": sources}, [references])
+    check_lengths({"sources": sources}, [references])
     total, tokens = 0.0, 0
     for score in translator.score_all(zip(sources, references, strict=True)):
         total -= score.log_prob
@@ -71,7 +71,7 @@ def forced_scores(translator: Translator, sources: Sequence[str], references: Se
     )
 
 
-def _check(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str]]) -> None:
     """Raise DataError unless there are equally many of everything, and at least one."""
     lists = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}

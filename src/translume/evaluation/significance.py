@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError
-from translume.evaluation.measure import measure
+from translume.evaluation.measure import check_lengths
 from translume.evaluation.metric import Counts, Metric
 from translume.evaluation.registry import metric_from
 from translume.evaluation.values import Comparison, Interval
@@ -32,20 +32,23 @@ def compare(
     """Two systems' translations of the same sentences, by each metric of `settings`.
 
     The p-value is that of sacreBLEU's paired bootstrap test: the share of resamples whose absolute difference, less the
-    mean of these, is larger than the difference found. Raises DataError where the lists are not of one length.
+    mean of these, is at least the difference found; 1 where both systems say the same.
+    Raises DataError where the lists are not of one length.
     """
     if samples < 1:
         raise SettingsError(f"compare: found {samples} samples, wanted at least 1")
-    systems = [measure(texts, references, settings, other_references=other_references) for texts in (first, second)]
+    for texts in (first, second):
+        check_lengths({"translations": texts}, [references, *other_references])
     comparisons = []
-    for index, name in enumerate(settings.metrics):
+    for name in settings.metrics:
         metric = metric_from(name, settings)
         counts = [metric.count(texts, [references, *other_references]) for texts in (first, second)]
         one, other = resample(metric, counts, samples, seed)
-        scores = [system.scores[index] for system in systems]
+        scores = [metric.score(each.sum(0)) for each in counts]
         found = abs(scores[1].value - scores[0].value)
         differences = np.abs(other - one)
-        above = int((differences - differences.mean() > found).sum())
+        # sacreBLEU asks for larger ones only, by which a system would differ from itself with p = 0.001.
+        above = int((differences - differences.mean() >= found).sum())
         comparisons.append(
             Comparison(
                 first=scores[0],

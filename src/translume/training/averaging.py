@@ -22,7 +22,7 @@ def mean(members: Iterable[Mapping[str, Tensor]]) -> Weights:
         count += 1
         for name, value in member.items():
             if name in total:
-                total[name] += value
+                total[name] += value.to("cpu")
             else:
                 total[name] = value.to("cpu", torch.float64, copy=True)
     return {name: (value / count).float() for name, value in total.items()}

@@ -40,7 +40,10 @@ _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout")
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """All that a run works with.  ema: None without `training.ema`."""
+    """All that a run works with.
+
+    ema: None without `training.ema`.  outdated: the folder's weights are not those that the settings now ask for.
+    """
 
     model: Model
     training: TokenizedCorpus
@@ -51,7 +54,7 @@ class Prepared:
     state: State
     stream: Stream
     device: torch.device
-    resumed: bool
+    outdated: bool
 
     def live(self, *, whole: bool) -> Live:
         """The tensors of this moment; without `whole`, no optimiser."""
@@ -74,6 +77,13 @@ class Plan:
     stored: Model | None
     base: Checkpoint | None
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the weights in the folder are another choice, or mean, of the run's than the settings now ask for."""
+        if self.state is None or self.stored is None:
+            return False
+        return self.stored.config.training.average_last != self.config.training.average_last
+
 
 def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
     """Settle the settings of a run. Raises TrainingError where the folder holds another run."""
@@ -88,6 +98,11 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
             config = adopted(config, stored.config, folder)
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
         return Plan(config=config, state=state, stored=stored, base=None)
+    if store.has(WEIGHTS):
+        raise TrainingError(
+            f"{folder}: holds a model, but no run that could go on; "
+            "train into another folder, or go on from this model with --from"
+        )
     if source is not None:
         base = load_checkpoint(source, device="cpu", dtype="fp32")
         return Plan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
@@ -96,7 +111,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
 
 
 def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
-    if source is not None and str(source) != began:
+    if source is not None and (not began or source.resolve() != Path(began).resolve()):
         before = f"with --from {began}" if began else "without --from"
         raise TrainingError(f"{folder}: this run began {before}, found --from {source}")
 
@@ -174,7 +189,7 @@ def prepare_run(
         state=state,
         stream=stream,
         device=device,
-        resumed=plan.state is not None,
+        outdated=plan.outdated,
     )
 
 
@@ -208,9 +223,19 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
     else:
         yield Preparing(what="tokenizer")
         source, target = _tokenizers(config)
+        _refuse_two_vocabularies(config.model, source, target)
     model = Model(config=config, source=source, target=target)
     store.begin(model)
     return model
+
+
+def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target: Tokenizer) -> None:
+    """Raise SettingsError if weights shall be shared by tokens that have nothing in common but their number."""
+    if settings.head.tie == "all" and source.digest != target.digest:
+        raise SettingsError(
+            f"model.head.tie: 'all' needs one vocabulary for both sides, found two of {len(source)} and {len(target)} "
+            "tokens; set tokenizer.shared = true or tie = 'target'"
+        )
 
 
 def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:

@@ -83,7 +83,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """The validation set was measured with the weights that a save would keep (the moving average where there is one).
+    """The validation set was measured with the present weights (their moving average where there is one).
 
     nll: nats per target token.  metrics: values by name, such as {"bleu": 35.2}; empty when `metric` is "nll".
     best: whether this is the best so far by `training.metric`.

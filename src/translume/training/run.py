@@ -29,7 +29,7 @@ class Run:
         self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
         self._new_best: Weights | None = None
         self._saved = self._first = prepared.state.update
-        self._unsaved = False
+        self._unsaved = prepared.outdated
         self._earlier, self._clock = prepared.state.seconds, time.monotonic()
         self._busy, self._busy_tokens = 0.0, 0
 
@@ -49,8 +49,8 @@ class Run:
                     yield from self._validate(signals)
                 reason = None if self._validation_due() else self._reason()
                 save = self._multiple_of(self._settings.save_every)
-                if save:
-                    add_candidate(self._state, self._settings)
+                if save and add_candidate(self._state, self._settings):
+                    self._unsaved = True  # in a resumed run with other settings it can be an update that is saved
                 last: Event | None = None
                 if reason is not None:
                     last = self._finished(reason)
@@ -109,12 +109,12 @@ class Run:
     def _finished(self, reason: Reason) -> Finished:
         """The last event, with the quality of the weights that are kept."""
         state, settings = self._state, self._settings
-        nll, metrics = state.best_nll, state.best_metrics
         if settings.average_last > 1:
             kept = self._store.kept(state, settings, self._prepared.live(whole=False), self._new_best)
             quality = self._validator.measure(kept, lambda: False)
             if quality is not None:
-                nll, metrics = quality.nll, dict(quality.metrics)
+                state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
+        nll, metrics = state.kept_quality(settings)
         return Finished(
             update=state.update,
             reason=reason,
@@ -140,9 +140,12 @@ class Run:
         return Saved(update=state.update, folder=self._store.folder)
 
     def _scores(self) -> list[str]:
-        if self._state.best_nll is None:
+        state = self._state
+        if self._settings.average_last > 1 and state.mean_nll is not None:
+            return [f"validation nll = {state.mean_nll:.4f} nats per token, of {kept_words(state, self._settings)}"]
+        if state.best_nll is None:
             return []
-        return [f"validation nll = {self._state.best_nll:.4f} nats per token after update {self._state.best_update}"]
+        return [f"validation nll = {state.best_nll:.4f} nats per token after update {state.best_update}"]
 
     # ---- updates
 
@@ -159,6 +162,7 @@ class Run:
         if not finite(norm):
             raise TrainingError(self._not_finite("gradient", norm, sums.lines))
         state.update, self._unsaved = update, True
+        state.mean_nll, state.mean_metrics = None, {}
         if prepared.ema is not None:
             prepared.ema.add(prepared.updater.parameters_fp32(), update)
         self._busy += time.monotonic() - begun

@@ -1,10 +1,11 @@
 """What a resumed run needs besides tensors, and which settings may differ when it goes on."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from translume.config import Config, Settings
+from translume.config import Config, Settings, TrainingSettings
 from translume.errors import ModelFolderError, TrainingError
 
 MAY_CHANGE = (
@@ -18,7 +19,7 @@ MAY_CHANGE = (
     "metric",
     "log_every",
 )
-"""Settings of [training] that do not touch how weights move."""
+"""Settings of [training] that do not touch how weights move, but for `updates` with the schedule "cosine"."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +56,9 @@ class State:
 
     epoch, position: batches used.  validated: update of the last whole validation.  best_update, best_nll,
     best_metrics: the best validation by `metric`, None before the first.  waiting: validations since then.
-    candidates: updates whose weights are kept for averaging, oldest first.  history_bytes: length of history.jsonl at
-    the commit.  seconds: wall time so far.
+    measured_by: digest of the validation data and of what a metric depends on, "" in folders older than it.
+    candidates: updates whose weights are kept for averaging, oldest first.  mean_nll, mean_metrics: quality of their
+    mean, measured when a run ends.  history_bytes: length of history.jsonl at the commit.  seconds: wall time so far.
     """
 
     begun: Begun
@@ -69,10 +71,23 @@ class State:
     best_nll: float | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
     waiting: int = 0
+    measured_by: str = ""
     candidates: list[int] = field(default_factory=list)
+    mean_nll: float | None = None
+    mean_metrics: dict[str, float] = field(default_factory=dict)
     window: Window = field(default_factory=Window)
     history_bytes: int = 0
     seconds: float = 0.0
+
+    def forget_best(self) -> None:
+        """Let the next validation be the best whatever it finds: what was measured so far is not comparable."""
+        self.best_update, self.best_nll, self.best_metrics, self.waiting = 0, None, {}, 0
+
+    def kept_quality(self, settings: TrainingSettings) -> tuple[float | None, Mapping[str, float]]:
+        """nll and metrics of the weights that are the model, as far as they were measured."""
+        if settings.average_last > 1:
+            return self.mean_nll, self.mean_metrics
+        return self.best_nll, self.best_metrics
 
     def to_json(self) -> bytes:
         return (json.dumps(asdict(self), indent=1) + "\n").encode()

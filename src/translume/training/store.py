@@ -82,8 +82,8 @@ class Store:
         return dict(read_tensors(committed(self.folder, self._manifest, name)))
 
     def state(self) -> State | None:
-        """Where the run in this folder stands; None if it has not yet saved a first update."""
-        if not self.has(STATE):
+        """Where the run in this folder stands; None before its first saved update, or if `resume/` was deleted."""
+        if not self.has(STATE) or not (self.folder / STATE).parent.is_dir():
             return None
         return State.from_json(read_committed(self.folder, self._manifest, STATE), place=f"{self.folder}/{STATE}")
 
@@ -136,12 +136,17 @@ class Store:
         self._manifest = commit(self.folder, files, remove=remove)
 
 
-def add_candidate(state: State, settings: TrainingSettings) -> None:
-    """Note the present weights for averaging, where averaging is asked for, and let the oldest go."""
+def add_candidate(state: State, settings: TrainingSettings) -> bool:
+    """Note the present weights for averaging, where averaging is asked for, and let the oldest go.
+
+    True if the present ones were not among them: they have no file before the next save.
+    """
     most = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
-    if most and state.update not in state.candidates:
+    new = most > 0 and state.update not in state.candidates
+    if new:
         state.candidates.append(state.update)
     del state.candidates[: max(0, len(state.candidates) - most)]
+    return new
 
 
 def averaged_with(state: State, settings: TrainingSettings) -> list[int]:

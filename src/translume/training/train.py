@@ -7,13 +7,14 @@ import torch
 
 from translume.checkpoint import FolderLock, build_model, choose_device
 from translume.config import Config
+from translume.errors import SettingsError
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
 from translume.training.decoded import decoder_of
 from translume.training.events import Event, Finished, Resumed, Started, Warned
 from translume.training.memory import keep_freed_memory
 from translume.training.run import Run, end_reason
 from translume.training.store import Store, kept_words
-from translume.training.validation import Validator
+from translume.training.validation import Validator, measured_by
 
 
 def train(
@@ -33,6 +34,8 @@ def train(
     a loss that is not finite, and another process that trains in the folder. SIGINT and SIGTERM save and end the run
     with `Interrupted`, if the generator runs in the main thread.
     """
+    if threads is not None and threads < 1:
+        raise SettingsError(f"threads: found {threads}, wanted 1 or more")
     folder = Path(folder)
     origin = Path(source) if source is not None else None
     with FolderLock(folder):
@@ -63,14 +66,17 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
     if state is None:
         return None
     reason = end_reason(state.update, state.waiting, settings)
-    if reason is None:
+    interrupted = reason == "updates" and state.validated != state.update  # in the last validation
+    if reason is None or interrupted or plan.outdated or plan.stored is None:
         return None
+    stored = plan.stored.config.training
+    nll, metrics = state.kept_quality(stored)
     return Finished(
         update=state.update,
         reason=reason,
-        kept=kept_words(state, settings),
-        nll=state.best_nll,
-        metrics=state.best_metrics,
+        kept=kept_words(state, stored),
+        nll=nll,
+        metrics=metrics,
         best_update=state.best_update,
         folder=store.folder,
         already=True,
@@ -80,8 +86,6 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
 def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
     """Where the run stands, and what is unlike the last time."""
     state, settings = prepared.state, prepared.model.config.training
-    begun = state.begun
-    threads = torch.get_num_threads()
     yield Started(
         update=state.update,
         updates=settings.updates,
@@ -93,22 +97,36 @@ def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
         source_vocabulary=len(prepared.model.source),
         target_vocabulary=len(prepared.model.target),
         parameters=sum(value.numel() for value in prepared.updater.parameters_fp32().values()),
-        precision=begun.precision,
+        precision=state.begun.precision,
         device=str(prepared.device),
-        threads=threads,
+        threads=torch.get_num_threads(),
     )
     if plan.state is None:
+        state.measured_by = measured_by(prepared.model.config, prepared.validation)
         return
     yield Resumed(update=state.update, updates=settings.updates, folder=store.folder)
+    for message in _changes(plan, prepared):
+        yield Warned(update=state.update, message=message)
+
+
+def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
+    """What a person should know of a resumed run's new circumstances; a best that is not comparable is forgotten."""
+    state, settings = prepared.state, prepared.model.config.training
+    begun, threads = state.begun, torch.get_num_threads()
     for what, then, now in (("threads", begun.threads, threads), ("torch", begun.torch, torch.__version__)):
         if then != now:
-            message = f"this run began with {what} {then}, now {now}: its weights may differ in the last bits"
-            yield Warned(update=state.update, message=message)
+            yield f"this run began with {what} {then}, now {now}: its weights may differ in the last bits"
+    earlier = plan.stored.config.training.updates if plan.stored else settings.updates
+    if settings.schedule == "cosine" and earlier != settings.updates:
+        yield f"updates was {earlier}, now {settings.updates}: the learning rate follows the new cosine from here on"
+    measured = measured_by(prepared.model.config, prepared.validation)
     if state.metric != settings.metric:
-        message = f"metric was {state.metric}, now {settings.metric}: the best so far and the patience begin anew"
-        state.metric, state.best_update, state.best_nll, state.waiting = settings.metric, 0, None, 0
-        state.best_metrics = {}
-        yield Warned(update=state.update, message=message)
+        yield f"metric was {state.metric}, now {settings.metric}: the best so far and the patience begin anew"
+        state.forget_best()
+    elif state.measured_by not in ("", measured):
+        yield "validation is not what it was (data or settings): the best so far and the patience begin anew"
+        state.forget_best()
+    state.metric, state.measured_by = settings.metric, measured
 
 
 def _validator(prepared: Prepared) -> Validator:

@@ -1,11 +1,13 @@
 """How good weights are on the validation set: nats per token, and a metric of what they translate."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from translume.config import Config
 from translume.data import Batch, BatchPlan, TokenizedCorpus
 from translume.model.transformer import Transformer
 
@@ -29,6 +31,15 @@ def better(metric: str, value: float, best: float | None) -> bool:
     if best is None:
         return value == value
     return value > best if HIGHER_IS_BETTER[metric] else value < best
+
+
+def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
+    """A digest of all that a value of `training.metric` depends on besides the weights; others are not comparable."""
+    parts = [corpus.digest, *map(repr, corpus.weights)]
+    if config.training.metric != "nll":
+        parts += [str(config.training.validation_sentences), config.decoding.model_dump_json()]
+        parts += [config.evaluation.model_dump_json(exclude={"metrics"})]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

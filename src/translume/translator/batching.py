@@ -7,6 +7,8 @@ WINDOW_LINES = 4096
 """Most lines that are read before the first of them is given back."""
 WINDOW_CHARACTERS = 2_000_000
 """Most characters in a window, unless a single line has more."""
+SHORTEST = 16
+"""Tokens that a shorter text counts for in a search: the logits of thousands of single words would take gigabytes."""
 
 T = TypeVar("T")
 
@@ -27,15 +29,16 @@ def windows(
         yield window
 
 
-def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:
     """Positions in `lengths`, each once, the longest first, in batches of at most `max_tokens` tokens, padding counted.
 
-    A single text may be longer than the budget and then stands alone.
+    A text of less than `shortest` tokens counts for that many. A single one may be longer than the budget and then
+    stands alone.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batch: list[int] = []
     for index in order:
-        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+        if batch and (len(batch) + 1) * max(lengths[batch[0]], shortest) > max_tokens:
             yield batch
             batch = []
         batch.append(index)

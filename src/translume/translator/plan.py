@@ -11,6 +11,8 @@ from translume.translator.sentences import split_sentences
 from translume.translator.values import TextHypothesis, Translation
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
+_UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+"""Han, Kana and the punctuation that goes with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,12 @@ class LineError(TranslationError):
 class Piece:
     """What is translated at once: the ids of a whole line or of one of its sentences, and the white space after it.
 
-    ids: without an end mark; empty where there is nothing to translate.
+    ids: without an end mark; empty where there is nothing to translate.  first: whether its line begins with it.
     """
 
     ids: tuple[int, ...]
     spacing: str = ""
+    first: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +76,10 @@ def plan_line(
                 raise LineError(
                     line,
                     f"{which} has {len(found):,} tokens, wanted at most {limit:,}; "
-                    'max_length_action = "truncate" cuts it',
+                    'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
                 )
             warnings.append(f"truncated: {which} had {len(found):,} tokens and was cut to {limit:,}")
-        pieces.append(Piece(ids=tuple(found[:limit]), spacing=spacing))
+        pieces.append(Piece(ids=tuple(found[:limit]), spacing=spacing, first=number == 1))
     return Plan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
 
 
@@ -96,13 +99,14 @@ def finish(plan: Plan, found: Sequence[Sequence[TextHypothesis]], nbest: int) ->
 def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
     """The `nbest` combinations of one hypothesis a piece with the largest sums of scores."""
     joined = [TextHypothesis(text="", tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")]
+    spacing = ""
     for piece, hypotheses in zip(pieces, found, strict=True):
         if not hypotheses:
-            joined = [replace(before, text=before.text + piece.spacing) for before in joined]
+            spacing += piece.spacing
             continue
         longer = [
             TextHypothesis(
-                text=before.text + hypothesis.text + piece.spacing,
+                text=before.text + _between(before.text, spacing, hypothesis.text) + hypothesis.text,
                 tokens=before.tokens + hypothesis.tokens,
                 ids=before.ids + hypothesis.ids,
                 log_prob=before.log_prob + hypothesis.log_prob,
@@ -113,7 +117,21 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
             for hypothesis in hypotheses
         ]
         joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:nbest]
+        spacing = piece.spacing
     return joined
+
+
+def _between(before: str, spacing: str, after: str) -> str:
+    """What parts two translated sentences: the source's white space, unless one script has spaces and the other none.
+
+    Chinese and Japanese write sentences without a space between them.
+    """
+    if not before or not after:
+        return spacing
+    unspaced = [_UNSPACED.match(character) is not None for character in (before[-1], after[0])]
+    if spacing == "" and not any(unspaced):
+        return " "
+    return "" if spacing == " " and all(unspaced) else spacing
 
 
 def _on_one_line(hypothesis: TextHypothesis) -> TextHypothesis:

@@ -8,10 +8,19 @@ import torch
 
 from translume.checkpoint import Checkpoint, load_checkpoint
 from translume.config import Config, DecodingSettings
-from translume.decoding import ForbidTokens, Hypothesis, MinimumLength, Rule, SearchError, search, strategy_from
+from translume.decoding import (
+    ForbidTokens,
+    ForcedPrefix,
+    Hypothesis,
+    MinimumLength,
+    Rule,
+    SearchError,
+    search,
+    strategy_from,
+)
 from translume.errors import SettingsError
-from translume.translator.batching import batches, windows
-from translume.translator.plan import Line, LineError, Plan, finish, plan_line
+from translume.translator.batching import SHORTEST, batches, windows
+from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
 from translume.translator.scoring import ScoredPair, score_pairs
 from translume.translator.tensors import padded
 from translume.translator.values import TargetScore, TextHypothesis, Translation
@@ -114,10 +123,11 @@ class Translator:
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         wanted = [index for index, (_, piece) in enumerate(pieces) if piece.ids]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
-        for batch in batches([len(pieces[index][1].ids) + 1 for index in wanted], settings.max_tokens):
+        lengths = [len(pieces[index][1].ids) + 1 for index in wanted]
+        for batch in batches(lengths, settings.max_tokens, shortest=SHORTEST):
             chosen = [wanted[place] for place in batch]
             try:
-                results = self._search([pieces[index][1].ids for index in chosen], settings)
+                results = self._search([pieces[index][1] for index in chosen], settings)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
@@ -136,15 +146,21 @@ class Translator:
         ]
 
     @torch.no_grad()
-    def _search(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
+    def _search(self, pieces: Sequence[Piece], settings: DecodingSettings) -> list[list[Hypothesis]]:
         model, specials = self.checkpoint.model, self.checkpoint.target_tokenizer.specials
         end = self.checkpoint.source_tokenizer.specials
         device = next(model.parameters()).device
-        source, mask = padded([[*ids, end.eos] for ids in sources], end.pad, device)
-        limits = [self._limit(len(ids), settings) for ids in sources]
+        source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
+        forced = self.checkpoint.target_tokenizer.encode(settings.prefix)
+        prefixes = [forced if piece.first else [] for piece in pieces]
+        limits = [
+            self._limit(len(piece.ids), len(prefix), settings) for piece, prefix in zip(pieces, prefixes, strict=True)
+        ]
         rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
         if settings.min_length:
             rules.append(MinimumLength(settings.min_length))
+        if forced:
+            rules.append(ForcedPrefix(prefixes))
         return search(
             model.step,
             model.start(source, mask),
@@ -155,9 +171,12 @@ class Translator:
             rules=rules,
         )
 
-    def _limit(self, length: int, settings: DecodingSettings) -> int:
-        """Most target tokens, end mark counted, for a source of `length` tokens, its end mark not counted."""
-        limit = int(settings.max_length_ratio * length) + settings.max_length_extra
+    def _limit(self, length: int, prefix: int, settings: DecodingSettings) -> int:
+        """Most target tokens, end mark counted, for a source of `length` tokens, its end mark not counted.
+
+        prefix: how many tokens of the target are given.
+        """
+        limit = int(settings.max_length_ratio * length) + settings.max_length_extra + prefix
         if settings.max_length:
             limit = min(limit, settings.max_length)
         return min(limit, self.config.model.max_positions)

@@ -1,0 +1,308 @@
+"""Bad input through the real command line: one line on standard error, exit code 1, nothing half-written left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"]
+MEGABYTE = "x" * 1_000_000
+SETTINGS = """
+data = {train_source = "train.en", train_target = "train.de", source_language = "en", target_language = "de"}
+tokenizer = {kind = "character", size = 300}
+model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
+training = {updates = 3, max_tokens = 512, warmup_updates = 2, validate_every = 50, save_every = 2, precision = "fp32"}
+"""
+
+Done = subprocess.CompletedProcess[str]
+
+
+def translume(*words: str | Path, text: str = "", output: int = subprocess.PIPE) -> Done:
+    """What `translume WORDS` did, typed in the folder above."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    line = [*COMMAND, *map(str, words)]
+    return subprocess.run(
+        line, stdout=output, stderr=subprocess.PIPE, input=text, text=True, env=environment, check=False, timeout=120
+    )
+
+
+def fails(done: Done, line: str) -> None:
+    assert (done.returncode, done.stdout or "", done.stderr) == (1, "", f"Error: {line}\n")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 1,331 pairs, settings that fit them and a model of three updates."""
+    folder = tmp_path_factory.mktemp("bad")
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
+    sources = [f"{first} {second} {third}" for first in words for second in words for third in words]
+    (folder / "train.en").write_text("".join(f"{text}\n" for text in sources), encoding="utf-8")
+    (folder / "train.de").write_text("".join(f"{text[::-1]}\n" for text in sources), encoding="utf-8")
+    (folder / "en-de.toml").write_text(SETTINGS, encoding="utf-8")
+    done = translume("train", folder / "en-de.toml", "--out", folder / "model")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def copied(home: Path, tmp_path: Path) -> Path:
+    """A copy of the model, to be spoilt."""
+    return Path(shutil.copytree(home / "model", tmp_path / "model"))
+
+
+def _mounted(folder: Path, options: str) -> bool:
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None:
+        return False
+    words = [mount, "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes a small disk with the given options of mount; the test is skipped where that is not allowed."""
+    made: list[Path] = []
+
+    def make(options: str) -> Path:
+        folder = tmp_path / f"disk{len(made)}"
+        folder.mkdir()
+        if not _mounted(folder, options):
+            pytest.skip("a tmpfs cannot be mounted here: that takes root and the right to mount")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+# ---- training data and settings
+
+
+def spoilt_training(home: Path, change: str) -> str:
+    """What `train` says with one setting changed; it must fail and leave no folder behind."""
+    done = translume("train", home / "en-de.toml", "--out", home / "spoilt", "--set", change)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert not (home / "spoilt").exists()
+    return done.stderr
+
+
+def test_a_missing_file(home: Path) -> None:
+    said = spoilt_training(home, f'data.train_source="{home}/none.en"')
+    assert said == f"Error: {home}/none.en: no such file\n"
+
+
+def test_an_empty_file(home: Path) -> None:
+    (home / "empty").write_text("", encoding="utf-8")
+    said = spoilt_training(home, f'data.train_target="{home}/empty"')
+    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/empty has 0; wanted as many in both\n"
+    fails(
+        translume("tokenizer", "train", "bpe", "--out", home / "tokenizer.json", home / "train.en", home / "empty"),
+        f"{home}/empty: empty file, wanted one sentence a line",
+    )
+    assert not (home / "tokenizer.json").exists()
+
+
+def test_files_of_unequal_length(home: Path) -> None:
+    (home / "short.de").write_text("x\ny\n", encoding="utf-8")
+    said = spoilt_training(home, f'data.train_target="{home}/short.de"')
+    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/short.de has 2; wanted as many in both\n"
+
+
+def test_broken_utf8_at_line_812(home: Path) -> None:
+    lines = (home / "train.de").read_bytes().split(b"\n")
+    lines[811] = b"ab\xffcd"
+    (home / "broken.de").write_bytes(b"\n".join(lines))
+    said = spoilt_training(home, f'data.train_target="{home}/broken.de"')
+    assert said == f"Error: {home}/broken.de:812: not UTF-8 (byte 0xff at column 3)\n"
+    fails(
+        translume("evaluate", home / "model", home / "train.en", home / "broken.de", "--write", home / "out"),
+        f"{home}/broken.de:812: not UTF-8 (byte 0xff at column 3)",
+    )
+    assert not (home / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("training.update=3", "training.update: no such setting; did you mean 'training.updates'?"),
+        ("model.width=wide", "model.width: found 'wide', wanted a valid integer"),
+        ("model.width=13", "model: width 13 is not divisible by attention_heads 2"),
+    ],
+)
+def test_settings_that_do_not_fit(home: Path, change: str, line: str) -> None:
+    assert spoilt_training(home, change) == f"Error: {home}/en-de.toml: {line}\n"
+
+
+def test_a_megabyte_without_a_break_is_dropped_from_training_and_counted(home: Path) -> None:
+    for side, more in (("en", MEGABYTE), ("de", "short")):
+        text = (home / f"train.{side}").read_text(encoding="utf-8")
+        (home / f"long.{side}").write_text(f"{text}{more}\n", encoding="utf-8")
+    change = [f'data.train_source="{home}/long.en"', f'data.train_target="{home}/long.de"']
+    done = translume(
+        "train", home / "en-de.toml", "--out", home / "long", *(word for each in change for word in ("--set", each))
+    )
+    assert done.returncode == 0
+    account = "training data: 1,332 pairs read, 1,305 used, 26 held out for validation, 1 dropped\n  too long: 1\n"
+    assert account in done.stderr
+    shown = json.loads(translume("show", home / "long", "--json").stdout)["data"]["training"]
+    assert (shown["read"], shown["used"], shown["held_out"]) == (1332, 1305, 26)
+    assert shown["dropped"]["too long"] == 1
+
+
+# ---- models and text
+
+
+def test_a_truncated_weights_file(copied: Path) -> None:
+    weights = next(copied.glob("weights-*.safetensors"))
+    size = weights.stat().st_size
+    os.truncate(weights, size - 100)
+    fails(
+        translume("translate", copied, text="one\n"),
+        f"{weights}: damaged: {size - 100:,} bytes, wanted {size:,}",
+    )
+
+
+@pytest.mark.parametrize("verb", ["translate", "train"])
+def test_a_folder_of_a_newer_format(home: Path, copied: Path, verb: str) -> None:
+    manifest = copied / "manifest.json"
+    values = json.loads(manifest.read_text(encoding="utf-8"))
+    manifest.write_text(json.dumps({**values, "format": 7}), encoding="utf-8")
+    before = sorted(copied.rglob("*"))
+    words = [home / "en-de.toml", "--out", copied] if verb == "train" else [copied]
+    fails(
+        translume(verb, *words, text="one\n"),
+        f"{copied}: format 7 is newer than format 1, the newest this Translume reads; upgrade Translume",
+    )
+    assert sorted(copied.rglob("*")) == before
+
+
+def test_a_file_in_place_of_a_model(home: Path) -> None:
+    file = home / "train.en"
+    fails(translume("train", home / "en-de.toml", "--out", file), f"{file}: cannot be written: File exists")
+
+
+def test_a_megabyte_without_a_break_to_translate(home: Path) -> None:
+    begun = time.monotonic()
+    done = translume("translate", home / "model", "--strategy", "greedy", text=f"one\n{MEGABYTE}\ntwo\n")
+    assert time.monotonic() - begun < 30
+    assert (done.returncode, done.stdout.count("\n")) == (1, 1)
+    assert done.stderr == (
+        "Error: line 2: a sentence has 1,000,000 tokens, wanted at most 1,023; "
+        'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it\n'
+    )
+
+
+def test_options_out_of_range_are_named_by_their_setting(home: Path) -> None:
+    fails(
+        translume("translate", home / "model", "--beam", "0", text="one\n"),
+        "decoding.beam: found 0, wanted greater than or equal to 1",
+    )
+
+
+# ---- disks
+
+
+def test_a_full_disk_at_the_beginning_of_training(home: Path, disk: Callable[[str], Path]) -> None:
+    full = disk("size=8k")
+    (full / "other").write_bytes(b"x" * 8192)
+    fails(
+        translume("train", home / "en-de.toml", "--out", full / "model"),
+        f"{full}/model: the disk is full: no room for config.toml",
+    )
+    assert [path.name for path in full.iterdir()] == ["other"]
+
+
+def test_a_full_disk_while_training_leaves_a_run_that_can_go_on(home: Path, disk: Callable[[str], Path]) -> None:
+    small = disk("size=150k")
+    done = translume("train", home / "en-de.toml", "--out", small / "model")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"Error: {small}/model: the disk is full: no room for weights.safetensors; the last saved state is intact"
+    )
+    assert "Traceback" not in done.stderr
+    assert not [path for path in small.rglob("*") if path.suffix == ".part" or path.name.startswith("weights")]
+    subprocess.run(["mount", "-o", "remount,size=2m", str(small)], check=True)
+    again = translume("train", home / "en-de.toml", "--out", small / "model")
+    assert again.returncode == 0, again.stderr
+    for path in (home / "model").glob("weights-*"):
+        assert (small / "model" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_full_disk_for_what_verbs_write(home: Path, disk: Callable[[str], Path]) -> None:
+    full = disk("size=4k")
+    words = ["translate", home / "model", home / "train.en", "--strategy", "greedy", "--max-length", "3"]
+    with open(full / "out", "w") as output:
+        fails(translume(*words, output=output.fileno()), "standard output: No space left on device")
+    (full / "out").write_bytes(b"x" * 4096)
+    fails(
+        translume("show", home / "model", "--plot", full / "curves.png"),
+        f"{full}/curves.png: cannot be written: No space left on device",
+    )
+    (home / "two").write_text("one two three\ntwo three four\n", encoding="utf-8")
+    fails(
+        translume("evaluate", home / "model", home / "two", home / "two", "--write", full / "written"),
+        f"{full}/written: cannot be written: No space left on device",
+    )
+    assert [path.name for path in full.iterdir()] == ["out"]
+
+
+def test_a_folder_that_may_only_be_read(home: Path, disk: Callable[[str], Path]) -> None:
+    locked = disk("ro,size=4k")
+    fails(
+        translume("train", home / "en-de.toml", "--out", locked / "model"),
+        f"{locked}/model: cannot be written: Read-only file system",
+    )
+    fails(
+        translume("evaluate", home / "model", home / "train.en", home / "train.de", "--write", locked / "out"),
+        f"{locked}/out: cannot be written: Read-only file system",
+    )
+
+
+# ---- misuse and Ctrl-C
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["train"], "Error: Missing argument 'CONFIG'."),
+        (["translate", "m", "--beam", "many"], "Error: Invalid value for '--beam': 'many' is not a valid integer."),
+    ],
+)
+def test_misuse_exits_with_two(words: list[str], line: str) -> None:
+    done = translume(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == line
+
+
+def test_ctrl_c_saves_and_prints_the_line_that_resumes(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a model"
+    line = [*COMMAND, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    until = time.monotonic() + 60
+    while not (folder / "history.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    output, errors = running.communicate(timeout=60)
+    assert (running.returncode, output) == (130, "")
+    updates = json.loads(translume("show", folder, "--json").stdout)["training"]["update"]
+    assert errors.splitlines()[-1] == (
+        f"Interrupted after {updates:,} updates, all saved; go on with: translume train {home}/en-de.toml "
+        f"--out '{folder}' --set training.updates=100000"
+    )
+    again = translume(
+        "train", home / "en-de.toml", "--out", folder, "--set", f"training.updates={updates + 2}", "--json"
+    )
+    events = [json.loads(text) for text in again.stdout.splitlines()]
+    assert [event["update"] for event in events if event["event"] == "resumed"] == [updates]
+    assert again.returncode == 0

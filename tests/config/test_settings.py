@@ -1,0 +1,37 @@
+"""A setting is either obeyed or refused in one line; none is taken and forgotten."""
+
+import pytest
+
+from translume.config import Config
+from translume.errors import SettingsError
+
+REFUSED = {
+    '[data]\ntask = "classification"': "data.task: found 'classification'; known: sequence",
+    '[tokenizer]\nkind = "unigram"\ndropout = 0.1': (
+        "tokenizer: dropout 0.1 with kind 'unigram', wanted 0; only kind 'bpe' has merges"
+    ),
+    '[tokenizer]\ntarget_path = "de.json"': (
+        "tokenizer: target_path is of no use while shared is true; wanted shared = false, or path alone"
+    ),
+    "[decoding]\nmax_length_ratio = inf": "decoding.max_length_ratio: found inf, wanted a finite number",
+    "[decoding]\nlength_penalty = nan": "decoding.length_penalty: found nan, wanted a finite number",
+    "[training]\nlearning_rate = inf": "training.learning_rate: found inf, wanted a finite number",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_obeyed_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Config.parse(text, place="a.toml")
+    assert str(caught.value) == f"a.toml: {REFUSED[text]}"
+
+
+def test_a_tokenizer_file_may_have_merges_whatever_kind_would_be_learnt() -> None:
+    text = '[tokenizer]\nkind = "unigram"\npath = "bpe.json"\ndropout = 0.1'
+    assert Config.parse(text).tokenizer.dropout == 0.1
+
+
+def test_settings_survive_toml() -> None:
+    config = Config.parse("[training]\nlearning_rate = 1e-3").change("data.weights=[1, 2.5]", "tokenizer.shared=false")
+    assert Config.parse(config.to_toml()) == config
+    assert Config.parse(config.to_toml(comments=True)) == config
