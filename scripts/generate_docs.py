@@ -130,7 +130,8 @@ def commands_page() -> str:
 
 
 def command(verb: click.Command, path: str, parent: click.Context | None = None) -> Iterator[str]:
-    context = verb.context_class(verb, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH)
+    name = path.split()[-1]
+    context = verb.context_class(verb, info_name=name, parent=parent, terminal_width=WIDTH, **verb.context_settings)
     yield f"\n## {path}\n\n```text\n{verb.get_help(context).rstrip()}\n```"
     if isinstance(verb, click.Group):
         for name in verb.list_commands(context):

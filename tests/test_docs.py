@@ -20,6 +20,9 @@ from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
+from click.testing import CliRunner
+
+from translume.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -191,3 +194,9 @@ def test_paths_written_as_code_exist(page: Path) -> None:
         r"`((?:src/translume|tests|docs|scripts|benchmarks|recipes)/[\w./-]+)`", page.read_text("utf-8")
     )
     assert not [path for path in written if not (ROOT / path).exists()]
+
+
+def test_the_page_of_commands_is_the_same_after_a_command_was_used():
+    CliRunner().invoke(main, ["translate", "--help"])
+    stored = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert stored == generator().PAGES["cli.md"]()

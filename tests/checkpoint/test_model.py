@@ -276,3 +276,12 @@ def test_the_digest_of_a_file_is_of_its_bytes(checkpoint: Checkpoint, tmp_path: 
     save_model(tmp_path, checkpoint)
     for entry in Manifest.read(tmp_path).files.values():
         assert hashlib.sha256((tmp_path / entry.file).read_bytes()).hexdigest() == entry.sha256
+
+
+def test_a_flipped_byte_in_the_weights_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    save_model(tmp_path, checkpoint)
+    path = entry_path(tmp_path, "weights.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    assert refusal(tmp_path) == f"{path}: damaged or changed: its SHA-256 is not the one in manifest.json"

@@ -204,3 +204,14 @@ def test_short_cuts_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.Monke
     *_, last = train(toy(updates=1000, save_every=1000, validate_every=1000), tmp_path)
     assert isinstance(last, Finished)
     assert last.update == 20
+
+
+def test_a_validation_pair_wider_than_a_batch_is_validated(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    words = " ".join("abcd" * 20)
+    for side in ("source", "target"):
+        (tmp_path / f"long.{side}").write_text(f"a b\n{words}\n")
+    data = {f"valid_{side}": str(tmp_path / f"long.{side}") for side in ("source", "target")}
+    *_, last = train(toy({"data": data}, updates=1, max_tokens=53), tmp_path / "model")
+    assert isinstance(last, Finished)
+    assert last.nll is not None
+    assert last.nll > 0

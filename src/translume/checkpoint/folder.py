@@ -150,10 +150,16 @@ def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
     return content
 
 
+def whole(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where the committed file `name` lies; ModelFolderError if its content is not what was committed."""
+    path = committed(folder, manifest, name)
+    if disk.digest(path) != manifest.files[name].sha256:
+        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {NAME}")
+    return path
+
+
 def verify(folder: Path) -> None:
     """Return if every committed file is whole by its digest; else ModelFolderError names the first that is not."""
     manifest = Manifest.read(folder)
-    for name, entry in manifest.files.items():
-        path = committed(folder, manifest, name)
-        if disk.digest(path) != entry.sha256:
-            raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {NAME}")
+    for name in manifest.files:
+        whole(folder, manifest, name)

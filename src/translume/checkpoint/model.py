@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.checkpoint.build import build_model
 from translume.checkpoint.card import Card, write_card
-from translume.checkpoint.folder import Content, commit, committed, read_committed
+from translume.checkpoint.folder import Content, commit, read_committed, whole
 from translume.checkpoint.manifest import FORMAT, Manifest
 from translume.checkpoint.migrations import migrate
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
@@ -68,7 +68,7 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype) -> Checkp
     with torch.random.fork_rng(devices=[]):
         model = build_model(config.model, len(source), len(target))
     model = model.to(device=place, dtype=choose_dtype(dtype, place))
-    fill(model, committed(folder, manifest, WEIGHTS))
+    fill(model, whole(folder, manifest, WEIGHTS))
     return Checkpoint(config=config, model=model.eval(), source_tokenizer=source, target_tokenizer=target)
 
 

@@ -87,6 +87,7 @@ def _toml(choices: Sequence["Choice"], pairs: int) -> str:
     lines = [
         f"# Settings for {pairs:,} pairs, written by `translume init`; docs/init.md says how they were chosen.",
         "# `translume config` with this file's name prints every setting and what it means.",
+        "# Paths are relative to the folder this file lies in.",
     ]
     table = ""
     for choice in choices:

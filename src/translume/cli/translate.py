@@ -1,6 +1,7 @@
 """translume translate"""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,11 @@ def command(model: Path, file: str, as_json: bool) -> None:
     translator = load(model, device=where.device, dtype=where.dtype, threads=where.threads)
     settings = changed(translator.config, "decoding").decoding
     with Meter("translating", unit="lines", prints=True) as meter:
-        for translation in translator.translate_all(read_lines(file), settings=settings):
+        lines = read_lines(file)
+        # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
+        parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
+        translations = (each for part in parts for each in translator.translate_all(part, settings=settings))
+        for translation in translations:
             meter.advance()
             for warning in translation.warnings:
                 note(f"line {meter.done}: {warning}")

@@ -61,7 +61,11 @@ class Validator:
         load_weights(self.model, weights)
         self.model.eval()
         total, tokens = 0.0, 0
-        plan = BatchPlan(self.corpus, max_tokens=self.max_tokens, seed=0, epoch=0)
+        longest = max(
+            int(lengths.max(initial=0)) for lengths in (self.corpus.source_lengths, self.corpus.target_lengths)
+        )
+        # Validation files keep pairs that training would drop as too long: such a pair is a batch of its own.
+        plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, longest + 1), seed=0, epoch=0)
         for index in range(len(plan)):
             if stop():
                 return None
