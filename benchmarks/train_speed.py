@@ -100,6 +100,7 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     """One update per item; yields its target tokens."""
     import torch
 
+    from translume.model import LossOptions
     from translume.config import TrainingSettings
     from translume.training.memory import keep_freed_memory
     from translume.training.precision import Updater, choose_precision
@@ -108,7 +109,7 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     chosen = choose_precision("auto", torch.device("cpu")) if precision == "auto" else precision
     model = build_ours(shape).train()
     settings = TrainingSettings(optimizer="adam", label_smoothing=0.1, clip_norm=0.0)
-    updater = Updater(model, settings, precision=chosen, device=torch.device("cpu"))
+    updater = Updater(model, settings, options=LossOptions(0.1), precision=chosen, device=torch.device("cpu"))
     data = [ours_batch(batch) for batch in batches(shape.vocabulary, 40)]
     yield 0
     while True:
@@ -201,7 +202,7 @@ def check_equal(shape: Shape) -> float:
     mine = ours_batch(batch)
     with torch.no_grad():
         loss = model.loss(
-            mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, label_smoothing=0.1
+            mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, LossOptions(0.1)
         )
         difference = abs(float(loss.objective) / loss.tokens - float(their_loss(peer, batch, "fp32")))
     if difference > 1e-4:

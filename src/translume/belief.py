@@ -99,7 +99,7 @@ class NextToken(Protocol):
         """The k best tokens by log-probability plus bias; k is cut to V."""
 
     def log_probs(self) -> Tensor:
-        """[N, V], fp32, nats: the definition of truth."""
+        """[N, V], fp32 (fp64 of a head in fp64), nats: the definition of truth."""
 
     def log_prob_of(self, ids: Tensor) -> Tensor:
         """[N, m], fp32: the log-probabilities of tokens `ids` [N, m]."""
@@ -116,8 +116,11 @@ class Logits:
     normalised = True
 
     def __init__(self, logits: Tensor) -> None:
-        """logits: [N, V], any float dtype; computed with in fp32.  They belong to the belief: change them no more."""
-        self._logits = logits.float()
+        """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are.
+
+        They belong to the belief: change them no more.
+        """
+        self._logits = logits if logits.dtype == torch.float64 else logits.float()
         self._peak_and_rest: tuple[Tensor, Tensor] | None = None
 
     @property

@@ -35,3 +35,26 @@ def test_settings_survive_toml() -> None:
     config = Config.parse("[training]\nlearning_rate = 1e-3").change("data.weights=[1, 2.5]", "tokenizer.shared=false")
     assert Config.parse(config.to_toml()) == config
     assert Config.parse(config.to_toml(comments=True)) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.head.kind=softmaxx", "settings: model.head.kind: found 'softmaxx'; did you mean 'softmax'?"),
+        ("model.head.bias=7", "settings: model.head.bias: found 7, wanted a valid boolean"),
+        ("model.head.bia=true", "settings: model.head.bia: no such setting; did you mean 'model.head.bias'?"),
+    ],
+)
+def test_a_head_is_named_by_its_kind_which_is_softmax_unless_said(override: str, message: str) -> None:
+    assert Config.build({"model": {"head": {"tie": "none"}}}).model.head.kind == "softmax"
+    with pytest.raises(SettingsError) as error:
+        Config.build({}, [override])
+    assert str(error.value) == message
+
+
+def test_settings_of_another_kind_are_read_and_written() -> None:
+    config = Config.parse('[model.head]\nkind = "projected"\nsize = 7\n')
+    assert (config.model.head.kind, Config.parse(config.to_toml())) == ("projected", config)
+    with pytest.raises(SettingsError) as error:
+        Config.parse('[model.head]\nkind = "projected"\nsiz = 7\n')
+    assert str(error.value) == "settings: model.head.siz: no such setting; did you mean 'model.head.size'?"

@@ -10,6 +10,7 @@ from translume.checkpoint import build_model, load_pretrained, mark_separators
 from translume.config import ModelSettings, SoftmaxSettings, TokenizerSettings, TrainingSettings
 from translume.data import pad_batch
 from translume.errors import DataError, SettingsError
+from translume.model import LossOptions
 from translume.text import train_tokenizer
 from translume.training.precision import Updater
 
@@ -104,7 +105,7 @@ def test_frozen_rows_stay_while_the_others_learn(words, glove, tie, precision):
     model = built(settings, words)
     assert "kept as they are," in load_pretrained(model, settings, words, words)[0]
     training = TrainingSettings(optimizer="adamw", weight_decay=0.1, precision=precision)
-    updater = Updater(model, training, precision=precision, device=torch.device("cpu"))
+    updater = Updater(model, training, options=LossOptions(0.1), precision=precision, device=torch.device("cpu"))
     texts = [words.encode("The dog and the cat run"), words.encode("a dog")]
     batch = pad_batch(texts, texts[::-1], words.specials, words.specials)
     name = "encoder.embedding.table.weight"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from translume.checkpoint import build_model
 from translume.config import ModelSettings, TrainingSettings
 from translume.data import Batch
+from translume.model import LossOptions
 from translume.training.attention_form import choose_attention
 from translume.training.precision import Updater
 from translume.training.replicas import replica_count, shares_of
@@ -46,7 +47,9 @@ def updater_on(threads, *, dropout=0.0, precision="fp32"):
             width=22, feed_forward=31, encoder_layers=2, decoder_layers=2, attention_heads=11, dropout=dropout
         )
         model = build_model(settings, VOCABULARY, VOCABULARY).train()
-        return Updater(model, TrainingSettings(), precision=precision, device=torch.device("cpu"))
+        return Updater(
+            model, TrainingSettings(), options=LossOptions(0.1), precision=precision, device=torch.device("cpu")
+        )
     finally:
         torch.set_num_threads(before)
 

@@ -14,7 +14,7 @@ from translume.checkpoint import build_model, load_checkpoint, read_history
 from translume.config import Config
 from translume.data import Batch, pad_batch
 from translume.errors import TrainingError
-from translume.model import HeadLoss, Transformer
+from translume.model import HeadLoss, LossOptions, Transformer
 from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
 from translume.training.gathering import gather
@@ -29,7 +29,9 @@ VOCABULARY = 19
 def updater_of(config: Config) -> tuple[Transformer, Updater]:
     torch.manual_seed(5)
     model = build_model(config.model, VOCABULARY, VOCABULARY)
-    return model, Updater(model, config.training, precision="fp32", device=torch.device("cpu"))
+    return model, Updater(
+        model, config.training, options=LossOptions(0.1), precision="fp32", device=torch.device("cpu")
+    )
 
 
 def batch_of(count: int) -> Batch:

@@ -9,7 +9,7 @@ from torch import nn
 
 from translume.config import ModelSettings
 from translume.errors import SettingsError
-from translume.model import Transformer
+from translume.model import HeadSizes, Transformer
 from translume.model.decoder import Decoder
 from translume.model.embedding import Embedding
 from translume.model.encoder import Encoder
@@ -40,7 +40,8 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     for embedding in (source, target):
         embedding.keep_frozen()
     tied = cast(nn.Parameter, target.table.weight) if tie in ("all", "target") else None
-    head = implementation(settings.head.implementation)(settings.head, settings.width, target_size, tied)
+    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
+    head = implementation(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
     if tied is not None:
         _quieten(model)

@@ -4,7 +4,20 @@ from translume.config.base import Settings
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.decoding import DecodingSettings
 from translume.config.evaluation import EvaluationSettings
-from translume.config.heads import HeadSettings, SoftmaxSettings
+from translume.config.heads import (
+    AdaptiveSettings,
+    CopySettings,
+    EntmaxSettings,
+    HeadSettings,
+    HierarchicalSettings,
+    MixtureSettings,
+    ProjectedSettings,
+    SampledSettings,
+    ShortlistSettings,
+    SigmoidSettings,
+    SoftmaxSettings,
+    TreeSettings,
+)
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.config.toml import to_toml
@@ -12,16 +25,26 @@ from translume.config.training import TrainingSettings
 from translume.config.tree import Config
 
 __all__ = [
+    "AdaptiveSettings",
     "CleaningSettings",
     "Config",
+    "CopySettings",
     "DataSettings",
     "DecodingSettings",
+    "EntmaxSettings",
     "EvaluationSettings",
     "HeadSettings",
+    "HierarchicalSettings",
+    "MixtureSettings",
     "ModelSettings",
+    "ProjectedSettings",
+    "SampledSettings",
     "Settings",
+    "ShortlistSettings",
+    "SigmoidSettings",
     "SoftmaxSettings",
     "TokenizerSettings",
     "TrainingSettings",
+    "TreeSettings",
     "to_toml",
 ]

@@ -1,10 +1,16 @@
 """[model.head]: the output head, from hidden states to probabilities; one class a kind."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
 
 from translume.config.base import Settings
 
 Tie = Literal["all", "target", "none"]
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 class SoftmaxSettings(Settings):
@@ -18,5 +24,145 @@ class SoftmaxSettings(Settings):
     """Add a bias for each token, which starts at zero."""
 
 
-HeadSettings = SoftmaxSettings
+class ProjectedSettings(Settings):
+    """[model.head] kind = "projected": a linear map to another size before the vocabulary, wider or of low rank."""
+
+    implementation: ClassVar[str] = "translume.heads.projected:ProjectedHead"
+    kind: Literal["projected"] = "projected"
+    tie: Literal["none"] = "none"
+    """The vocabulary's vectors have a size of their own, so that no embedding can be shared."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    size: int = Field(default=0, ge=0)
+    """Size of the vocabulary's vectors: more than `width` widens, less is of low rank; 0 for twice `width`."""
+    activation: Literal["tanh", "none"] = "tanh"
+    """After the map; "none" leaves a map of at most rank `width`, whatever the size."""
+
+
+class AdaptiveSettings(Settings):
+    """[model.head] kind = "adaptive": bands of tokens by frequency, rare ones smaller (Grave et al. 2017)."""
+
+    implementation: ClassVar[str] = "translume.heads.adaptive:AdaptiveHead"
+    kind: Literal["adaptive"] = "adaptive"
+    tie: Tie = "none"
+    """Share each band with an embedding of the same bands (Baevski and Auli 2019): "all", "target" or "none"."""
+    cutoffs: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
+    """Where bands end, in tokens by frequency; empty: an eighth and a half of the vocabulary."""
+    factor: int = Field(default=4, ge=1)
+    """Each band's vectors are this many times smaller than those of the band before."""
+
+
+class HierarchicalSettings(Settings):
+    """[model.head] kind = "hierarchical": first a class, then a token in it (Goodman 2001)."""
+
+    implementation: ClassVar[str] = "translume.heads.hierarchical:HierarchicalHead"
+    kind: Literal["hierarchical"] = "hierarchical"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token and class, which starts at zero."""
+    classes: int = Field(default=0, ge=0)
+    """How many classes; 0 for the square root of the vocabulary."""
+    grouping: Literal["frequency", "neighbours"] = "frequency"
+    """What stands in a class: tokens of like frequency, or tokens that follow like tokens in the training text."""
+
+
+class TreeSettings(Settings):
+    """[model.head] kind = "tree": a yes or no at each node of a Huffman tree (Morin and Bengio 2005)."""
+
+    implementation: ClassVar[str] = "translume.heads.tree:TreeHead"
+    kind: Literal["tree"] = "tree"
+    tie: Literal["none"] = "none"
+    """Nodes are no tokens, so that no embedding can be shared."""
+
+
+class SampledSettings(Settings):
+    """[model.head] kind = "sampled": a softmax trained on some sampled tokens (Jean et al. 2015); whole at decoding."""
+
+    implementation: ClassVar[str] = "translume.heads.sampled:SampledHead"
+    kind: Literal["sampled"] = "sampled"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    samples: int = Field(default=1024, ge=1)
+    """Tokens drawn for each batch, by frequency (log-uniform over ranks), beside the labels."""
+
+
+class MixtureSettings(Settings):
+    """[model.head] kind = "mixture": a mixture of softmaxes (Yang et al. 2018)."""
+
+    implementation: ClassVar[str] = "translume.heads.mixture:MixtureHead"
+    kind: Literal["mixture"] = "mixture"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    components: int = Field(default=3, ge=1)
+    """How many softmaxes."""
+
+
+class CopySettings(Settings):
+    """[model.head] kind = "copy": a softmax mixed with attention over the source's tokens (See et al. 2017)."""
+
+    implementation: ClassVar[str] = "translume.heads.copy:CopyHead"
+    kind: Literal["copy"] = "copy"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+
+
+class ShortlistSettings(Settings):
+    """[model.head] kind = "shortlist": a softmax that decodes among candidates for the source alone."""
+
+    implementation: ClassVar[str] = "translume.heads.shortlist:ShortlistHead"
+    kind: Literal["shortlist"] = "shortlist"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    selector: Literal["translations", "learned"] = "translations"
+    """Who names candidates: a table of likely translations (IBM model 1), or a linear map of the encoded source."""
+    frequent: int = Field(default=100, ge=0)
+    """The most frequent tokens are always candidates."""
+    candidates: int = Field(default=100, ge=1)
+    """Candidates for each source token."""
+
+
+class SigmoidSettings(Settings):
+    """[model.head] kind = "sigmoid": yes or no for every token, no distribution (Stahlberg and Kumar 2022)."""
+
+    implementation: ClassVar[str] = "translume.heads.sigmoid:SigmoidHead"
+    kind: Literal["sigmoid"] = "sigmoid"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    negatives: float = Field(default=1.0, gt=0.0)
+    """Weight of the tokens that are not the label in the loss, α."""
+
+
+class EntmaxSettings(Settings):
+    """[model.head] kind = "entmax": a sparse softmax that gives most tokens no probability (Peters et al. 2019)."""
+
+    implementation: ClassVar[str] = "translume.heads.entmax:EntmaxHead"
+    kind: Literal["entmax"] = "entmax"
+    tie: Tie = "all"
+    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    bias: bool = True
+    """Add a bias for each token, which starts at zero."""
+    alpha: float = Field(default=1.5, gt=1.0, le=2.0)
+    """1.5 is as Peters et al. have it; 2 is sparsemax, and towards 1 comes the softmax."""
+
+
+def _softmax_unless_named(value: object) -> object:
+    return {"kind": "softmax", **value} if isinstance(value, dict) else value
+
+
+HeadSettings = Annotated[
+    SoftmaxSettings | ProjectedSettings,
+    Field(discriminator="kind"),
+    BeforeValidator(_softmax_unless_named),
+]
 """Every kind of head, told apart by `kind`; a new one is a class above and its name in this union."""

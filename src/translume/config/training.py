@@ -33,9 +33,15 @@ class TrainingSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Decay of matrices ("adamw": apart from the gradient); biases and norms never decay."""
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of the target's probability spread evenly over the vocabulary (Szegedy et al. 2016)."""
+    """Share of the target's probability spread evenly over other tokens (Szegedy et al. 2016)."""
+    label_smoothing_over: Literal["all", "others", "text"] = "all"
+    """Which: "all" of the vocabulary, the label too; the "others"; tokens of "text", which special ones are not."""
     z_loss: float = Field(default=0.0, ge=0.0)
     """Weight of the squared logarithm of the normaliser in the loss."""
+    confidence_penalty: float = Field(default=0.0, ge=0.0)
+    """Weight of the negative entropy in the loss (Pereyra et al. 2017)."""
+    r_drop: float = Field(default=0.0, ge=0.0)
+    """Weight of how far two passes with other dropout are apart (R-Drop, Wu et al. 2021); above 0 costs two passes."""
     clip_norm: float = Field(default=1.0, ge=0.0)
     """Gradients are scaled down to this norm, per target token; 0 never clips."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

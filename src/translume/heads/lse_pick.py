@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from translume.model import LossOptions
+
 CHUNK_ELEMENTS = 1 << 22
 """Logits held at a time."""
 UNSHIFTED = (1e-25, 1e25)
@@ -54,16 +56,16 @@ class _Chunk:
 
 
 def softmax_loss(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float = 0.0, z: float = 0.0
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
 ) -> SoftmaxLoss:
-    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing (ε/V on every class) and z-loss, exact.
+    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing and z-loss, exact.
 
     hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are made in the forward pass, where the
     exponentials are at hand.
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     wanted = torch.is_grad_enabled() and learnt
-    objective, nll = _SoftmaxLoss.apply(hidden, weight, bias, labels, smoothing, z, wanted)  # type: ignore[no-untyped-call]
+    objective, nll = _SoftmaxLoss.apply(hidden, weight, bias, labels, options, wanted)  # type: ignore[no-untyped-call]
     return SoftmaxLoss(objective, nll)
 
 
@@ -113,17 +115,38 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
     return torch.addmm(bias, hidden, weight.t(), out=out)
 
 
+class _Uniform:
+    """The mean of the classes smoothed over: row [D] and bias; and each class's share [V], None for 1/V."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, smoothed: Tensor | None) -> None:
+        wide = _wide(weight)
+        self.share = None if smoothed is None else smoothed.to(wide) / smoothed.sum()
+        self.bias: Tensor | float = 0.0
+        if self.share is None:
+            self.row = weight.mean(0, dtype=wide)
+            if bias is not None:
+                self.bias = bias.mean(dtype=wide)
+        else:
+            self.row = self.share @ weight.to(wide)
+            if bias is not None:
+                self.bias = self.share @ bias.to(wide)
+
+    def mean_logit(self, hidden: Tensor) -> Tensor:
+        """[n], of hidden states [n, D]."""
+        return hidden.to(self.row.dtype) @ self.row + self.bias
+
+
 class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        smoothing: float, z: float, wanted: bool,
+        options: LossOptions, wanted: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        smoothing, z = options.label_smoothing, options.z_loss
         count, vocabulary, wide = hidden.size(0), weight.size(0), _wide(hidden)
         rows = min(chunk_rows(vocabulary), max(count, 1))
         buffer = hidden.new_empty(rows, vocabulary)
-        mean_row = weight.mean(0, dtype=wide) if smoothing else weight.new_zeros(weight.size(1), dtype=wide)
-        mean_bias = bias.mean(dtype=wide) if smoothing and bias is not None else 0.0
+        uniform = _Uniform(weight, bias, options.smoothed) if smoothing else None
         objective = hidden.new_zeros((), dtype=wide)
         nll = objective.clone()
         grown = _Gradients(hidden, weight, bias) if wanted else None
@@ -134,17 +157,16 @@ class _SoftmaxLoss(torch.autograd.Function):
             chunk_nll = lse - chunk.label_logit
             nll += chunk_nll.sum()
             objective += chunk_nll.sum()
-            if smoothing:
-                mean_logit = part.to(wide) @ mean_row + mean_bias
-                objective += smoothing * (chunk.label_logit - mean_logit).sum()
+            if uniform is not None:
+                objective += smoothing * (chunk.label_logit - uniform.mean_logit(part)).sum()
             if z:
                 objective += z * lse.square().sum()
             if grown is not None:
                 slope = 1.0 + 2.0 * z * lse  # of the objective in lse
                 grown.add(start, chunk, slope, slope - 1.0 + smoothing, (part, weight, label))
         if grown is not None:
-            if smoothing:
-                grown.add_uniform(-smoothing, hidden, mean_row, vocabulary)
+            if uniform is not None:
+                grown.add_uniform(-smoothing, hidden, uniform)
             ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll
@@ -157,7 +179,7 @@ class _SoftmaxLoss(torch.autograd.Function):
             hidden, weight = hidden * factor.to(hidden.dtype), weight * factor
             bias = None if bias is None else bias * factor
         weight = weight.to(hidden.dtype)
-        return hidden, weight, None if bias is None else bias.to(hidden.dtype), None, None, None, None
+        return hidden, weight, None if bias is None else bias.to(hidden.dtype), None, None, None
 
 
 class _Gradients:
@@ -187,12 +209,14 @@ class _Gradients:
             self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
             self.bias.index_add_(0, label, label_slope)
 
-    def add_uniform(self, slope: float, hidden: Tensor, mean_row: Tensor, vocabulary: int) -> None:
-        """Every row: `slope` spread evenly over the classes."""
-        self.hidden += (slope * mean_row).to(self.hidden.dtype)
-        self.weight += hidden.sum(0, dtype=self.wide) * (slope / vocabulary)
+    def add_uniform(self, slope: float, hidden: Tensor, uniform: _Uniform) -> None:
+        """Every row: `slope` spread evenly over the classes that are smoothed."""
+        self.hidden += (slope * uniform.row).to(self.hidden.dtype)
+        each = hidden.sum(0, dtype=self.wide) * slope
+        self.weight += each / len(self.weight) if uniform.share is None else torch.outer(uniform.share, each)
         if self.bias is not None:
-            self.bias += slope * hidden.size(0) / vocabulary
+            share = 1.0 / len(self.bias) if uniform.share is None else uniform.share
+            self.bias += slope * hidden.size(0) * share
 
 
 class _LsePick(torch.autograd.Function):

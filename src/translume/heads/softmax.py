@@ -7,24 +7,24 @@ from torch import Tensor, nn
 from translume.belief import Logits, NextToken
 from translume.config import SoftmaxSettings
 from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.model import Head, HeadLoss, LossOptions
+from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 
 class SoftmaxHead(Head):
     """softmax(W h + b); W may be the target embedding itself (Press and Wolf 2017)."""
 
-    def __init__(self, settings: SoftmaxSettings, width: int, vocabulary: int, tied: nn.Parameter | None) -> None:
+    def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
-        self.vocabulary = vocabulary
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(vocabulary, width))
+        self.vocabulary = sizes.vocabulary
+        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
         if tied is None:
-            nn.init.normal_(self.weight, std=width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(vocabulary)) if settings.bias else None
+            nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        loss = softmax_loss(hidden, self.weight, self.bias, labels, smoothing=options.label_smoothing, z=options.z_loss)
+        loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
         return HeadLoss(loss.objective, loss.nll, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:

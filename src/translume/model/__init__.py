@@ -1,7 +1,17 @@
 """The network: ids in, hidden states out. Knows neither text nor files."""
 
-from translume.model.head import Head, HeadLoss, LossOptions
+from translume.model.head import Head, HeadData, HeadLoss, HeadSizes, LossOptions, TrainingPairs
 from translume.model.state import DecoderState, StaleStateError
 from translume.model.transformer import Transformer
 
-__all__ = ["DecoderState", "Head", "HeadLoss", "LossOptions", "StaleStateError", "Transformer"]
+__all__ = [
+    "DecoderState",
+    "Head",
+    "HeadData",
+    "HeadLoss",
+    "HeadSizes",
+    "LossOptions",
+    "StaleStateError",
+    "TrainingPairs",
+    "Transformer",
+]

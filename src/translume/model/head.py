@@ -1,9 +1,11 @@
 """The interface of output heads: one for loss, score, belief and export."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.belief import NextToken
@@ -25,15 +27,64 @@ class HeadLoss:
 
 @dataclass(frozen=True, slots=True)
 class LossOptions:
-    """label_smoothing: share of the target spread over all V classes.  z_loss: weight of (log normaliser)²."""
+    """What a loss holds beside the nll.
+
+    label_smoothing: share of the target spread evenly over the tokens that `smoothed` [V] marks (None: over all).
+    z_loss: weight of (log normaliser)².
+    confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
+    r_drop: weight α of the divergence of two passes with other dropout (Wu et al. 2021); 0 makes one pass.
+    The last two are made of any head's beliefs by `model.penalties`; heads leave them alone.
+    """
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    smoothed: Tensor | None = None
+    confidence_penalty: float = 0.0
+    r_drop: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSizes:
+    """width: of hidden states, D.  vocabulary: target tokens, V.  source_vocabulary: source tokens."""
+
+    width: int
+    vocabulary: int
+    source_vocabulary: int
+
+
+class TrainingPairs(Protocol):
+    """The tokenized training pairs, read by number."""
+
+    @property
+    def pairs(self) -> int: ...
+
+    def source(self, index: int) -> NDArray[Any]:
+        """Ids of a source [S], without marks."""
+
+    def target(self, index: int) -> NDArray[Any]:
+        """Ids of a target [T], without marks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadData:
+    """What a head may learn its tables from before the first update.
+
+    source_pieces, target_pieces: the vocabularies in order of ids.  end: the id of the target's end mark.
+    specials: ids of the target's special tokens, the end mark among them.
+    """
+
+    corpus: TrainingPairs
+    source_pieces: Sequence[str]
+    target_pieces: Sequence[str]
+    end: int
+    specials: frozenset[int]
 
 
 class Head(nn.Module, ABC):
     """Hidden states to a belief about the next token.
 
+    Made as `Kind(settings, sizes, tied)`, where `tied` is an embedding [V, D] to share (received, never copied) or
+    None as `settings.tie` says.
     normalised: probabilities sum to one.  full_support: every token has a positive one.  exact_loss: the objective
     without smoothing and z-loss is the nll.
     """
@@ -41,6 +92,8 @@ class Head(nn.Module, ABC):
     normalised: bool = True
     full_support: bool = True
     exact_loss: bool = True
+    exact_smoothing: bool = True
+    """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
     reads_source: bool = False
     """Whether `begin` makes something of the source."""
     vocabulary: int
@@ -57,6 +110,9 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         """The belief after hidden states [N, D]."""
+
+    def learn(self, data: HeadData) -> None:
+        """Fill the head's tables (buffers, saved with the weights) from the training pairs. Default: it has none."""
 
     def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> Selectable | None:
         """What the head makes of a source once a sentence: ids and mask [B, S], memory [B, S, D]. Default: nothing."""

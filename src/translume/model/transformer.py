@@ -10,7 +10,11 @@ from translume.model.encoder import Encoder
 from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.layout import Layout
 from translume.model.packed_attention import Form
+from translume.model.penalties import divergence, entropy
 from translume.model.state import DecoderState, Selectable
+
+PLAIN = LossOptions()
+"""The nll and nothing else."""
 
 
 class Transformer(nn.Module):
@@ -43,11 +47,26 @@ class Transformer(nn.Module):
 
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
-        *, label_smoothing: float = 0.0, z_loss: float = 0.0,
+        options: LossOptions = PLAIN,
     ) -> HeadLoss:  # fmt: skip
         """The summed loss of labels [B, T] when the decoder is fed target [B, T], where target_mask is True."""
+        if options.r_drop:
+            source, source_mask, target, labels, target_mask = (
+                torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
+            )
         hidden, layout, context = self._teach(source, source_mask, target, target_mask)
-        return self.head.loss(hidden, layout.pack(labels), context, LossOptions(label_smoothing, z_loss))
+        loss = self.head.loss(hidden, layout.pack(labels), context, options)
+        objective, nll, tokens = loss.objective, loss.nll, loss.tokens
+        if options.confidence_penalty:
+            objective = objective - options.confidence_penalty * entropy(self.head, hidden, context)
+        if options.r_drop:
+            # Two passes over every sentence: the mean of their losses (Wu et al. 2021, eq. 4, halved).
+            first, second = hidden.chunk(2)
+            halves = None if context is None else context.select(torch.arange(len(first), device=first.device))
+            apart = divergence(self.head, first, second, halves)
+            objective = objective / 2 + options.r_drop / 4 * apart
+            nll, tokens = None if nll is None else nll / 2, tokens // 2
+        return HeadLoss(objective, nll, tokens)
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:

@@ -20,12 +20,14 @@ from translume.checkpoint import (
 from translume.config import Config, ModelSettings
 from translume.data import TokenizedCorpus, prepare, read_pairs
 from translume.errors import SettingsError, TrainingError
+from translume.model import HeadData
 from translume.model.packed_attention import Form
 from translume.model.transformer import Transformer
 from translume.text import Tokenizer, train_tokenizer
 from translume.training.attention_form import choose_attention
 from translume.training.averaging import MovingAverage
 from translume.training.events import Event, Preparing
+from translume.training.objective import loss_options
 from translume.training.precision import Updater, choose_precision
 from translume.training.state import Begun, State, refuse_other, refuse_other_settings
 from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
@@ -163,13 +165,11 @@ def prepare_run(
         state = State(begun=_begun(model, digest, source, device), metric=settings.metric)
     else:
         refuse_other(str(store.folder), "training data", state.begun.data, digest)
-    transformer, notes = _transformer(plan, model, device)
+    transformer, notes = _transformer(plan, model, training, device)
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(Form, state.begun.attention))
-    updater = Updater(
-        transformer, settings, precision=cast(Literal["fp32", "bf16"], state.begun.precision), device=device
-    )
+    updater = _updater(transformer, model, state.begun.precision, device)
     ema = _restored(plan, store, updater, settings.ema)
     stream = Stream(
         training,
@@ -191,6 +191,13 @@ def prepare_run(
         device=device,
         outdated=plan.outdated,
     )
+
+
+def _updater(transformer: Transformer, model: Model, precision: str, device: torch.device) -> Updater:
+    settings = model.config.training
+    options = loss_options(settings, len(model.target), model.target.specials)
+    chosen = cast(Literal["fp32", "bf16"], precision)
+    return Updater(transformer, settings, options=options, precision=chosen, device=device)
 
 
 def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
@@ -276,7 +283,9 @@ def _data_digest(corpus: TokenizedCorpus) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _transformer(plan: Plan, model: Model, device: torch.device) -> tuple[Transformer, list[str]]:
+def _transformer(
+    plan: Plan, model: Model, corpus: TokenizedCorpus, device: torch.device
+) -> tuple[Transformer, list[str]]:
     """The model before its first update, on its device, and notes on it; a resumed run then puts its own weights in."""
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
@@ -286,7 +295,21 @@ def _transformer(plan: Plan, model: Model, device: torch.device) -> tuple[Transf
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         mark_separators(transformer, settings, model.source)
+        transformer.head.learn(_head_data(model, corpus))
     return transformer.to(device), notes
+
+
+def _head_data(model: Model, corpus: TokenizedCorpus) -> HeadData:
+    specials = model.target.specials
+    return HeadData(
+        corpus=corpus,
+        source_pieces=model.source.pieces(),
+        target_pieces=model.target.pieces(),
+        end=specials.eos,
+        specials=frozenset(
+            each for each in (specials.pad, specials.bos, specials.eos, specials.unk) if each is not None
+        ),
+    )
 
 
 def _restored(plan: Plan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:

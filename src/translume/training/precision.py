@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
-from translume.model import HeadLoss, Transformer
+from translume.model import HeadLoss, LossOptions, Transformer
 from translume.training.replicas import Crew, Share, replica_count, replica_of, shares_of
 
 Precision = Literal["fp32", "bf16"]
@@ -118,8 +118,15 @@ class Updater:
     """
 
     def __init__(
-        self, model: Transformer, settings: TrainingSettings, *, precision: Precision, device: torch.device
+        self,
+        model: Transformer,
+        settings: TrainingSettings,
+        *,
+        options: LossOptions,
+        precision: Precision,
+        device: torch.device,
     ) -> None:
+        self._options = options
         self.model, self.settings, self.precision, self.device = model, settings, precision, device
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._fixed = {name: p.detach().float() for name, p in model.named_parameters() if not p.requires_grad}
@@ -135,7 +142,7 @@ class Updater:
             for parameter in model.parameters():
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.to(torch.bfloat16)
-            for buffer in model.buffers():
+            for buffer in (*model.encoder.buffers(), *model.decoder.buffers()):  # a head's tables stay as they are
                 if buffer.is_floating_point():
                     buffer.data = buffer.data.to(torch.bfloat16)
         count = 1 if kept else replica_count(torch.get_num_threads(), device)  # what freezes rows is not replicated
@@ -163,10 +170,7 @@ class Updater:
     def _differentiate(self, model: Transformer, share: Share) -> HeadLoss:
         source, source_mask, target, labels, target_mask = (tensor.to(self.device) for tensor in share)
         model.train(self.model.training)
-        loss = model.loss(
-            source, source_mask, target, labels, target_mask,
-            label_smoothing=self.settings.label_smoothing, z_loss=self.settings.z_loss,
-        )  # fmt: skip
+        loss = model.loss(source, source_mask, target, labels, target_mask, self._options)
         if loss.tokens:
             loss.objective.backward()  # type: ignore[no-untyped-call]
         return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)

@@ -1,0 +1,45 @@
+"""A softmax after a map to another size: wider than the network against its rank limit, or of low rank to save time."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import Logits, NextToken
+from translume.config import ProjectedSettings
+from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+
+class ProjectedHead(Head):
+    """softmax(W f(A h) + b), with A [size, D] and f = tanh or nothing.
+
+    The logits of a softmax over D-wide states have rank D at most (Yang et al. 2018); tanh(A h) of a larger size lifts
+    that limit for one more product, and a smaller size cuts the product with W.
+    """
+
+    def __init__(self, settings: ProjectedSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        size = settings.size or 2 * sizes.width
+        self.map = nn.Linear(sizes.width, size, bias=False)
+        nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
+        self.weight = nn.Parameter(torch.empty(sizes.vocabulary, size))
+        nn.init.normal_(self.weight, std=size**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self._activation = settings.activation
+
+    def _mapped(self, hidden: Tensor) -> Tensor:
+        mapped: Tensor = self.map(hidden)
+        return mapped.tanh() if self._activation == "tanh" else mapped
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        loss = softmax_loss(self._mapped(hidden), self.weight, self.bias, labels, options)
+        return HeadLoss(loss.objective, loss.nll, labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        lse, picked = lse_pick(self._mapped(hidden), self.weight, self.bias, labels)
+        return picked - lse
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return Logits(F.linear(self._mapped(hidden), self.weight, self.bias))

@@ -1,0 +1,62 @@
+"""Terms of a loss that any head's belief gives, whatever the head: entropy, and how far two beliefs are apart.
+
+Both are worked out in chunks of rows that are made again in the backward pass, so that n×V is never held.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from translume.model.head import Head
+from translume.model.state import Selectable
+
+CHUNK_ELEMENTS = 1 << 22
+"""Probabilities held at a time."""
+
+
+def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
+    """Σ over rows of H(p) = −Σ_v p_v log p_v, in nats, after hidden states [n, D]."""
+
+    def of(rows: Tensor, hidden: Tensor) -> Tensor:
+        log_probs = _log_probs(head, hidden, context, rows)
+        return -_product(log_probs.exp(), log_probs).sum()
+
+    return _summed(of, head, hidden)
+
+
+def divergence(head: Head, hidden: Tensor, other: Tensor, context: Selectable | None) -> Tensor:
+    """Σ over rows of KL(p‖q) + KL(q‖p), in nats, of the beliefs after hidden states [n, D] and `other` [n, D].
+
+    It is Σ_v (p_v − q_v)(log p_v − log q_v): what is smaller than any float in both costs nothing.
+    """
+
+    def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
+        first, second = (_log_probs(head, each, context, rows) for each in (hidden, other))
+        return _product(first.exp() - second.exp(), first - second).sum()
+
+    return _summed(of, head, hidden, other)
+
+
+def _log_probs(head: Head, hidden: Tensor, context: Selectable | None, rows: Tensor) -> Tensor:
+    return head.next_token(hidden, None if context is None else context.select(rows)).log_probs()
+
+
+def _product(probabilities: Tensor, logs: Tensor) -> Tensor:
+    """0 where the probability is, even where the logarithm is infinite."""
+    return torch.where(logs.isfinite(), probabilities * logs.nan_to_num(0.0, 0.0, 0.0), 0.0)
+
+
+def _summed(term: Callable[..., Tensor], head: Head, *hidden: Tensor) -> Tensor:
+    total = hidden[0].new_zeros((), dtype=torch.promote_types(hidden[0].dtype, torch.float32))
+    for rows in _chunks(len(hidden[0]), head.vocabulary, hidden[0].device):
+        parts = (each.index_select(0, rows) for each in hidden)
+        total = total + checkpoint(term, rows, *parts, use_reentrant=False)
+    return total
+
+
+def _chunks(count: int, vocabulary: int, device: torch.device) -> Iterator[Tensor]:
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    for start in range(0, count, size):
+        yield torch.arange(start, min(start + size, count), device=device)

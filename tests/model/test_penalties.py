@@ -1,0 +1,108 @@
+"""Terms of the loss that any belief gives, against what they are on paper."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.checkpoint.build import build_model
+from translume.config import ModelSettings, ProjectedSettings, SoftmaxSettings, TrainingSettings
+from translume.model import LossOptions
+from translume.model.penalties import divergence, entropy
+from translume.text import SpecialIds
+from translume.training.objective import loss_options
+
+V = 19
+SETTINGS = {
+    "width": 12, "feed_forward": 23, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 2,
+    "max_positions": 29,
+}  # fmt: skip
+
+
+def model_of(head=None, dropout=0.0):
+    torch.manual_seed(5)
+    return build_model(ModelSettings(**SETTINGS, dropout=dropout, head=head or SoftmaxSettings()), V, V)
+
+
+def sentences():
+    generator = torch.Generator().manual_seed(7)
+    source, target, labels = (torch.randint(4, V, (3, 7), generator=generator) for _ in range(3))
+    mask = torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
+    return source, mask, target, labels, mask
+
+
+@pytest.mark.parametrize("head", [SoftmaxSettings(), ProjectedSettings()], ids=["softmax", "projected"])
+@given(chunk=st.integers(1, 13))
+def test_entropy_and_divergence_are_those_of_the_beliefs_in_any_chunks(head, chunk):
+    model = model_of(head).double()
+    first, second = torch.randn(2, 13, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    p, q = (model.head.next_token(each, None).log_probs() for each in (first, second))
+    wanted = -(p.exp() * p).sum()
+    apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("translume.model.penalties.CHUNK_ELEMENTS", chunk * V)
+        torch.testing.assert_close(entropy(model.head, first, None), wanted)
+        torch.testing.assert_close(divergence(model.head, first, second, None), apart)
+        parameters = [each for each in model.head.parameters() if each.requires_grad]
+        total = entropy(model.head, first, None) + divergence(model.head, first, second, None)
+        grown = torch.autograd.grad(total, parameters)
+    for left, right in zip(grown, torch.autograd.grad(wanted + apart, parameters), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_confidence_penalty_takes_the_entropy_off_the_loss():
+    model, data = model_of().double().eval(), sentences()
+    plain, penalised = model.loss(*data), model.loss(*data, LossOptions(confidence_penalty=0.3))
+    hidden, _, _ = model._teach(*data[:3], data[4])
+    log_probs = model.head.next_token(hidden, None).log_probs()
+    wanted = plain.objective + 0.3 * (log_probs.exp() * log_probs).sum()
+    torch.testing.assert_close(penalised.objective, wanted)
+    assert (penalised.nll, penalised.tokens) == (plain.nll, 14)
+
+
+def test_two_passes_without_dropout_are_one_pass():
+    model, data = model_of().double(), sentences()
+    plain, twice = model.loss(*data), model.loss(*data, LossOptions(0.1, r_drop=5.0))
+    torch.testing.assert_close(twice.objective, model.loss(*data, LossOptions(0.1)).objective)
+    torch.testing.assert_close(twice.nll, plain.nll)
+    assert twice.tokens == plain.tokens == 14
+
+
+def test_two_passes_with_dropout_are_held_together():
+    model, data = model_of(dropout=0.4), sentences()
+    source, mask, target, labels, _ = (torch.cat([each, each]) for each in data)
+    torch.manual_seed(3)
+    found = model.loss(*data, LossOptions(r_drop=5.0))
+    torch.manual_seed(3)
+    hidden, layout, _ = model._teach(source, mask, target, mask)
+    log_probs = model.head.next_token(hidden, None).log_probs()
+    p, q = log_probs.chunk(2)
+    nll = -log_probs.gather(1, layout.pack(labels)[:, None]).sum() / 2
+    apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
+    assert float(apart.detach()) > 0.01
+    torch.testing.assert_close(found.objective, nll + 5.0 / 4 * apart)
+    torch.testing.assert_close(found.nll, nll.detach())
+
+
+SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
+
+
+@pytest.mark.parametrize("over", ["all", "others", "text"])
+def test_label_smoothing_is_spread_as_its_name_says(over):
+    """The target distribution of each definition, written out."""
+    epsilon, model, data = 0.2, model_of().double().eval(), sentences()
+    options = loss_options(TrainingSettings(label_smoothing=epsilon, label_smoothing_over=over), V, SPECIALS)
+    hidden, layout, _ = model._teach(*data[:3], data[4])
+    labels = layout.pack(data[3])
+    spread = torch.full((14, V), epsilon / V, dtype=torch.float64)
+    kept = 1 - epsilon
+    if over == "others":
+        spread = torch.full_like(spread, epsilon / (V - 1)).scatter_(1, labels[:, None], 0.0)
+    if over == "text":
+        spread = torch.full_like(spread, epsilon / (V - 3))
+        spread[:, [0, 1, 3]] = 0.0
+    wanted = spread.scatter_add_(1, labels[:, None], torch.full((14, 1), kept, dtype=torch.float64))
+    torch.testing.assert_close(wanted.sum(-1), torch.ones(14, dtype=torch.float64))
+    loss = -(wanted * model.head.next_token(hidden, None).log_probs()).sum()
+    torch.testing.assert_close(model.loss(*data, options).objective, loss)
