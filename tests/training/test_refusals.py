@@ -99,6 +99,9 @@ def test_fine_tuning_refuses_another_shape_by_name(toy: Make, tmp_path: Path) ->
     with pytest.raises(SettingsError) as caught:
         list(train(toy({"model": {"width": 14}}), tmp_path / "copy", source=tmp_path / "base"))
     assert str(caught.value) == f"model.width: found 14, but {tmp_path / 'base'} has 12; wanted that or no such line"
+    with pytest.raises(SettingsError) as caught:
+        list(train(toy({"tokenizer": {"size": 31}}), tmp_path / "copy", source=tmp_path / "base"))
+    assert str(caught.value) == f"tokenizer.size: found 31, but {tmp_path / 'base'} has 32; wanted that or no such line"
 
 
 def test_a_run_goes_on_only_from_the_model_it_came_from(toy: Make, tmp_path: Path) -> None:

@@ -121,15 +121,19 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
 def adopted(config: Config, base: Config, place: str) -> Config:
     """The settings with [model] and [tokenizer] of the model that is fine-tuned, dropout apart.
 
-    Raises SettingsError where [model] asks for something that is neither the default nor what that model has.
+    Raises SettingsError where they ask for something that is neither the default nor what that model has.
     """
-    default = ModelSettings()
-    for name in ModelSettings.model_fields:
-        wanted, found = getattr(config.model, name), getattr(base.model, name)
-        if name not in _OF_TRAINING and wanted not in (found, getattr(default, name)):
-            raise SettingsError(
-                f"model.{name}: found {wanted!r}, but {place} has {found!r}; wanted that or no such line"
-            )
+    groups = (
+        (config.model, base.model, "model", _OF_TRAINING),
+        (config.tokenizer, base.tokenizer, "tokenizer", ("dropout",)),
+    )
+    for asked, held, group, free in groups:
+        for name, field in type(asked).model_fields.items():
+            wanted, found = getattr(asked, name), getattr(held, name)
+            if name not in free and wanted not in (found, field.get_default(call_default_factory=True)):
+                raise SettingsError(
+                    f"{group}.{name}: found {wanted!r}, but {place} has {found!r}; wanted that or no such line"
+                )
     dropouts = {name: getattr(config.model, name) for name in _OF_TRAINING}
     tokenizer = base.tokenizer.model_copy(update={"dropout": config.tokenizer.dropout})
     return config.model_copy(update={"model": base.model.model_copy(update=dropouts), "tokenizer": tokenizer})
