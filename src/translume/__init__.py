@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from translume.evaluation import Scores as Scores
     from translume.evaluation import compare as compare
     from translume.evaluation import evaluate as evaluate
+    from translume.interchange.export import export as export
     from translume.training import train as train
     from translume.translator import TargetScore as TargetScore
     from translume.translator import TextHypothesis as TextHypothesis
@@ -47,6 +48,7 @@ _ROOMS = {
     "TranslumeError": "errors",
     "compare": "evaluation",
     "evaluate": "evaluation",
+    "export": "interchange.export",
     "load": "translator",
     "train": "training",
 }

@@ -13,7 +13,7 @@ import click
 
 from translume.errors import TranslumeError
 
-VERBS = ("demo", "init", "train", "translate", "score", "evaluate", "show", "config", "data", "tokenizer")
+VERBS = ("demo", "init", "train", "translate", "score", "evaluate", "export", "show", "config", "data", "tokenizer")
 """In the order in which a newcomer meets them."""
 
 INTERRUPTED, PIPE_CLOSED = 130, 141

@@ -1,0 +1,83 @@
+"""What an export is held against: made-up sentences, their forced log-probabilities, and how far others' are off."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from translume.checkpoint import Checkpoint
+from translume.model import Transformer
+
+SENTENCES, LONGEST = 50, 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """How an export agrees with its model.
+
+    sentences, tokens: how many were compared.  difference: the largest |Δ log p| of a token, nats.
+    mean_difference: the mean one.  dtype: what the weights are written as.
+    """
+
+    sentences: int
+    tokens: int
+    difference: float
+    mean_difference: float
+    dtype: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedTargets:
+    """Pairs of ids without marks, and our log-probabilities of each target's tokens, its end mark last."""
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+    log_probs: list[list[float]]
+
+    def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
+        """How far the log-probabilities `found` are from ours. Raises ValueError if they are not as many."""
+        pairs = [
+            pair for ours, theirs in zip(self.log_probs, found, strict=True) for pair in zip(ours, theirs, strict=True)
+        ]
+        differences = [abs(ours - theirs) for ours, theirs in pairs]
+        return Certificate(
+            sentences=len(found),
+            tokens=len(pairs),
+            difference=max(differences),
+            mean_difference=sum(differences) / len(differences),
+            dtype=dtype,
+        )
+
+
+@torch.no_grad()
+def forced_targets(checkpoint: Checkpoint) -> ForcedTargets:
+    """Random sentences of 1 to LONGEST tokens that use the whole vocabulary, without special ones."""
+    generator = torch.Generator().manual_seed(1)
+    longest = min(LONGEST, checkpoint.config.model.max_positions - 1)
+    sides = []
+    for tokenizer in (checkpoint.source_tokenizer, checkpoint.target_tokenizer):
+        specials = {tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos, tokenizer.specials.unk}
+        ids = torch.tensor([number for number in range(len(tokenizer)) if number not in specials])
+        lengths = torch.randint(1, longest + 1, (SENTENCES,), generator=generator).tolist()
+        sides.append([ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths])
+    sources, targets = sides
+    log_probs = [_log_probs(checkpoint, source, target) for source, target in zip(sources, targets, strict=True)]
+    return ForcedTargets(sources=sources, targets=targets, log_probs=log_probs)
+
+
+def _log_probs(checkpoint: Checkpoint, source: list[int], target: list[int]) -> list[float]:
+    model: Transformer = checkpoint.model
+    device = next(model.parameters()).device
+    specials = checkpoint.target_tokenizer.specials
+    read = torch.tensor([[*source, checkpoint.source_tokenizer.specials.eos]], device=device)
+    given = torch.tensor([[specials.bos, *target]], device=device)
+    labels = torch.tensor([[*target, specials.eos]], device=device)
+    everywhere = torch.ones_like(labels, dtype=torch.bool)
+    score = model.score(read, torch.ones_like(read, dtype=torch.bool), given, labels, everywhere)
+    values: list[float] = score[0].tolist()
+    return values

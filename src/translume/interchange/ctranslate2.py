@@ -1,0 +1,175 @@
+"""A model as CTranslate2 runs it: every option of ours that it can express, the others refused by name."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import ctranslate2
+import torch
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.config import ModelSettings
+from translume.errors import SettingsError, TranslumeError
+from translume.interchange.certificate import Certificate, forced_targets
+from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.feed_forward import FeedForward
+from translume.model.layers import Residual
+from translume.text import Tokenizer
+
+Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
+TOLERANCE = {"float32": 1e-3}
+"""Most |Δ log p| a token, in nats, of what is not rounded; what is rounded is stated and not bounded."""
+
+_ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+
+
+def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
+    """Raise SettingsError naming the first setting that CTranslate2 cannot express.  plain: of the head."""
+    if not plain:
+        raise SettingsError(
+            f"model.head.kind: found {settings.head.kind!r}, wanted a linear map and a softmax for CTranslate2"
+        )
+    if settings.segments:
+        raise SettingsError(f"model.segments: found {settings.segments}, wanted 0 for CTranslate2")
+
+
+def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
+    """Write `folder`, which must be there and empty, and read it back: how far its log-probabilities are from ours.
+
+    Raises SettingsError for what CTranslate2 cannot express, TranslumeError if it does not agree.
+    """
+    settings = checkpoint.config.model
+    refuse_for_ctranslate2(settings, bool(checkpoint.model.head.plain()))
+    spec = _spec(checkpoint)
+    spec.validate()
+    spec.optimize(None if quantization == "float32" else quantization)
+    spec.save(str(folder))
+    certificate = _compare(checkpoint, folder, quantization)
+    limit = TOLERANCE.get(quantization)
+    if limit is not None and certificate.difference > limit:
+        raise TranslumeError(
+            f"{folder}: CTranslate2 differs by {certificate.difference:.2g} nats a token, wanted at most {limit}"
+        )
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2))
+    return certificate
+
+
+def _spec(checkpoint: Checkpoint) -> TransformerSpec:
+    model, settings = checkpoint.model, checkpoint.config.model
+    options: dict[str, Any] = {
+        "pre_norm": settings.norm == "pre",
+        "activation": _ACTIVATIONS[settings.activation],
+        "ffn_glu": settings.activation == "swiglu",
+        "rms_norm": settings.normalization == "rms",
+    }
+    if settings.positions == "rotary":
+        options |= {"rotary_dim": 0, "rotary_interleave": False}
+    heads = settings.attention_heads
+    encoder = TransformerEncoderSpec(settings.encoder_layers, heads, **options)
+    decoder = TransformerDecoderSpec(settings.decoder_layers, heads, **options)
+    for side, theirs, embedding in (
+        (model.encoder, encoder, encoder.embeddings[0]),
+        (model.decoder, decoder, decoder.embeddings),
+    ):
+        embedding.weight = _copy(side.embedding.table.weight)
+        theirs.scale_embeddings = settings.scale_embeddings
+        if settings.positions != "rotary":
+            table = side.embedding.positions.table
+            if not table.numel():  # without a table CTranslate2 adds sinusoids of its own
+                table = torch.zeros(settings.max_positions, settings.width)
+            theirs.position_encodings.encodings = _copy(table)
+        if settings.norm == "pre":
+            _norm(theirs.layer_norm, side.norm)
+    for layer, each in zip(model.encoder.stack, encoder.layer, strict=True):
+        _self_attention(each.self_attention, layer.self_attention, layer.around_attention)
+        _feed_forward(each.ffn, layer.feed_forward, layer.around_feed_forward)
+    for block, each in zip(model.decoder.stack, decoder.layer, strict=True):
+        _self_attention(each.self_attention, block.self_attention, block.around_self)
+        _cross_attention(each.attention, block.cross_attention, block.around_cross)
+        _feed_forward(each.ffn, block.feed_forward, block.around_feed_forward)
+    for name, value in model.head.plain().items():
+        setattr(decoder.projection, name, _copy(value))
+    spec = TransformerSpec(encoder, decoder)
+    _vocabularies(spec, checkpoint)
+    spec.config.layer_norm_epsilon = settings.norm_epsilon
+    return spec
+
+
+def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    spec.register_source_vocabulary(source.pieces())
+    spec.register_target_vocabulary(target.pieces())
+    pieces, specials = target.pieces(), target.specials
+    # A vocabulary without an unknown token must not get one, which would have no weights: padding stands in.
+    unknown = specials.pad if specials.unk is None else specials.unk
+    spec.config.unk_token = pieces[unknown]
+    spec.config.bos_token, spec.config.eos_token = pieces[specials.bos], pieces[specials.eos]
+    spec.config.decoder_start_token = pieces[specials.bos]
+    spec.config.add_source_eos = True
+
+
+def _self_attention(theirs: Any, ours: SelfAttention, around: Residual) -> None:
+    _norm(theirs.layer_norm, around.norm)
+    for place, linear in enumerate((ours.query_key_value, ours.output)):
+        _linear(theirs.linear[place], linear)
+
+
+def _cross_attention(theirs: Any, ours: CrossAttention, around: Residual) -> None:
+    _norm(theirs.layer_norm, around.norm)
+    for place, linear in enumerate((ours.query, ours.key_value, ours.output)):
+        _linear(theirs.linear[place], linear)
+
+
+def _feed_forward(theirs: Any, ours: FeedForward, around: Residual) -> None:
+    _norm(theirs.layer_norm, around.norm)
+    _linear(theirs.linear_1, ours.outer)
+    if ours.activation != "swiglu":
+        _linear(theirs.linear_0, ours.inner)
+        return
+    weights, biases = ours.inner.weight.chunk(2), (None, None) if ours.inner.bias is None else ours.inner.bias.chunk(2)
+    for part, weight, bias in zip((theirs.linear_0, theirs.linear_0_noact), weights, biases, strict=True):
+        part.weight = _copy(weight)
+        if bias is not None:
+            part.bias = _copy(bias)
+
+
+def _linear(theirs: Any, ours: torch.nn.Linear) -> None:
+    theirs.weight = _copy(ours.weight)
+    if ours.bias is not None:
+        theirs.bias = _copy(ours.bias)
+
+
+def _norm(theirs: Any, ours: torch.nn.Module) -> None:
+    weight = ours.weight
+    assert isinstance(weight, Tensor)
+    theirs.gamma = _copy(weight)
+    if isinstance(ours, torch.nn.LayerNorm):
+        theirs.beta = _copy(torch.zeros_like(weight) if ours.bias is None else ours.bias)
+
+
+def _copy(tensor: Tensor) -> Any:
+    """A copy that quantization may scale in place."""
+    return tensor.detach().float().cpu().clone().contiguous().numpy()
+
+
+def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
+    forced = forced_targets(checkpoint)
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=_compute_type(quantization))
+    found = translator.score_batch(
+        _pieces(checkpoint.source_tokenizer, forced.sources), _pieces(checkpoint.target_tokenizer, forced.targets)
+    )
+    return forced.certificate([each.log_probs for each in found], quantization)
+
+
+def _compute_type(quantization: Quantization) -> str:
+    return quantization if quantization in ("float32", "int8") else "default"
+
+
+def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+    pieces = tokenizer.pieces()
+    return [[pieces[number] for number in row] for row in rows]

@@ -1,0 +1,59 @@
+"""`export`: a model folder into what another toolkit runs, compared with the original before it is called done."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from translume.checkpoint import load_checkpoint
+from translume.errors import SettingsError, TranslumeError, nearest
+from translume.interchange.certificate import Certificate
+
+TARGETS = {"ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2")}
+"""Where the writer of each target lives: (checkpoint, empty folder, how weights are written) -> Certificate."""
+
+Writer = Callable[..., Certificate]
+
+
+def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "float32") -> Certificate:
+    """Write `model` for `target` into `folder`, all at once; how far the reloaded export is from the original.
+
+    dtype: what weights are written as: "float32", "float16", "bfloat16", "int16" or "int8".
+    Raises SettingsError for an unknown target, one that is not installed, or a setting that it cannot express (by
+    name); TranslumeError if the folder holds something, or if the export does not agree.
+    """
+    folder = Path(folder)
+    write = _writer(target)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TranslumeError(f"{folder}: is there already, wanted a new or empty folder")
+    checkpoint = load_checkpoint(model, device="cpu", dtype="fp32")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
+    try:
+        certificate = write(checkpoint, made, dtype)
+        source, goal = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+        source.save(made / ("tokenizer.json" if source is goal else "source.json"))
+        if source is not goal:
+            goal.save(made / "target.json")
+        made.chmod(0o755)
+        made.replace(folder)
+    except OSError as error:
+        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return certificate
+
+
+def _writer(target: str) -> Writer:
+    if target not in TARGETS:
+        raise SettingsError(f"export: found {target!r}{nearest(target, TARGETS)}")
+    module, name = TARGETS[target]
+    try:
+        writer: Writer = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"export: {error.name} is not installed; pip install 'translume[export]'") from None
+    return writer

@@ -1,0 +1,113 @@
+"""Our weights in CTranslate2, which must believe what we believe."""
+
+import json
+
+import ctranslate2
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.config import Config, ModelSettings, ProjectedSettings, SoftmaxSettings, TokenizerSettings
+from translume.decoding import Greedy, search
+from translume.errors import SettingsError, TranslumeError
+from translume.interchange.certificate import forced_targets
+from translume.interchange.export import export
+from translume.text import train_tokenizer
+
+TEXTS = ["a man rides a bike.", "the dog runs far away!", "two women sit on a bench"]
+OTHER = ["ein Mann fährt Rad.", "der Hund läuft weit weg!", "zwei Frauen sitzen auf einer Bank"]
+SHAPE = {"width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17}
+
+
+def checkpoint_of(*, shared=True, unknown="token", **changes):
+    texts = TEXTS if shared else OTHER
+    kind = "character" if unknown == "token" else "bpe"
+    source = train_tokenizer(TokenizerSettings(kind=kind, size=307, unknown=unknown), TEXTS)
+    target = source if shared else train_tokenizer(TokenizerSettings(kind=kind, size=307, unknown=unknown), texts)
+    model = ModelSettings(**{**SHAPE, "dropout": 0.0, "max_positions": 41, **changes})
+    torch.manual_seed(23)
+    network = build_model(model, len(source), len(target)).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return Checkpoint(config=Config(model=model), model=network, source_tokenizer=source, target_tokenizer=target)
+
+
+VARIANTS = {
+    "pre-norm": {},
+    "post-norm": {"norm": "post"},
+    "rms": {"normalization": "rms", "norm_epsilon": 1e-3},
+    "without-biases": {"bias": False, "head": SoftmaxSettings(bias=False)},
+    "gelu": {"activation": "gelu"},
+    "swiglu": {"activation": "swiglu"},
+    "learned-positions": {"positions": "learned"},
+    "rotary": {"positions": "rotary"},
+    "no-positions": {"positions": "none"},
+    "unscaled": {"scale_embeddings": False},
+    "untied": {"head": SoftmaxSettings(tie="none")},
+    "two-vocabularies": {"head": SoftmaxSettings(tie="target"), "shared": False},
+    "bytes": {"unknown": "bytes"},
+}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_an_export_believes_what_the_model_believes(tmp_path, changes):
+    checkpoint = checkpoint_of(**changes)
+    save_model(tmp_path / "model", checkpoint)
+    certificate = export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+    assert certificate.difference < 1e-4
+    assert (certificate.sentences, certificate.dtype) == (50, "float32")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["translume"] == certificate.to_dict()
+
+
+def test_greedy_search_writes_the_same(tmp_path):
+    checkpoint = checkpoint_of()
+    save_model(tmp_path / "model", checkpoint)
+    export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+    tokenizer, specials = checkpoint.source_tokenizer, checkpoint.source_tokenizer.specials
+    sources = forced_targets(checkpoint).sources
+    pieces = tokenizer.pieces()
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    theirs = translator.translate_batch([[pieces[each] for each in row] for row in sources], beam_size=1,
+                                        max_decoding_length=20)  # fmt: skip
+    for row, found in zip(sources, theirs, strict=True):
+        read = torch.tensor([[*row, specials.eos]])
+        with torch.inference_mode():
+            state = checkpoint.model.start(read, torch.ones_like(read, dtype=torch.bool))
+            (ours,) = search(
+                checkpoint.model.step, state, bos=specials.bos, eos=specials.eos, strategy=Greedy(),
+                limits=torch.tensor([20]),
+            )  # fmt: skip
+        ids = [each for each in ours[0].tokens if each != specials.eos]
+        assert found.hypotheses[0] == [pieces[each] for each in ids]
+
+
+def test_int8_weights_are_written_and_their_distance_is_said(tmp_path):
+    save_model(tmp_path / "model", checkpoint_of())
+    certificate = export(tmp_path / "model", "ctranslate2", tmp_path / "out", dtype="int8")
+    assert 1e-4 < certificate.difference < 3.0
+    assert certificate.dtype == "int8"
+
+
+def test_what_cannot_be_expressed_is_refused_by_name_and_leaves_nothing(tmp_path):
+    for place, (changes, message) in enumerate([
+        ({"head": ProjectedSettings()},
+         "model.head.kind: found 'projected', wanted a linear map and a softmax for CTranslate2"),
+        ({"segments": 2}, "model.segments: found 2, wanted 0 for CTranslate2"),
+    ]):  # fmt: skip
+        save_model(tmp_path / str(place), checkpoint_of(**changes))
+        with pytest.raises(SettingsError) as error:
+            export(tmp_path / str(place), "ctranslate2", tmp_path / "out")
+        assert str(error.value) == message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_a_folder_with_something_in_it_is_not_written_over(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(TranslumeError) as error:
+        export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+    assert str(error.value) == f"{tmp_path / 'out'}: is there already, wanted a new or empty folder"
+    with pytest.raises(SettingsError) as error:
+        export(tmp_path / "model", "ctranslate", tmp_path / "new")
+    assert str(error.value) == "export: found 'ctranslate'; did you mean 'ctranslate2'?"
