@@ -21,11 +21,12 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @json_option
 def command(model: Path, target: str, out: Path, dtype: str, as_json: bool) -> None:
-    """Write MODEL for TARGET (ctranslate2) into the new folder OUT.
+    """Write MODEL for TARGET (ctranslate2 or huggingface) into the new folder OUT.
 
     The export is read back and its forced log-probabilities are compared with the model's; how far they are apart is
-    printed and kept in OUT. What the target cannot express is refused by name. `tokenizer.json` (or `source.json` and
-    `target.json`) beside it is the tokenizer as Translume reads it.
+    printed and kept in OUT. What the target cannot express is refused by name. For ctranslate2, `tokenizer.json` (or
+    `source.json` and `target.json`) beside it is the tokenizer as Translume reads it; for huggingface, post-norm models
+    become MarianMTModel and pre-norm ones Pegasus, with a tokenizer.json that AutoTokenizer reads.
     """
     from translume.interchange.export import export
 

@@ -48,6 +48,10 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
     spec.validate()
     spec.optimize(None if quantization == "float32" else quantization)
     spec.save(str(folder))
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    source.save(folder / ("tokenizer.json" if source is target else "source.json"))
+    if source is not target:
+        target.save(folder / "target.json")
     certificate = _compare(checkpoint, folder, quantization)
     limit = TOLERANCE.get(quantization)
     if limit is not None and certificate.difference > limit:

@@ -10,7 +10,10 @@ from translume.checkpoint import load_checkpoint
 from translume.errors import SettingsError, TranslumeError, nearest
 from translume.interchange.certificate import Certificate
 
-TARGETS = {"ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2")}
+TARGETS = {
+    "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
+    "huggingface": ("translume.interchange.huggingface_export", "write_huggingface"),
+}
 """Where the writer of each target lives: (checkpoint, empty folder, how weights are written) -> Certificate."""
 
 Writer = Callable[..., Certificate]
@@ -35,10 +38,6 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
     try:
         certificate = write(checkpoint, made, dtype)
-        source, goal = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-        source.save(made / ("tokenizer.json" if source is goal else "source.json"))
-        if source is not goal:
-            goal.save(made / "target.json")
         made.chmod(0o755)
         made.replace(folder)
     except OSError as error:

@@ -1,10 +1,14 @@
-"""Weights to and from transformers' MarianMTModel: post-norm, sinusoidal positions, one vocabulary for both sides."""
+"""Weights to and from transformers: post-norm models as MarianMTModel, pre-norm ones as Pegasus.
+
+Both have one vocabulary for both sides, LayerNorm and biases. Marian makes its sinusoids anew when it is loaded;
+Pegasus keeps its table of positions, so that learned ones survive.
+"""
 
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from translume.config import ModelSettings
+from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import SettingsError
 from translume.interchange.names import Row, same, stacked, to_ours, to_theirs
 from translume.model import Transformer
@@ -15,12 +19,40 @@ _OUR_TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight
 _BIAS = "final_logits_bias"
 
 
+def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+    """What `PegasusForConditionalGeneration.load_state_dict` wants.
+
+    Raises SettingsError naming the first setting that Pegasus cannot express.
+    """
+    refuse_for_pegasus(settings)
+    renamed = _renamed(model, settings)
+    for side in (model.encoder, model.decoder):
+        name = "encoder" if side is model.encoder else "decoder"
+        renamed[f"model.{name}.embed_positions.weight"] = side.embedding.positions.table.detach().clone()
+    return renamed
+
+
+def weights_from_pegasus(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+    """What our `load_state_dict` wants, from the state of a Pegasus model of the shape that `settings` say."""
+    refuse_for_pegasus(settings)
+    renamed = _ours(state, settings)
+    if settings.positions == "learned":
+        for side in ("encoder", "decoder"):
+            table = state[f"model.{side}.embed_positions.weight"]
+            renamed[f"{side}.embedding.positions.table"] = table.detach().clone()
+    return renamed
+
+
 def weights_to_marian(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
     """What `MarianMTModel.load_state_dict(…, strict=False)` wants; it makes its position tables itself.
 
     Raises SettingsError naming the first setting that Marian cannot express.
     """
     refuse_for_marian(settings)
+    return _renamed(model, settings)
+
+
+def _renamed(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
     weights = model.state_dict()
     renamed = to_theirs(_rows(settings), weights)
     table = weights[_OUR_TABLES[0]].detach().clone()
@@ -36,29 +68,47 @@ def weights_from_marian(state: Mapping[str, Tensor], settings: ModelSettings) ->
     Raises SettingsError naming the first setting that Marian cannot express.
     """
     refuse_for_marian(settings)
+    return _ours(state, settings)
+
+
+def _ours(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
     renamed = to_ours(_rows(settings), state)
     renamed.update(dict.fromkeys(_OUR_TABLES, state[_TABLE].detach().clone()))
-    if settings.head.bias:
+    if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
         renamed["head.bias"] = state[_BIAS].detach().clone()[0]
     return renamed
 
 
 def refuse_for_marian(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that MarianMTModel cannot express."""
+    _refuse(settings, "MarianMTModel", {"norm": ("post",), "positions": ("sinusoidal",)})
+
+
+def refuse_for_pegasus(settings: ModelSettings) -> None:
+    """Raise SettingsError naming the first setting that PegasusForConditionalGeneration cannot express."""
+    _refuse(settings, "Pegasus", {"norm": ("pre",), "positions": ("sinusoidal", "learned")})
+
+
+def _refuse(settings: ModelSettings, family: str, special: Mapping[str, tuple[object, ...]]) -> None:
     possible: dict[str, tuple[object, ...]] = {
-        "norm": ("post",), "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu"),
-        "positions": ("sinusoidal",), "bias": (True,), "segments": (0,),
+        **special, "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu"),
+        "bias": (True,), "segments": (0,),
     }  # fmt: skip
     for name, values in possible.items():
         found = getattr(settings, name)
         if found not in values:
             wanted = " or ".join(map(repr, values))
-            raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for MarianMTModel")
+            raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for {family}")
+    if not isinstance(settings.head, SoftmaxSettings):
+        raise SettingsError(f"model.head.kind: found {settings.head.kind!r}, wanted 'softmax' for {family}")
     if settings.head.tie != "all":
-        raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, wanted 'all' for MarianMTModel")
+        raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, wanted 'all' for {family}")
 
 
 def _rows(settings: ModelSettings) -> Iterator[Row]:
+    if settings.norm == "pre":
+        for side in ("encoder", "decoder"):
+            yield from same(f"{side}.norm", f"model.{side}.layer_norm")
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         for number in range(count):
             ours, theirs = f"{side}.layers.{number}", f"model.{side}.layers.{number}"

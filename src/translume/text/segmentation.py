@@ -18,7 +18,7 @@ from translume.config import TokenizerSettings
 LONGEST = 48
 """Most characters in a segment: a megabyte without a space stays cheap."""
 
-_UNSPACED = (
+UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
@@ -36,7 +36,7 @@ _UNSPACED = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x3FFFF),
 )
-_UNSPACED_START = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in _UNSPACED)}]")
+_UNSPACED_START = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in UNSPACED)}]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 CharacterClass = Literal["letter", "unspaced", "digit", "mark", "space", "other"]
@@ -92,10 +92,14 @@ def without_mark(text: str, kind: str) -> str:
 @cache
 def segmenter(kind: str) -> Callable[[str], list[str]]:
     """The function that cuts a marked text into segments, which join to the text again."""
-    if kind in ("character", "byte"):
-        return list
+    return list if kind in ("character", "byte") else re.compile(segment_pattern(kind)).findall
+
+
+@cache
+def segment_pattern(kind: str) -> str:
+    """The regular expression that finds segments in a marked text; of characters and bytes there is none."""
     if kind == "word":
-        return re.compile(" ?[^ ]+| ").findall
+        return " ?[^ ]+| "
     sets: dict[CharacterClass, list[int]] = {"unspaced": [], "letter": [], "digit": [], "mark": []}
     for code in (*range(0x20000), *range(0xE0000, 0xE0200)):  # above are Han, private and unassigned characters
         found = character_class(chr(code))
@@ -104,13 +108,13 @@ def segmenter(kind: str) -> Callable[[str], list[str]]:
     letter, digit, mark = (_ranges(sets[name]) for name in ("letter", "digit", "mark"))
     unspaced = _ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
     other = f"^ {letter}{unspaced}{digit}"
-    return re.compile(
+    return (
         f" ?[{letter}{mark}]{{1,{LONGEST}}}"
         f"|[{unspaced}][{unspaced}{mark}]{{0,{LONGEST - 1}}}"
         f"| ?[{other}{mark}][{other}]{{0,{LONGEST - 1}}}"
         f"| ?[{digit}]"
         "| "
-    ).findall
+    )
 
 
 def _ranges(codes: list[int]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 import numpy as np
+from tokenizers import models
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
@@ -160,6 +161,15 @@ class Tokenizer:
     def pieces(self) -> list[str]:
         """The whole vocabulary in order of ids, as `tokens` shows it; no two are equal."""
         return self.tokens(range(len(self)))
+
+    def library_model(self) -> models.Model:
+        """The model of the `tokenizers` library that segments runs of known characters; for exports.
+
+        Raises SettingsError for characters, bytes and words, which are looked up and have none.
+        """
+        if self._kind not in MODELS:
+            raise SettingsError(f"tokenizer.kind: found '{self._kind}', wanted {', '.join(MODELS)} for an export")
+        return self._vocabulary.model()
 
     @cached_property
     def digest(self) -> str:

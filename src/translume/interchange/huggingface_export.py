@@ -1,0 +1,158 @@
+"""A model as transformers loads it: post-norm as MarianMTModel, pre-norm as PegasusForConditionalGeneration."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging
+
+from translume.checkpoint import Checkpoint
+from translume.errors import SettingsError, TranslumeError
+from translume.interchange.certificate import Certificate, forced_targets
+from translume.interchange.huggingface import weights_to_marian, weights_to_pegasus
+from translume.interchange.library_tokenizer import library_tokenizer
+
+TOLERANCE = 1e-3
+"""Most |Δ log p| a token, in nats."""
+ONLY_THEIRS = ("embed_positions",)
+"""Tables that Marian makes itself."""
+
+
+def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
+    """Write `folder`, which must be there and empty, read it back by the Auto classes and compare.
+
+    Raises SettingsError for what transformers cannot express, TranslumeError if it does not agree.
+    """
+    if dtype != "float32":
+        raise SettingsError(f"export: found weights as {dtype!r}, wanted 'float32' for huggingface")
+    if checkpoint.source_tokenizer is not checkpoint.target_tokenizer:
+        raise SettingsError("tokenizer.shared: found false, wanted true for huggingface")
+    with _quiet():
+        return _write(checkpoint, folder)
+
+
+def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
+    theirs = _model(checkpoint)
+    theirs.generation_config = _generation(checkpoint)
+    theirs.save_pretrained(str(folder))
+    _tokenizer(checkpoint).save_pretrained(str(folder))
+    certificate = _compare(checkpoint, folder)
+    if certificate.difference > TOLERANCE:
+        raise TranslumeError(
+            f"{folder}: transformers differs by {certificate.difference:.2g} nats a token, wanted at most {TOLERANCE}"
+        )
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2) + "\n")
+    return certificate
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bars, which would be drawn on no terminal too."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _model(checkpoint: Checkpoint) -> Any:
+    settings, specials = checkpoint.config.model, checkpoint.target_tokenizer.specials
+    shape: dict[str, Any] = {
+        "vocab_size": len(checkpoint.target_tokenizer),
+        "decoder_vocab_size": len(checkpoint.target_tokenizer),
+        "d_model": settings.width,
+        "encoder_layers": settings.encoder_layers,
+        "decoder_layers": settings.decoder_layers,
+        "encoder_attention_heads": settings.attention_heads,
+        "decoder_attention_heads": settings.attention_heads,
+        "encoder_ffn_dim": settings.feed_forward,
+        "decoder_ffn_dim": settings.feed_forward,
+        "activation_function": settings.activation,
+        "max_position_embeddings": settings.max_positions,
+        "scale_embedding": settings.scale_embeddings,
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.bos,
+        "eos_token_id": specials.eos,
+        "decoder_start_token_id": specials.bos,
+        "forced_eos_token_id": None,
+        "dropout": settings.dropout,
+        "attention_dropout": settings.attention_dropout,
+        "activation_dropout": settings.activation_dropout,
+    }
+    theirs: Any
+    if settings.norm == "post":
+        weights, theirs = weights_to_marian(checkpoint.model, settings), MarianMTModel(MarianConfig(**shape))
+    else:
+        shape.pop("decoder_vocab_size")
+        weights = weights_to_pegasus(checkpoint.model, settings)
+        theirs = PegasusForConditionalGeneration(PegasusConfig(**shape))
+    missing, unexpected = theirs.load_state_dict(weights, strict=False)
+    missing = [name for name in missing if not any(each in name for each in ONLY_THEIRS)]
+    if missing or unexpected:
+        raise TranslumeError(f"this release of transformers has other weights: {[*missing, *unexpected][0]}")
+    return theirs.eval()
+
+
+def _generation(checkpoint: Checkpoint) -> GenerationConfig:
+    specials, decoding = checkpoint.target_tokenizer.specials, checkpoint.config.decoding
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        num_beams=decoding.beam if decoding.strategy == "beam" else 1,
+        length_penalty=decoding.length_penalty,
+        max_length=checkpoint.config.model.max_positions,
+        bad_words_ids=[[specials.pad], [specials.bos]],
+        pad_token_id=specials.pad,
+        bos_token_id=specials.bos,
+        eos_token_id=specials.eos,
+        decoder_start_token_id=specials.bos,
+    )
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Any:
+    tokenizer = checkpoint.source_tokenizer
+    pieces, specials = tokenizer.pieces(), tokenizer.specials
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=library_tokenizer(tokenizer),
+        pad_token=pieces[specials.pad],
+        bos_token=pieces[specials.bos],
+        eos_token=pieces[specials.eos],
+        unk_token=None if specials.unk is None else pieces[specials.unk],
+        model_max_length=checkpoint.config.model.max_positions,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    )
+
+
+@torch.no_grad()
+def _compare(checkpoint: Checkpoint, folder: Path) -> Certificate:
+    forced = forced_targets(checkpoint)
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    specials = checkpoint.target_tokenizer.specials
+    found = []
+    for source, target in zip(forced.sources, forced.targets, strict=True):
+        text = checkpoint.source_tokenizer.decode(source)
+        ids = [*checkpoint.source_tokenizer.encode(text), specials.eos]
+        if "\ufffd" not in text and tokenizer(text)["input_ids"] != ids:
+            raise TranslumeError(f"{folder}: the reloaded tokenizer reads {text!r} as other ids")
+        logits = theirs(
+            input_ids=torch.tensor([[*source, specials.eos]]), decoder_input_ids=torch.tensor([[specials.bos, *target]])
+        ).logits
+        labels = torch.tensor([*target, specials.eos])
+        found.append(logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist())
+    return forced.certificate(found, "float32")

@@ -1,0 +1,101 @@
+"""The classes of a classifier: names in the training data, numbered in sorted order."""
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from translume.errors import DataError, ModelFolderError, nearest
+
+MOST = 65_536
+"""More names than this are no classes, but a column of texts taken for one."""
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Names of C classes; ids are their places. Stands where the tokenizer of targets stands for translation.
+
+    separator: what parts the names of a text that has several; empty where a text has exactly one.
+    """
+
+    names: tuple[str, ...]
+    separator: str = ""
+
+    @classmethod
+    def collect(cls, texts: Iterable[str], separator: str = "") -> "Labels":
+        """All names in the texts of a label column, sorted. Raises DataError for fewer than two, or far too many."""
+        found: set[str] = set()
+        for text in texts:
+            found.update(_parts(text, separator))
+            if len(found) > MOST:
+                raise DataError(f"data.columns: more than {MOST:,} different labels, wanted the column of the labels")
+        if len(found) < 2:
+            raise DataError(f"data: {len(found)} label in the training data, wanted at least 2")
+        return cls(tuple(sorted(found)), separator)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def several(self) -> bool:
+        """Whether a text may have several."""
+        return bool(self.separator)
+
+    def encode(self, text: str, place: str) -> list[int]:
+        """The ids of the label or labels in a text, ascending. Raises DataError, naming `place`, for an unknown one."""
+        ids = set()
+        for name in _parts(text, self.separator):
+            try:
+                ids.add(_index(self.names, name))
+            except KeyError:
+                raise DataError(f"{place}: label '{name}' is not in the training data{self._hint(name)}") from None
+        return sorted(ids)
+
+    def _hint(self, name: str) -> str:
+        hint = nearest(name, self.names)
+        return hint if "did you mean" in hint or len(self) <= _SHOWN else f"; it has {len(self):,} others"
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The names as they stand in a file."""
+        return self.separator.join(self.names[id_] for id_ in ids)
+
+    def pieces(self) -> list[str]:
+        """The names, in the order of their ids."""
+        return list(self.names)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that matters."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The text that `from_json` reads back."""
+        return json.dumps({"labels": self.names, "separator": self.separator}, ensure_ascii=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, place: str = "labels.json") -> "Labels":
+        """Raises ModelFolderError if the text is no list of labels."""
+        try:
+            values = json.loads(text)
+            names, separator = values["labels"], values["separator"]
+        except (ValueError, KeyError, TypeError):
+            raise ModelFolderError(f"{place}: damaged: not labels as Translume writes them") from None
+        whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not whole or not isinstance(separator, str) or sorted(set(names)) != names or len(names) < 2:
+            raise ModelFolderError(f"{place}: damaged: not labels as Translume writes them")
+        return cls(tuple(names), separator)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    parts = text.split(separator) if separator else [text]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _index(names: tuple[str, ...], name: str) -> int:
+    """The place of a name in sorted names; KeyError if it is none of them."""
+    place = bisect_left(names, name)
+    if place == len(names) or names[place] != name:
+        raise KeyError(name)
+    return place

@@ -1,0 +1,106 @@
+"""A whole model folder in transformers: its weights, its tokenizer, its translations."""
+
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.errors import SettingsError
+from translume.interchange.export import export
+from translume.interchange.huggingface import weights_from_pegasus
+from translume.interchange.library_tokenizer import library_tokenizer
+from translume.text import train_tokenizer
+from translume.translator import load
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+
+TEXTS = [
+    "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界 <s> </s>",
+    "naïve café ﬁne\u00a0x", "สวัสดีครับ", "a\u0301b  c\t d", "", "😀 ok 😀", "▁a", "x" * 200,
+]  # fmt: skip
+SHAPE = {"width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17}
+
+
+def checkpoint_of(**changes):
+    tokenizer = train_tokenizer(TokenizerSettings(size=401), TEXTS[:5])
+    settings = ModelSettings(**{**SHAPE, "dropout": 0.0, "max_positions": 41, **changes})
+    torch.manual_seed(23)
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return Checkpoint(
+        config=Config(
+            model=settings, decoding=DecodingSettings(strategy="greedy", max_length=17, max_length_ratio=99.0)
+        ),
+        model=model,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+    )
+
+
+@pytest.mark.parametrize(("kind", "unknown"), [("bpe", "bytes"), ("bpe", "token"), ("unigram", "token")])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_library_reads_every_text_as_we_do(kind, unknown, lowercase):
+    tokenizer = train_tokenizer(TokenizerSettings(kind=kind, unknown=unknown, lowercase=lowercase, size=401), TEXTS[:5])
+    library = library_tokenizer(tokenizer)
+    for text in TEXTS:
+        assert library.encode(text).ids == [*tokenizer.encode(text), tokenizer.specials.eos]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "post"}, {"positions": "learned"}, {"norm": "post", "activation": "gelu", "scale_embeddings": False}],
+    ids=["pegasus", "marian", "learned-positions", "unscaled-gelu"],
+)
+def test_an_export_translates_like_the_model(tmp_path, changes):
+    save_model(tmp_path / "model", checkpoint_of(**changes))
+    certificate = export(tmp_path / "model", "huggingface", tmp_path / "out")
+    assert certificate.difference < 1e-4
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = load(tmp_path / "model", device="cpu")
+    for text in (text for text in TEXTS[:5] if text):
+        assert tokenizer(text)["input_ids"][:-1] == ours.checkpoint.source_tokenizer.encode(text)
+        written = theirs.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, do_sample=False, max_length=18)
+        (wanted,) = ours.translate(text).hypotheses
+        assert written[0].tolist()[1:] == list(wanted.ids)
+
+
+def test_weights_come_back_from_pegasus(tmp_path):
+    for number, positions in enumerate(("sinusoidal", "learned")):
+        checkpoint = checkpoint_of(positions=positions)
+        save_model(tmp_path / f"model{number}", checkpoint)
+        export(tmp_path / f"model{number}", "huggingface", tmp_path / f"out{number}")
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / f"out{number}")
+        back = weights_from_pegasus(theirs.state_dict(), checkpoint.config.model)
+        for name, value in checkpoint.model.state_dict().items():
+            assert torch.equal(back[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "pre", "positions": "rotary"},
+         "model.positions: found 'rotary', wanted 'sinusoidal' or 'learned' for Pegasus"),
+        ({"norm": "post", "positions": "learned"},
+         "model.positions: found 'learned', wanted 'sinusoidal' for MarianMTModel"),
+        ({"head": SoftmaxSettings(tie="none")}, "model.head.tie: found 'none', wanted 'all' for Pegasus"),
+    ],
+)  # fmt: skip
+def test_what_transformers_cannot_express_is_refused_by_name(tmp_path, changes, message):
+    save_model(tmp_path / "model", checkpoint_of(**changes))
+    with pytest.raises(SettingsError) as error:
+        export(tmp_path / "model", "huggingface", tmp_path / "out")
+    assert str(error.value) == message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_that_the_library_cannot_express_is_refused():
+    tokenizer = train_tokenizer(TokenizerSettings(kind="wordpiece", size=401), TEXTS[:5])
+    with pytest.raises(SettingsError) as error:
+        library_tokenizer(tokenizer)
+    assert str(error.value) == (
+        "tokenizer.kind: found 'wordpiece' with unknown = 'bytes', "
+        "wanted 'bpe', or 'unigram' with unknown = 'token', for huggingface"
+    )
