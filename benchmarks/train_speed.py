@@ -100,8 +100,8 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     """One update per item; yields its target tokens."""
     import torch
 
-    from translume.model import LossOptions
     from translume.config import TrainingSettings
+    from translume.model import LossOptions
     from translume.training.memory import keep_freed_memory
     from translume.training.precision import Updater, choose_precision
 
@@ -201,9 +201,7 @@ def check_equal(shape: Shape) -> float:
     batch = batches(shape.vocabulary, 1)[0]
     mine = ours_batch(batch)
     with torch.no_grad():
-        loss = model.loss(
-            mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, LossOptions(0.1)
-        )
+        loss = model.loss(mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, LossOptions(0.1))
         difference = abs(float(loss.objective) / loss.tokens - float(their_loss(peer, batch, "fp32")))
     if difference > 1e-4:
         raise SystemExit(f"the two models differ: |Δ loss| = {difference:.2e}")

@@ -121,6 +121,17 @@ def test_probabilities_sum_to_one_and_are_picked_by_id(seed, rows, size):
     assert torch.equal(Logits(logits.bfloat16()).topk(1).log_probs, Logits(logits.bfloat16().float()).topk(1).log_probs)
 
 
+@few
+@given(seeds, st.sampled_from([5, 127, 128, 1031]), st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=7))
+def test_rows_of_any_size_are_normalised_as_they_are_alone(seed, size, offsets):
+    logits = torch.randn(len(offsets), size, generator=torch.Generator().manual_seed(seed))
+    logits += torch.tensor(offsets)[:, None]
+    found = Logits(logits).log_probs()
+    torch.testing.assert_close(found, logits.double().log_softmax(-1).float(), rtol=1e-5, atol=1e-5)
+    assert (found <= 0).all()
+    assert torch.equal(found, torch.cat([Logits(row[None]).log_probs() for row in logits]))
+
+
 @pytest.mark.parametrize("what", [math.nan, math.inf])
 def test_a_belief_that_is_none_is_refused_with_its_row(what):
     logits = torch.zeros(5, 3 * BLOCK)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from translume.evaluation import evaluate as evaluate
     from translume.interchange.export import export as export
     from translume.training import train as train
+    from translume.translator import Classification as Classification
+    from translume.translator import Classifier as Classifier
     from translume.translator import TargetScore as TargetScore
     from translume.translator import TextHypothesis as TextHypothesis
     from translume.translator import Translation as Translation
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from translume.translator import load as load
 
 _ROOMS = {
+    "Classification": "translator",
+    "Classifier": "translator",
     "Comparison": "evaluation",
     "Config": "config",
     "DataError": "errors",

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from translume.errors import TranslationError
 
 BLOCK = 128
 """Columns per block of the exact fast top-k."""
+CACHED_ELEMENTS = 1 << 18
+"""Exponentials held at a time on a CPU: what stays in a core's cache."""
+UNSHIFTED = 60.0
+"""Largest logits of rows up to this size need no shift: no sum of their exponentials overflows or vanishes in fp32."""
 
 
 class BeliefError(TranslationError):
@@ -122,6 +127,7 @@ class Logits:
         """
         self._logits = logits if logits.dtype == torch.float64 else logits.float()
         self._peak_and_rest: tuple[Tensor, Tensor] | None = None
+        self._maxima: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -134,12 +140,24 @@ class Logits:
     def _normaliser(self) -> tuple[Tensor, Tensor]:
         """[N, 1] each: max and log Σ exp(logits − max); their sum is the normaliser."""
         if self._peak_and_rest is None:
-            peak = self._logits.amax(-1, keepdim=True)
-            broken = ~peak.isfinite()
-            if bool(broken.any()):
-                row = int(broken.nonzero()[0, 0])
-                raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
-            self._peak_and_rest = peak, (self._logits - peak).exp_().sum(-1, keepdim=True).log_()
+            if self._logits.is_cpu and not (self._logits.requires_grad and torch.is_grad_enabled()):
+                self._maxima, sums = _maxima_and_sums(self._logits)
+                peak = self._maxima.amax(-1, keepdim=True)
+                # Nothing is lost without a shift, floats are as precise at e⁴⁰ as at 1; but exp must not overflow.
+                sums *= peak.neg().exp_()
+                far = ~(peak.abs() <= UNSHIFTED)  # a NaN is far, too
+                if bool(far.any()):
+                    _refuse_broken(peak)
+                    # Row by row: what a row gets does not depend on the rows beside it.
+                    which = far.nonzero()[:, 0]
+                    sums[which] = (self._logits[which] - peak[which]).exp_().sum(-1, keepdim=True)
+                # Never below 1, the peak's own share: no log-probability may be positive.
+                rest = sums.clamp_min_(1.0).log_()
+            else:
+                peak = self._logits.amax(-1, keepdim=True)
+                _refuse_broken(peak)
+                rest = (self._logits - peak).exp_().sum(-1, keepdim=True).log_()
+            self._peak_and_rest = peak, rest
         return self._peak_and_rest
 
     def _normalised(self, logits: Tensor) -> Tensor:
@@ -152,8 +170,10 @@ class Logits:
         self._normaliser()  # refuses a NaN before it is ranked
         k = min(k, self.size)
         if bias is None:
-            values, ids = exact_topk(self._logits, k)
-        elif bias.allowed is None and self._may_be_lent():
+            values, ids = exact_topk(self._logits, k, self._maxima)
+            log_probs = self._normalised(values)
+            return TopK(ids, log_probs, log_probs)
+        if bias.allowed is None and self._may_be_lent():
             # A few pairs are written in and taken back: copying [N, V] would cost more than finding the k best.
             pairs = (bias.rows, bias.ids)
             before = self._logits[pairs]
@@ -190,10 +210,41 @@ class Logits:
         return (scores / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
 
 
-def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of logits [N, V] by block of columns, and Σ exp(logits) [N, 1], which may overflow or vanish.
+
+    Maxima are [N, V // BLOCK], and one more if columns are left over. A few rows at a time: read once from memory.
+    """
+    count, size = logits.shape
+    blocks = size // BLOCK
+    whole = blocks * BLOCK
+    rows = max(1, CACHED_ELEMENTS // size)
+    buffer = logits.new_empty(min(rows, count), size)
+    maxima = logits.new_empty(count, -(-size // BLOCK))
+    sums = logits.new_empty(count, 1)
+    for start in range(0, count, rows):
+        part, place = logits[start : start + rows], slice(start, start + rows)
+        if blocks:
+            torch.amax(part[:, :whole].view(-1, blocks, BLOCK), -1, out=maxima[place, :blocks])
+        if whole < size:
+            torch.amax(part[:, whole:], -1, out=maxima[place, blocks])
+        exponentials = torch.exp(part, out=buffer[: len(part)])
+        torch.sum(exponentials, -1, keepdim=True, out=sums[place])
+    return maxima, sums
+
+
+def _refuse_broken(peak: Tensor) -> None:
+    broken = ~peak.isfinite()
+    if bool(broken.any()):
+        row = int(broken.nonzero()[0, 0])
+        raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+
+
+def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k largest of scores [N, V] as (values, ids) [N, k] each, largest first, ties by smaller id.
 
     Looks only into the k blocks of columns with the largest maxima: a block outside them cannot hold one of the k.
+    maxima: the largest of each block of scores, where they are at hand.
     """
     rows, size = scores.shape
     wanted = min(k + 1, size)
@@ -202,20 +253,31 @@ def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values, ids = scores.topk(wanted, -1)
     else:
         body = scores[:, : blocks * BLOCK].view(rows, blocks, BLOCK)
-        best = body.amax(-1).topk(wanted, -1).indices
-        inside = body.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
-        columns = (best[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+        largest = body.amax(-1) if maxima is None else maxima[:, :blocks]
+        best = largest.topk(wanted, -1, sorted=False).indices
+        each = torch.arange(rows, device=scores.device)[:, None]
+        if body.is_contiguous():
+            inside = body.flatten(0, 1).index_select(0, (each * blocks + best).flatten()).view(rows, -1)
+        else:
+            inside = body[each, best].flatten(1)
         if size > blocks * BLOCK:
-            rest = torch.arange(blocks * BLOCK, size, device=scores.device).expand(rows, -1)
             inside = torch.cat([inside, scores[:, blocks * BLOCK :]], 1)
-            columns = torch.cat([columns, rest], 1)
         values, places = inside.topk(wanted, -1)
-        ids = columns.gather(1, places)
-    tied = values[:, k - 1] == values[:, -1] if wanted > k else None
-    values, ids = values[:, :k], ids[:, :k]
+        block = places // BLOCK
+        columns = best * BLOCK
+        if size > blocks * BLOCK:
+            block.clamp_max_(wanted)
+            columns = F.pad(columns, (0, 1), value=blocks * BLOCK)
+        ids = columns.gather(1, block) + (places - block * BLOCK)
+    equal = values[:, 1:] == values[:, :-1]
+    values, border = values[:, :k], values[:, -1:]
+    if not bool(equal.any()):
+        return values, ids[:, :k]
+    ids = ids[:, :k]
+    tied = equal[:, -1] if wanted > k else None
     if tied is not None and bool(tied.any()):
         which = tied.nonzero()[:, 0]
-        ids = ids.index_copy(0, which, _first_of_equal(scores[which], values[which, -1:], k))
+        ids = ids.index_copy(0, which, _first_of_equal(scores[which], border[which], k))
         values = scores.gather(1, ids)
     ids, by_id = ids.sort(-1)
     values, order = values.gather(1, by_id).sort(dim=-1, descending=True, stable=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.checkpoint.build import build_model
-from translume.config import ModelSettings, ProjectedSettings, SoftmaxSettings, TrainingSettings
+from translume.config import CopySettings, ModelSettings, ProjectedSettings, SoftmaxSettings, TrainingSettings
 from translume.model import LossOptions
 from translume.model.penalties import divergence, entropy
 from translume.text import SpecialIds
@@ -43,9 +43,9 @@ def test_entropy_and_divergence_are_those_of_the_beliefs_in_any_chunks(head, chu
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("translume.model.penalties.CHUNK_ELEMENTS", chunk * V)
         torch.testing.assert_close(entropy(model.head, first, None), wanted)
-        torch.testing.assert_close(divergence(model.head, first, second, None), apart)
+        torch.testing.assert_close(divergence(model.head, first, second), apart)
         parameters = [each for each in model.head.parameters() if each.requires_grad]
-        total = entropy(model.head, first, None) + divergence(model.head, first, second, None)
+        total = entropy(model.head, first, None) + divergence(model.head, first, second)
         grown = torch.autograd.grad(total, parameters)
     for left, right in zip(grown, torch.autograd.grad(wanted + apart, parameters), strict=True):
         torch.testing.assert_close(left, right)
@@ -67,6 +67,19 @@ def test_two_passes_without_dropout_are_one_pass():
     torch.testing.assert_close(twice.objective, model.loss(*data, LossOptions(0.1)).objective)
     torch.testing.assert_close(twice.nll, plain.nll)
     assert twice.tokens == plain.tokens == 14
+
+
+def test_each_pass_reads_its_own_memory():
+    model, data = model_of(CopySettings(), dropout=0.4), sentences()
+    source, mask, target, labels, _ = (torch.cat([each, each]) for each in data)
+    torch.manual_seed(3)
+    found = model.loss(*data, LossOptions(r_drop=5.0))
+    torch.manual_seed(3)
+    hidden, layout, context = model._teach(source, mask, target, mask)
+    p, q = model.head.next_token(hidden, context).log_probs().chunk(2)
+    nll = -torch.cat([p, q]).gather(1, layout.pack(labels)[:, None]).sum() / 2
+    apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
+    torch.testing.assert_close(found.objective, nll + 5.0 / 4 * apart)
 
 
 def test_two_passes_with_dropout_are_held_together():

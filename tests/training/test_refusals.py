@@ -154,3 +154,15 @@ def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         list(train(toy({"data": {"train_source": str(tmp_path / "gone.en")}}), tmp_path / "model"))
     assert str(caught.value) == f"{tmp_path / 'gone.en'}: no such file"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [("sigmoid", "z_loss", 1e-4), ("sigmoid", "confidence_penalty", 0.1), ("entmax", "r_drop", 5.0)],
+)
+def test_a_penalty_that_means_nothing_for_a_head_is_refused(
+    toy: Make, tmp_path: Path, kind: str, name: str, value: float
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        list(train(toy({"model": {"head": {"kind": kind}}}, **{name: value}), tmp_path))
+    assert str(caught.value) == f"training.{name}: found {value}, wanted 0 with model.head.kind = '{kind}'"

@@ -54,13 +54,16 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
     """The card's Markdown, with the front matter that model hubs read."""
     languages = [code for code in (config.data.source_language, config.data.target_language) if code]
     direction = " to ".join(languages) if len(languages) == 2 else "text to text"
+    kind, verb, tag, written = f"encoder-decoder Transformer, {direction},", "translate", "translation", "target"
+    if config.data.task == "classification":
+        kind, verb, tag, written = "classifier of texts", "classify", "text-classification", "labels"
     front = ["---", f"license: {licence}", *(["language:", *(f"- {code}" for code in languages)] if languages else [])]
-    front += ["library_name: translume", "tags:", "- translation", "---"]
+    front += ["library_name: translume", "tags:", f"- {tag}", "---"]
     sections = [
         "\n".join(front),
         f"# {name}",
-        f"An encoder-decoder Transformer, {direction}, made with Translume.",
-        f"```\ntranslume translate {name} < source > target\n```",
+        f"An {kind} made with Translume." if verb == "translate" else f"A {kind}, made with Translume.",
+        f"```\ntranslume {verb} {name} < source > {written}\n```",
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
         f"## Recipe\n\n{_recipe(config, card.parameters)}",
@@ -94,8 +97,11 @@ def _files(config: Config) -> str:
 def _recipe(config: Config, parameters: int) -> str:
     model, training, tokenizer = config.model, config.training, config.tokenizer
     shared = "one vocabulary for both sides" if tokenizer.shared else "a vocabulary for each side"
+    layers = f"{model.encoder_layers} + {model.decoder_layers}"
+    if config.data.task == "classification":
+        layers, shared = str(model.encoder_layers), "of texts"
     rows = [
-        f"- {model.encoder_layers} + {model.decoder_layers} layers, {model.width} wide, "
+        f"- {layers} layers, {model.width} wide, "
         f"feed-forward {model.feed_forward}, {model.attention_heads} attention heads, "
         f"{model.norm}-norm, {model.positions} positions",
         f"- output head: {model.head.kind}",

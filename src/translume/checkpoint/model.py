@@ -9,22 +9,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from translume.checkpoint.build import build_model
+from translume.checkpoint.build import build_network
 from translume.checkpoint.card import Card, write_card
 from translume.checkpoint.folder import Content, commit, read_committed, whole
 from translume.checkpoint.manifest import FORMAT, Manifest
 from translume.checkpoint.migrations import migrate
+from translume.checkpoint.temperature import Temperature, read_temperature
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import Config
 from translume.errors import ModelFolderError, SettingsError, TranslumeError
+from translume.model.classifier import Classifier
 from translume.model.transformer import Transformer
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
 SHARED_TOKENIZER = "tokenizer.json"
 SOURCE_TOKENIZER = "source.json"
 TARGET_TOKENIZER = "target.json"
+LABELS = "labels.json"
 
 Dtype = Literal["auto", "fp32", "bf16"]
 
@@ -33,20 +36,55 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A loaded model folder; the two tokenizers are one object where the vocabulary is shared."""
+    """A loaded model folder; the two tokenizers are one object where the vocabulary is shared.
+
+    temperature: the one that was fitted to these weights, if one was.  digest: SHA-256 of the weights' file; empty
+    where they come from none.
+    """
 
     config: Config
     model: Transformer
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    temperature: Temperature | None = None
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierCheckpoint:
+    """A loaded model folder of a classifier.  digest: SHA-256 of the weights' file; empty where they come from none."""
+
+    config: Config
+    model: Classifier
+    source_tokenizer: Tokenizer
+    labels: Labels
+    digest: str = ""
 
 
 def load_checkpoint(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto") -> Checkpoint:
     """The last committed state of `folder`, in evaluation mode.
 
     device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
-    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
+    Raises ModelFolderError if the folder is no translator, is damaged or was written by a newer Translume.
     """
+    found = load_any(folder, device=device, dtype=dtype)
+    if isinstance(found, ClassifierCheckpoint):
+        raise ModelFolderError(f"{folder}: a classifier, wanted a translator; `translume classify` uses it")
+    return found
+
+
+def load_classifier_checkpoint(
+    folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto"
+) -> ClassifierCheckpoint:
+    """The last committed state of a classifier's folder; see `load_checkpoint`."""
+    found = load_any(folder, device=device, dtype=dtype)
+    if isinstance(found, Checkpoint):
+        raise ModelFolderError(f"{folder}: a translator, wanted a classifier; `translume translate` uses it")
+    return found
+
+
+def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto") -> Checkpoint | ClassifierCheckpoint:
+    """Whichever of the two the folder holds; see `load_checkpoint`."""
     folder = Path(folder)
     for _ in range(_ATTEMPTS - 1):
         manifest = Manifest.read(folder)
@@ -59,17 +97,33 @@ def load_checkpoint(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "
     return _load(folder, Manifest.read(folder), device, dtype)
 
 
-def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype) -> Checkpoint:
+def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype) -> Checkpoint | ClassifierCheckpoint:
     config = read_config(folder, manifest)
     if WEIGHTS not in manifest.files:
         raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")
-    source, target = read_tokenizers(folder, manifest)
+    source, target = read_vocabularies(folder, manifest)
     place = choose_device(device)
     with torch.random.fork_rng(devices=[]):
-        model = build_model(config.model, len(source), len(target))
+        model = build_network(config.model, len(source), len(target))
     model = model.to(device=place, dtype=choose_dtype(dtype, place))
     fill(model, whole(folder, manifest, WEIGHTS))
-    return Checkpoint(config=config, model=model.eval(), source_tokenizer=source, target_tokenizer=target)
+    digest = manifest.files[WEIGHTS].sha256
+    if isinstance(model, Classifier):
+        if not isinstance(target, Labels):
+            raise ModelFolderError(f"{folder}: damaged: a classifier without {LABELS}")
+        return ClassifierCheckpoint(
+            config=config, model=model.eval(), source_tokenizer=source, labels=target, digest=digest
+        )
+    if isinstance(target, Labels):
+        raise ModelFolderError(f"{folder}: damaged: a translator with {LABELS}")
+    return Checkpoint(
+        config=config,
+        model=model.eval(),
+        source_tokenizer=source,
+        target_tokenizer=target,
+        temperature=read_temperature(folder, manifest, digest),
+        digest=digest,
+    )
 
 
 def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
@@ -96,6 +150,19 @@ def read_tokenizers(folder: Path, manifest: Manifest | None = None) -> tuple[Tok
     return _tokenizer(folder, manifest, SOURCE_TOKENIZER), _tokenizer(folder, manifest, TARGET_TOKENIZER)
 
 
+def read_vocabularies(folder: Path, manifest: Manifest | None = None) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """The tokenizer of sources, and that of targets or a classifier's labels."""
+    manifest = manifest or Manifest.read(folder)
+    source, target = read_tokenizers(folder, manifest)
+    if LABELS not in manifest.files:
+        return source, target
+    place = str(folder / manifest.files[LABELS].file)
+    try:
+        return source, Labels.from_json(read_committed(folder, manifest, LABELS).decode(), place)
+    except UnicodeDecodeError:
+        raise ModelFolderError(f"{place}: not UTF-8 text") from None
+
+
 def _tokenizer(folder: Path, manifest: Manifest, name: str) -> Tokenizer:
     content = read_committed(folder, manifest, name)
     place = str(folder / manifest.files[name].file)
@@ -110,7 +177,7 @@ def _tokenizer(folder: Path, manifest: Manifest, name: str) -> Tokenizer:
 
 
 def model_files(
-    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer
+    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer | Labels
 ) -> dict[str, Content]:
     """What `commit` needs to make a folder that `load_checkpoint` reads.
 
@@ -118,7 +185,10 @@ def model_files(
     """
     config = config.model_copy(update={"format": FORMAT})
     files: dict[str, Content] = {CONFIG: config.to_toml().encode(), WEIGHTS: tensor_file(weights)}
-    if source is target or source.digest == target.digest:
+    if isinstance(target, Labels):
+        files[SHARED_TOKENIZER] = source.to_json().encode()
+        files[LABELS] = target.to_json().encode()
+    elif source is target or source.digest == target.digest:
         files[SHARED_TOKENIZER] = source.to_json().encode()
     else:
         files[SOURCE_TOKENIZER] = source.to_json().encode()

@@ -9,28 +9,28 @@ import torch
 from translume.config import ModelSettings
 from translume.errors import DataError, SettingsError
 from translume.model import Transformer
+from translume.model.classifier import Network
 from translume.model.embedding import Embedding
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 
 _BEGINNING = "▁"
 
 
 def load_pretrained(
-    model: Transformer, settings: ModelSettings, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
+    model: Network, settings: ModelSettings, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels
 ) -> list[str]:
     """Put the word vectors that the settings name into a fresh model's embeddings; one line of account for each file.
 
     A row is scaled so that what the first layer reads is the vector as the file gives it. Raises DataError for a file
     that is none of word vectors of the model's width, or that knows no token of the vocabulary.
     """
-    sides = (
-        (settings.pretrained_source, model.encoder.embedding, source_tokenizer),
-        (settings.pretrained_target, model.decoder.embedding, target_tokenizer),
-    )
+    sides = [(settings.pretrained_source, model.encoder.embedding, source_tokenizer)]
+    if isinstance(model, Transformer) and isinstance(target_tokenizer, Tokenizer):
+        sides.append((settings.pretrained_target, model.decoder.embedding, target_tokenizer))
     return [_fill(Path(path), embedding, tokenizer) for path, embedding, tokenizer in sides if path]
 
 
-def mark_separators(model: Transformer, settings: ModelSettings, source_tokenizer: Tokenizer) -> None:
+def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: Tokenizer) -> None:
     """Tell a fresh model with segments which tokens of the source end one.
 
     Raises SettingsError if no token spells the separator.

@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from translume.cli.writing import write_file
+from translume.cli.pictures import new_figure, write_figure
 from translume.errors import DataError
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
@@ -42,13 +41,7 @@ def draw(history: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
     pictures = curves_of(history)
     if not pictures:
         raise DataError(f"{title}: history.jsonl holds no numbers to draw")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(pictures), 3.6), layout="constrained")
-    known = FigureCanvasAgg(figure).get_supported_filetypes()
-    if path.suffix.removeprefix(".") not in known:
-        raise DataError(f"{path}: found '{path.suffix}', wanted a picture's ending such as .png, .svg or .pdf")
+    figure = new_figure(path, width=5 * len(pictures), height=3.6)
     figure.suptitle(title)
     for axes, (label, curves) in zip(
         figure.subplots(1, len(pictures), squeeze=False)[0], pictures.items(), strict=True
@@ -59,6 +52,4 @@ def draw(history: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
         axes.legend()
-    picture = BytesIO()
-    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=120)
-    write_file(path, picture.getvalue())
+    write_figure(figure, path)

@@ -88,10 +88,10 @@ def _train(recipe: Path, folder: Path, again: str) -> None:
 
 def _look(folder: Path, corpus: "DemoCorpus", data: Path) -> None:
     """Measure on the test pairs, translate some, look inside one, and say what comes next."""
-    from translume.translator import load
+    from translume.translator import load_translator
 
     where = compute()
-    translator = load(folder, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = load_translator(folder, device=where.device, dtype=where.dtype, threads=where.threads)
     _measure(translator, corpus)
     click.echo(f"\n{SHOWN} sentences it has never seen:")
     translations = [translator.translate(source) for source, _ in corpus.test[:SHOWN]]

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.calibrating import calibrated, check_picture
 from translume.cli.group import resume_with
 from translume.cli.options import (
     FILE,
     FOLDER,
+    Calibrate,
+    calibrate,
+    calibration_options,
     changed,
     compute,
     compute_options,
@@ -21,7 +25,7 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import Meter, note
 from translume.cli.writing import check_writable, write_file
-from translume.errors import DataError
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.translator import Translator
@@ -34,30 +38,46 @@ if TYPE_CHECKING:
 )
 @click.argument("model", type=FOLDER)
 @click.argument("source", type=FILE)
-@click.argument("reference", type=FILE)
+@click.argument("reference", type=FILE, required=False)
 @click.option("--compare", "other", type=FOLDER, help="Another model: is the difference more than chance?")
 @click.option("--write", type=FILE, help="Also write the translations to this file.")
 @click.option("--record", is_flag=True, help="Keep the scores in the model's history.")
+@calibration_options
 @evaluation_options
 @decoding_options
 @json_option
 @set_option
 @compute_options
 def command(
-    model: Path, source: Path, reference: Path, other: Path | None, write: Path | None, record: bool, as_json: bool
+    model: Path,
+    source: Path,
+    reference: Path | None,
+    other: Path | None,
+    write: Path | None,
+    record: bool,
+    as_json: bool,
 ) -> None:
-    """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature."""
+    """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature.
+
+    Of a classifier, name one TSV or JSONL file with texts and labels: it prints accuracy, a row for each class, who is
+    taken for whom, and the calibration error.
+    """
     from translume.evaluation import compare, measure, metric_from
 
     resume_with(["Interrupted; nothing was measured"])
     if write is not None:
         check_writable(write)
+    check_picture()
+    if reference is None:
+        _of_classifier(model, source, other, write=write, record=record, as_json=as_json)
+        return
     sources, references = _parallel(source, reference)
     translator = _load(model)
     opponent = None if other is None else _load(other)
     settings = changed(translator.config, "evaluation", "decoding").evaluation
     for name in settings.metrics:
         metric_from(name, settings)  # refuses what is unknown or not installed before anything is translated
+    translator, judged = calibrated(translator, model, sources, references)
     found = _translations(translator, sources)
     if write is not None:
         write_file(write, "".join(f"{text}\n" for text in found).encode())
@@ -67,6 +87,8 @@ def command(
 
         files = {"source": str(source), "reference": str(reference)}
         append_history(model, {"event": "evaluated", **files, **scores.to_dict()})
+        for each in judged:
+            append_history(model, {"event": "calibrated", **files, **each.to_dict()})
     if opponent is None:
         lines = [json.dumps(scores.to_dict())] if as_json else [str(score) for score in scores]
     else:
@@ -75,15 +97,30 @@ def command(
         lines = [json.dumps(each.to_dict()) if as_json else str(each) for each in comparisons]
         if not as_json:
             note(f"first {other}, second {model}; the difference is second minus first")
+    lines += [json.dumps(each.to_dict()) if as_json else str(each) for each in judged]
     for line in lines:
         click.echo(line)
 
 
+def _of_classifier(
+    model: Path, file: Path, other: Path | None, *, write: Path | None, record: bool, as_json: bool
+) -> None:
+    from translume.checkpoint import read_config
+
+    if read_config(model).data.task != "classification":
+        raise SettingsError(f"evaluate: {model} is a translator, wanted MODEL SOURCE REFERENCE")
+    if other is not None or calibrate() != Calibrate():
+        raise SettingsError("evaluate: --compare, --calibration and --fit-temperature are for translators")
+    from translume.cli.judging import evaluate_classifier
+
+    evaluate_classifier(model, file, write=write, record=record, as_json=as_json)
+
+
 def _load(model: Path) -> "Translator":
-    from translume.translator import load
+    from translume.translator import load_translator
 
     where = compute()
-    return load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    return load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
 
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:

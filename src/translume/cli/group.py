@@ -13,7 +13,21 @@ import click
 
 from translume.errors import TranslumeError
 
-VERBS = ("demo", "init", "train", "translate", "score", "evaluate", "export", "show", "config", "data", "tokenizer")
+VERBS = (
+    "demo",
+    "init",
+    "train",
+    "translate",
+    "classify",
+    "score",
+    "evaluate",
+    "heads",
+    "export",
+    "show",
+    "config",
+    "data",
+    "tokenizer",
+)
 """In the order in which a newcomer meets them."""
 
 INTERRUPTED, PIPE_CLOSED = 130, 141

@@ -86,7 +86,7 @@ class Live:
     def next_steps(self, folder: Path) -> None:
         """What to type next."""
         if not self._as_json and not self._already:
-            note(f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE")
+            note(_next(folder))
 
     def _start(self, event: Started) -> None:
         self._say(f"training data: {event.training.summary()}")
@@ -187,3 +187,11 @@ def span(seconds: float) -> str:
 def _print_json(event: Event) -> None:
     values = asdict(event)
     click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))
+
+
+def _next(folder: Path) -> str:
+    from translume.checkpoint import read_config
+
+    if read_config(folder).data.task == "classification":
+        return f"Next: translume classify {folder} < TEXT, or translume evaluate {folder} FILE.tsv"
+    return f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE"

@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Dtype = Literal["auto", "fp32", "bf16"]
 
 _SET, _DECODING, _COMPUTE = "translume.set", "translume.decoding", "translume.compute"
-_EVALUATION = "translume.evaluation"
+_EVALUATION, _CALIBRATION = "translume.evaluation", "translume.calibration"
 
 FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path)
@@ -32,6 +32,14 @@ class Compute:
     device: str = "auto"
     dtype: Dtype = "auto"
     threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrate:
+    """What to do about calibration. picture: where to draw it; "-" is nowhere, None measures nothing."""
+
+    picture: Path | None = None
+    fit: bool = False
 
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -100,6 +108,10 @@ decoding_options = _all(
             metavar="NAME",
             help="What to do with a sentence the model cannot read: error or truncate (with a warning).",
         ),
+        _option(
+            _DECODING, "--calibrated/--uncalibrated", type=bool, help="At the fitted temperature: decoding.calibrated."
+        ),
+        _option(_DECODING, "--unsmooth", type=float, metavar="X", help="Take label smoothing back: decoding.unsmooth."),
     ]
 )
 """Short flags of decoding.*, read back with `overrides`."""
@@ -113,6 +125,26 @@ evaluation_options = _all(
 )
 """Short flags of evaluation.*, read back with `overrides`."""
 
+calibration_options = _all(
+    [
+        _option(
+            _CALIBRATION,
+            "--calibration",
+            type=FILE,
+            metavar="PICTURE",
+            help="Measure how far probabilities can be believed, and draw it (.png, .svg, .pdf); '-' draws nothing.",
+        ),
+        click.option(
+            "--fit-temperature",
+            is_flag=True,
+            expose_value=False,
+            callback=_remember(_CALIBRATION),
+            help="Fit a temperature to these pairs and store it with the model, for --calibrated.",
+        ),
+    ]
+)
+"""--calibration and --fit-temperature, read back with `calibrate`."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
@@ -120,6 +152,12 @@ def compute() -> Compute:
     """What the running verb was told by --device, --dtype and --threads."""
     values = click.get_current_context().meta.get(_COMPUTE, {})
     return Compute(**values)
+
+
+def calibrate() -> Calibrate:
+    """What the running verb was told by --calibration and --fit-temperature."""
+    values = click.get_current_context().meta.get(_CALIBRATION, {})
+    return Calibrate(picture=values.get("calibration"), fit=values.get("fit_temperature", False))
 
 
 def overrides() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """translume score"""
 
 import json
+import math
 from pathlib import Path
 
 import click
@@ -23,13 +24,17 @@ def command(model: Path, source: Path, target: Path, as_json: bool) -> None:
     """Print the log-probability of each target given its source, in nats, a line each (its end mark counted)."""
     from translume.config import DataSettings
     from translume.data import read_pairs
-    from translume.translator import load
+    from translume.translator import load_translator
 
     where = compute()
-    translator = load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
     files = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
+    impossible = 0
     with Meter("scoring", unit="pairs", prints=True) as meter:
         for score in translator.score_all(pairs):
             meter.advance()
             click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
+            impossible += score.log_prob == -math.inf
+    if impossible:
+        click.echo(f"{impossible} targets hold a token that the model gives no probability at all", err=True)

@@ -23,11 +23,11 @@ from translume.cli.terminal import note
 @json_option
 def command(model: Path, plot: Path | None, as_json: bool) -> None:
     """Show a model: its size, vocabulary, settings, scores and where it comes from."""
-    from translume.checkpoint import read_config, read_history, read_tokenizers
+    from translume.checkpoint import read_config, read_history, read_vocabularies
 
     config = read_config(model)
     history = read_history(model)
-    source, target = read_tokenizers(model)
+    source, target = read_vocabularies(model)
     facts = {
         "model": str(model),
         "size": _size(model),
@@ -50,13 +50,13 @@ def command(model: Path, plot: Path | None, as_json: bool) -> None:
 
 def _size(model: Path) -> dict[str, Any]:
     """Parameters and bytes, and when the folder was last committed."""
-    from translume.checkpoint import Manifest, build_model, read_config, read_tokenizers
+    from translume.checkpoint import Manifest, build_network, read_config, read_vocabularies
 
     manifest = Manifest.read(model)
-    source, target = read_tokenizers(model, manifest)
+    source, target = read_vocabularies(model, manifest)
     parameters = sum(
         value.numel()
-        for value in build_model(read_config(model, manifest).model, len(source), len(target)).parameters()
+        for value in build_network(read_config(model, manifest).model, len(source), len(target)).parameters()
     )
     needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
     changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())
@@ -99,7 +99,9 @@ def _print(facts: dict[str, Any], settings: str) -> None:
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB to resume with" if size["bytes_to_resume"] else ""
     click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
     sizes = f"{vocabulary['source']:,} tokens, shared"
-    if not vocabulary["shared"]:
+    if facts["settings"]["data"]["task"] == "classification":
+        sizes = f"{vocabulary['source']:,} tokens, {vocabulary['target']:,} labels"
+    elif not vocabulary["shared"]:
         sizes = f"{vocabulary['source']:,} source and {vocabulary['target']:,} target tokens"
     click.echo(f"vocabulary: {sizes}")
     for name, account in facts["data"].items():

@@ -62,6 +62,12 @@ def resume_line(config: Path, out: Path | None, source: Path | None, where: Comp
         words += ["--out", str(out)]
     if source is not None:
         words += ["--from", str(source)]
+    return shlex.join([*words, *shared_words(where)])
+
+
+def shared_words(where: Compute) -> list[str]:
+    """--set, --device, --dtype and --threads as they were given."""
+    words = []
     for assignment in overrides():
         words += ["--set", assignment]
     for name, value, default in (
@@ -71,4 +77,4 @@ def resume_line(config: Path, out: Path | None, source: Path | None, where: Comp
     ):
         if value != default:
             words += [name, str(value)]
-    return shlex.join(words)
+    return words

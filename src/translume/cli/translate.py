@@ -41,11 +41,11 @@ def command(model: Path, file: str, as_json: bool) -> None:
     With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
     """
     from translume.data import read_lines
-    from translume.translator import load
+    from translume.translator import load_translator
 
     where = compute()
     resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
-    translator = load(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
     settings = changed(translator.config, "decoding").decoding
     with Meter("translating", unit="lines", prints=True) as meter:
         lines = read_lines(file)

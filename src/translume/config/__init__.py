@@ -6,6 +6,7 @@ from translume.config.decoding import DecodingSettings
 from translume.config.evaluation import EvaluationSettings
 from translume.config.heads import (
     AdaptiveSettings,
+    ClassifySettings,
     CopySettings,
     EntmaxSettings,
     HeadSettings,
@@ -26,6 +27,7 @@ from translume.config.tree import Config
 
 __all__ = [
     "AdaptiveSettings",
+    "ClassifySettings",
     "CleaningSettings",
     "Config",
     "CopySettings",

@@ -16,6 +16,8 @@ class CleaningSettings(Settings):
 
     max_tokens: int = Field(default=256, ge=1)
     """Pairs with a side of more tokens than this are dropped (after tokenization, end mark not counted)."""
+    too_long: Literal["drop", "keep_first", "keep_last"] = "drop"
+    """What becomes of such pairs; a text to classify may also be cut, at its end or its beginning, which is counted."""
     max_ratio: float = Field(default=0.0, ge=0.0)
     """Pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0 keeps all."""
     identical: bool = False
@@ -35,10 +37,15 @@ class DataSettings(Settings):
     """Code of the source language, such as "en"; names outputs and chooses defaults."""
     target_language: str = ""
     """Code of the target language, such as "de"."""
-    task: Literal["sequence"] = "sequence"
-    """What is learnt: text to text."""
+    task: Literal["sequence", "classification"] = "sequence"
+    """What is learnt: text to text, or the label of a text, which stands where the target does."""
+    label_separator: str = ","
+    """What parts the labels of a text where `model.head.labels` is "several"."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
-    """Columns of TSV (numbers from 0) or keys of JSONL of source and target; empty: 0 and 1, "source" and "target"."""
+    """Columns of TSV (numbers from 0) or keys of JSONL of source and target, or of text and label.
+
+    Empty: 0 and 1; "source" and "target", or "text" and "label".
+    """
     train_source: Names = ()
     """Training files of the source side, one sentence a line."""
     train_target: Names = ()

@@ -1,8 +1,8 @@
 """[decoding]: how targets are searched by default; every call may choose otherwise."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from translume.config.base import Settings
 
@@ -36,3 +36,19 @@ class DecodingSettings(Settings):
     """Most source tokens in a batch, padding counted."""
     max_length_action: Literal["error", "truncate"] = "error"
     """What to do with a single sentence that is longer than the model reads: stop, or cut it and warn."""
+    calibrated: bool = False
+    """Rank by beliefs at the temperature that `translume evaluate --fit-temperature` stored with the model."""
+    unsmooth: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Rank by beliefs without this much label smoothing, p' = max(p − ε/V, 0) / (1 − ε) (Liang et al. 2022); 0: as is.
+
+    Best the `label_smoothing` of the training. Neither this nor `calibrated` changes the log-probabilities reported.
+    """
+
+    @model_validator(mode="after")
+    def _one_cure_is_enough(self) -> Self:
+        if self.calibrated and self.unsmooth:
+            raise ValueError(
+                "calibrated and unsmooth both make up for label smoothing, wanted at most one of them; "
+                "set calibrated = false or unsmooth = 0"
+            )
+        return self

@@ -64,7 +64,7 @@ class HierarchicalSettings(Settings):
     classes: int = Field(default=0, ge=0)
     """How many classes; 0 for the square root of the vocabulary."""
     grouping: Literal["frequency", "neighbours"] = "frequency"
-    """What stands in a class: tokens of like frequency, or tokens that follow like tokens in the training text."""
+    """What stands in a class: tokens of like frequency, or tokens that stand between like tokens in the targets."""
 
 
 class TreeSettings(Settings):
@@ -122,8 +122,8 @@ class ShortlistSettings(Settings):
     """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
     bias: bool = True
     """Add a bias for each token, which starts at zero."""
-    selector: Literal["translations", "learned"] = "translations"
-    """Who names candidates: a table of likely translations (IBM model 1), or a linear map of the encoded source."""
+    selector: Literal["translations"] = "translations"
+    """Who names candidates: a table of likely translations learned from the training pairs (IBM model 1)."""
     frequent: int = Field(default=100, ge=0)
     """The most frequent tokens are always candidates."""
     candidates: int = Field(default=100, ge=1)
@@ -156,12 +156,40 @@ class EntmaxSettings(Settings):
     """1.5 is as Peters et al. have it; 2 is sparsemax, and towards 1 comes the softmax."""
 
 
+class ClassifySettings(Settings):
+    """[model.head] kind = "classify": one vector of a whole source, and its class or classes; no decoder."""
+
+    implementation: ClassVar[str] = "translume.heads.classify:ClassifyHead"
+    kind: Literal["classify"] = "classify"
+    tie: Literal["none"] = "none"
+    """Classes are no tokens, so that no embedding can be shared."""
+    bias: bool = True
+    """Add a bias for each class, which starts at zero."""
+    pooling: Literal["mean", "max", "first", "attention"] = "mean"
+    """How the encoder's states become one vector; "attention" is a learnt weighted mean."""
+    labels: Literal["one", "several"] = "one"
+    """Each text has one class (a softmax), or some, parted by `data.label_separator` (a yes or no each)."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """"balanced" weighs texts of each class as if all classes had as many in the training data."""
+
+
 def _softmax_unless_named(value: object) -> object:
     return {"kind": "softmax", **value} if isinstance(value, dict) else value
 
 
 HeadSettings = Annotated[
-    SoftmaxSettings | ProjectedSettings,
+    SoftmaxSettings
+    | ProjectedSettings
+    | SampledSettings
+    | ShortlistSettings
+    | SigmoidSettings
+    | EntmaxSettings
+    | AdaptiveSettings
+    | HierarchicalSettings
+    | TreeSettings
+    | MixtureSettings
+    | CopySettings
+    | ClassifySettings,
     Field(discriminator="kind"),
     BeforeValidator(_softmax_unless_named),
 ]

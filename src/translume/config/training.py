@@ -64,5 +64,5 @@ class TrainingSettings(Settings):
     """Decay of an exponential moving average of the weights, kept apart from the raw ones; 0 for none."""
     patience: int = Field(default=0, ge=0)
     """Stop after this many validations without a better `metric`; 0 never stops early."""
-    metric: Literal["nll", "bleu", "chrf", "exact_match", "wer"] = "nll"
-    """What "best" means on the validation set."""
+    metric: Literal["nll", "bleu", "chrf", "exact_match", "wer", "accuracy", "macro_f1"] = "nll"
+    """What "best" means on the validation set; the last two for classification, which knows no other but "nll"."""

@@ -14,6 +14,7 @@ from translume.config.data import DataSettings
 from translume.config.decoding import DecodingSettings
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
+from translume.config.task import refuse_unfit
 from translume.config.tokenizer import TokenizerSettings
 from translume.config.toml import to_toml
 from translume.config.training import TrainingSettings
@@ -69,9 +70,11 @@ class Config(Settings):
         for assignment in overrides:
             override(tree, assignment)
         try:
-            return cls.model_validate(tree)
+            config = cls.model_validate(tree)
         except ValidationError as error:
             raise SettingsError(f"{place}: {_explain(cls, error)}") from None
+        refuse_unfit(config.data, config.model, config.training, place)
+        return config
 
     def change(self, *overrides: str) -> Self:
         """A copy with `path=value` overrides applied."""

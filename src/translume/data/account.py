@@ -23,6 +23,8 @@ class Account:
     held_out: int
     dropped: dict[str, int]
     examples: dict[str, Pair]
+    truncated: int = 0
+    """Of those used or held out, how many texts were cut."""
 
     def __post_init__(self) -> None:
         if self.read != self.used + self.held_out + sum(self.dropped.values()):
@@ -34,13 +36,14 @@ class Account:
             reason: {"source": pair.source, "target": pair.target, "file": pair.file, "line": pair.line}
             for reason, pair in self.examples.items()
         }
-        return {
+        values = {
             "read": self.read,
             "used": self.used,
             "held_out": self.held_out,
             "dropped": dict(self.dropped),
             "examples": examples,
         }
+        return {**values, "truncated": self.truncated} if self.truncated else values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Account":
@@ -56,6 +59,7 @@ class Account:
             held_out=held_out,
             dropped={str(reason): int(count) for reason, count in dropped.items()},
             examples={str(reason): Pair(**pair) for reason, pair in examples.items()},
+            truncated=int(str(values.get("truncated", 0))),
         )
 
     def summary(self, *, examples: bool = False) -> str:
@@ -64,6 +68,8 @@ class Account:
         if self.held_out:
             parts.append(f"{self.held_out:,} held out for validation")
         parts.append(f"{sum(self.dropped.values()):,} dropped")
+        if self.truncated:
+            parts.append(f"{self.truncated:,} cut")
         lines = [", ".join(parts)]
         for reason, count in self.dropped.items():
             lines.append(f"  {reason}: {count:,}")
@@ -80,6 +86,7 @@ class Ledger:
         self.read = 0
         self.used = 0
         self.held_out = 0
+        self.truncated = 0
         self._dropped: dict[str, int] = {}
         self._examples: dict[str, Pair] = {}
 
@@ -101,4 +108,5 @@ class Ledger:
             held_out=self.held_out,
             dropped={reason: self._dropped[reason] for reason in reasons},
             examples={reason: self._examples[reason] for reason in reasons},
+            truncated=self.truncated,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from translume.text import SpecialIds
+from translume.text import Labels, SpecialIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,6 +18,8 @@ class Batch:
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
     target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (its `place`
     names file and line); `tokens` is the number of labels without padding.
+    Of a classifier's (`labelled`) labels are classes [B, 1], or [B, 1, C] of 0 and 1 where a text may have several, and
+    `tokens` is B; target holds zeros.
     """
 
     source: Tensor
@@ -118,6 +120,20 @@ def padded(
     np.copyto(shifted[:, 1:], labels[:, :-1], where=target_mask[:, 1:])
     tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
     return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
+
+
+def labelled(source: Ragged, target: Ragged, specials: SpecialIds, labels: Labels, lines: tuple[int, ...]) -> Batch:
+    """A batch of ragged texts without marks and the ids of their labels."""
+    source_ids, source_mask = _rectangle(source, specials.eos, specials.pad)
+    if labels.several:
+        classes = np.zeros((len(lines), 1, len(labels)), np.int64)
+        for row, (start, length) in enumerate(zip(target.starts.tolist(), target.lengths.tolist(), strict=True)):
+            classes[row, 0, target.tokens[start : start + length]] = 1
+    else:
+        classes = target.tokens[target.starts].astype(np.int64)[:, None]
+    nothing = np.zeros((len(lines), 1), np.int64)
+    arrays = (source_ids, source_mask, nothing, classes, np.ones_like(nothing, np.bool_))
+    return _batch([torch.from_numpy(array) for array in arrays], lines, len(lines))
 
 
 def _rectangle(ragged: Ragged, eos: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

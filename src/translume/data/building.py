@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +10,11 @@ from numpy.typing import NDArray
 from translume.config.data import CleaningSettings
 from translume.data.account import REASONS, Ledger
 from translume.data.batch import Ragged, flat, starts_of
-from translume.data.cleaning import KEPT, Rules
+from translume.data.cleaning import KEPT, Rules, shortened
 from translume.data.corpus import Layout, Writer
 from translume.data.held_out import chunks, source_hashes
 from translume.data.pairs import Origin, Pair
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 
 _CHUNK = 8192
 
@@ -24,12 +25,15 @@ class Builder:
     def __init__(
         self,
         places: tuple[Origin, ...],
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: tuple[Tokenizer, Tokenizer | Labels],
         rules: CleaningSettings | None,
         limit: int | None,
         sample: NDArray[np.uint64] | None,
         progress: Callable[[int], None] | None,
+        *,
+        cut: Literal["drop", "keep_first", "keep_last"] = "drop",
     ) -> None:
+        self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
         self._rules = Rules(rules, limit)
@@ -68,10 +72,12 @@ class Builder:
     def _append(self, pairs: list[Pair], writers: dict[str, Writer]) -> None:
         self._ledger.read += len(pairs)
         kept = self._keep(pairs, self._rules.of_texts(pairs))
-        sources, targets = ([pair.source for pair in kept], [pair.target for pair in kept])
-        source_tokens, source_lengths = flat(self._tokenizers[0].encode_all(sources))
-        target_tokens, target_lengths = flat(self._tokenizers[1].encode_all(targets))
+        sources = self._tokenizers[0].encode_all([pair.source for pair in kept])
+        cut = self._cut_long(sources)
+        source_tokens, source_lengths = flat(sources)
+        target_tokens, target_lengths = flat(self._targets(kept))
         codes = self._rules.of_lengths(source_lengths, target_lengths)
+        self._ledger.truncated += int((cut & (codes == KEPT)).sum())
         self._keep(kept, codes)
         held = np.zeros(len(kept), np.bool_)
         if self._sample is not None and len(kept):
@@ -89,6 +95,22 @@ class Builder:
                 self._ledger.held_out += len(chosen)
             else:
                 self._ledger.used += len(chosen)
+
+    def _targets(self, pairs: list[Pair]) -> list[list[int]]:
+        written = self._tokenizers[1]
+        if isinstance(written, Labels):
+            return [written.encode(pair.target, f"{pair.file}:{pair.line}") for pair in pairs]
+        return written.encode_all([pair.target for pair in pairs])
+
+    def _cut_long(self, sources: list[list[int]]) -> NDArray[np.bool_]:
+        """Cut what is longer than the limit, in place, where that is asked for; which ones were [n]."""
+        cut = np.zeros(len(sources), np.bool_)
+        if self._cut != "drop" and self._limit is not None:
+            for index, ids in enumerate(sources):
+                if len(ids) > self._limit:
+                    cut[index] = True
+                    sources[index] = shortened(ids, self._limit, self._cut)
+        return cut
 
     def _keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
         """The pairs that no rule drops; the others go into the ledger."""

@@ -1,6 +1,7 @@
 """The rules that leave pairs out; each pair counts under the first rule that holds."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,11 @@ class Rules:
         if self._settings.max_ratio:
             _mark(codes, longer > self._settings.max_ratio * shorter, "length ratio")
         return codes
+
+
+def shortened(ids: Sequence[int], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[int]:
+    """The first or the last `limit` ids."""
+    return list(ids[:limit] if keep == "keep_first" else ids[len(ids) - limit :])
 
 
 def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_], reason: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from translume.data.account import Account
 from translume.data.batch import Ragged
 from translume.data.pairs import Origin
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 
 FORMAT = 1
 STRIDE = 32
@@ -41,7 +41,7 @@ class TokenizedCorpus:
     first: tuple[int, ...]
     """For each origin, the number of its first pair; one more at the end: `pairs`."""
     source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer | Labels
     limit: int | None
     tokens: NDArray[Any] = field(repr=False)
     starts: NDArray[np.int64] = field(repr=False)
@@ -161,7 +161,7 @@ def open_corpus(
     folder: Path,
     part: str,
     origins: tuple[Origin, ...],
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: tuple[Tokenizer, Tokenizer | Labels],
     limit: int | None,
 ) -> TokenizedCorpus:
     """One part of a finished cache. Raises DamagedCacheError when a file is missing, cut or not ours."""

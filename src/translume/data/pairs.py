@@ -98,8 +98,14 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
         *(Origin(file=a, target_file=b, columns=(), weight=w) for a, b, w in parallel),
-        *(Origin(file=file, target_file="", columns=settings.columns, weight=w) for file, w in rest),
+        *(Origin(file=file, target_file="", columns=_columns(settings, file), weight=w) for file, w in rest),
     )
+
+
+def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
+    """The columns asked for; empty for those of pairs."""
+    labelled = settings.task == "classification" and _is_json(file)
+    return settings.columns or (("text", "label") if labelled else ())
 
 
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:

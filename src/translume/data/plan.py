@@ -7,10 +7,10 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.batch import Batch, Ragged, flat, padded, starts_of
+from translume.data.batch import Batch, Ragged, flat, labelled, padded, starts_of
 from translume.data.corpus import TokenizedCorpus
 from translume.errors import SettingsError
-from translume.text import Tokenizer
+from translume.text import Labels
 
 _CHUNK = 1 << 18
 _KEYED = 0xFFFF
@@ -44,11 +44,14 @@ class BatchPlan:
         """The batch at a position of the epoch, from 0; any thread may ask."""
         numbers = self.numbers(index)
         source, target = self.corpus.sides(numbers)
+        specials, written = self.corpus.source_tokenizer.specials, self.corpus.target_tokenizer
         if self.dropout > 0:
             source = self._dropped(source, numbers, 0)
+        if isinstance(written, Labels):
+            return labelled(source, target, specials, written, tuple(numbers.tolist()))
+        if self.dropout > 0:
             target = self._dropped(target, numbers, 1)
-        specials = self.corpus.source_tokenizer.specials, self.corpus.target_tokenizer.specials
-        return padded(source, target, *specials, tuple(numbers.tolist()))
+        return padded(source, target, specials, written.specials, tuple(numbers.tolist()))
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """The batches from a position to the end of the epoch."""
@@ -60,7 +63,8 @@ class BatchPlan:
         return self._order[self._bounds[place] : self._bounds[place + 1]]
 
     def _dropped(self, side: Ragged, numbers: NDArray[np.uint32], which: int) -> Ragged:
-        tokenizer: Tokenizer = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)[which]
+        tokenizer = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)[which]
+        assert not isinstance(tokenizer, Labels)
         limit = self.corpus.limit
         sequences: list[list[int]] = []
         for number, start, length in zip(numbers.tolist(), side.starts.tolist(), side.lengths.tolist(), strict=True):

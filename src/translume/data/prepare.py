@@ -15,7 +15,7 @@ from translume.data.building import Builder
 from translume.data.corpus import FORMAT, DamagedCacheError, TokenizedCorpus, open_corpus
 from translume.data.pairs import Origin, Split, origins, read_pairs
 from translume.errors import DataError
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 
 _ABANDONED_SECONDS = 86_400
 
@@ -23,7 +23,7 @@ _ABANDONED_SECONDS = 86_400
 def prepare(
     settings: DataSettings,
     source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
     folder: Path,
     *,
     split: Split,
@@ -34,7 +34,9 @@ def prepare(
 
     Training pairs pass the cleaning rules; validation pairs only need two sides that fit the model. `max_positions` is
     the model's longest side, end mark included. Without validation files, "valid" is the sample held out of "train";
-    both then have the same account. `progress` is told the number of pairs read so far while a corpus is built.
+    both then have the same account. Labels in place of the target's tokenizer make a corpus to classify; its texts may
+    be cut as `cleaning.too_long` says, those of validation files too. `progress` is told the number of pairs read so
+    far while a corpus is built.
     The cache is named by a digest of the files' bytes, tokenizers and rules, so paths and weights may change. Two
     processes may build it at once: one wins, both read its arrays. Raises DataError for what is wrong with the files.
     """
@@ -44,7 +46,8 @@ def prepare(
     places = origins(settings, "train") if from_training else valid
     rules = settings.cleaning if from_training else None
     limits = [] if max_positions is None else [max_positions - 1]
-    limit = min(limits + ([rules.max_tokens] if rules else []), default=None)
+    cuts = settings.cleaning.too_long != "drop"
+    limit = min(limits + ([settings.cleaning.max_tokens] if rules or cuts else []), default=None)
     values = _ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
     values["files"] = [[digest.of_file(file, folder / "files.json") for file in place.files] for place in places]
@@ -61,7 +64,8 @@ def prepare(
             for place in places:
                 place.check_lengths()
             sample = held_out.choose(read_pairs(settings, "train")) if held else None
-            _build(home, Builder(places, tokenizers, rules, limit, sample, progress))
+            cut = settings.cleaning.too_long
+            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, cut=cut))
     raise DataError(f"{home}: the cache is damaged as soon as it is written")
 
 
@@ -73,9 +77,12 @@ def _ingredients(
     *,
     hold_out: bool,
 ) -> dict[str, object]:
+    # Named only where they are used: a corpus that was built before there was a choice is still the same.
+    cut = {"too_long": settings.cleaning.too_long} if settings.cleaning.too_long != "drop" else {}
     return {
+        **cut,
         "format": FORMAT,
-        "rules": rules.model_dump() if rules else None,
+        "rules": rules.model_dump(exclude={"too_long"}) if rules else None,
         "limit": limit,
         "columns": list(settings.columns),
         "kinds": [place.kind for place in places],

@@ -6,6 +6,7 @@ from translume.decoding.error import SearchError
 from translume.decoding.greedy import Greedy
 from translume.decoding.length import LengthPenalty
 from translume.decoding.loop import decode
+from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.rules import ForbidTokens, ForcedPrefix, MinimumLength, Rule, RuleContext
 from translume.decoding.search import search
 from translume.decoding.standing import Standing
@@ -23,6 +24,7 @@ __all__ = [
     "Hypothesis",
     "LengthPenalty",
     "MinimumLength",
+    "Reshaped",
     "Rule",
     "RuleContext",
     "SearchError",
@@ -30,7 +32,10 @@ __all__ = [
     "Standing",
     "Step",
     "Strategy",
+    "Tempered",
+    "Unsmoothed",
     "decode",
+    "reshaped",
     "search",
     "strategy_from",
 ]

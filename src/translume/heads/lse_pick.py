@@ -9,6 +9,9 @@ by their maximum: floats are as precise at e⁴⁰ as at 1, and a chunk with a s
 again, shifted. And probabilities are never normalised element by element: exp(l) goes into the matrix products as it
 is, and the rows of the small results are divided instead. The label's own term is taken out of the sums and kept in
 fp32, so that p_y − 1 does not cancel when the model is sure.
+
+Nothing is compiled: exp and its sum take 1 ms of a chunk whose three products take 91 (V = 32k, one core, fp32), and
+the same compiled by torch.compile took 6 ms.
 """
 
 from dataclasses import dataclass

@@ -53,6 +53,12 @@ def drawn_from(seed: int) -> Iterator[None]:
         del _thread.generator
 
 
+def drawn_seed() -> int:
+    """A seed below 2⁶³ for other random numbers of training; it follows from what masks follow from."""
+    generator = getattr(_thread, "generator", None)
+    return int(torch.randint(0, 2**63 - 1, ()) if generator is None else generator.integers(0, 2**63 - 1))
+
+
 def _generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(seed))
 

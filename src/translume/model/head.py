@@ -94,6 +94,8 @@ class Head(nn.Module, ABC):
     exact_loss: bool = True
     exact_smoothing: bool = True
     """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
+    meaningless: frozenset[str] = frozenset()
+    """Settings of [training] that this head's loss can make nothing of; asking for them is an error."""
     reads_source: bool = False
     """Whether `begin` makes something of the source."""
     vocabulary: int

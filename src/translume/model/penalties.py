@@ -28,14 +28,19 @@ def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
     return _summed(of, head, hidden)
 
 
-def divergence(head: Head, hidden: Tensor, other: Tensor, context: Selectable | None) -> Tensor:
+Contexts = tuple[Selectable | None, Selectable | None]
+
+
+def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (None, None)) -> Tensor:
     """Σ over rows of KL(p‖q) + KL(q‖p), in nats, of the beliefs after hidden states [n, D] and `other` [n, D].
 
+    contexts: what the head made of the sources of each.
     It is Σ_v (p_v − q_v)(log p_v − log q_v): what is smaller than any float in both costs nothing.
     """
 
     def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
-        first, second = (_log_probs(head, each, context, rows) for each in (hidden, other))
+        pairs = zip((hidden, other), contexts, strict=True)
+        first, second = (_log_probs(head, each, context, rows) for each, context in pairs)
         apart: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]
         return apart
 

@@ -1,5 +1,7 @@
 """Encoder, decoder and head put together."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -62,8 +64,9 @@ class Transformer(nn.Module):
         if options.r_drop:
             # Two passes over every sentence: the mean of their losses (Wu et al. 2021, eq. 4, halved).
             first, second = hidden.chunk(2)
-            halves = None if context is None else context.select(torch.arange(len(first), device=first.device))
-            apart = divergence(self.head, first, second, halves)
+            rows = torch.arange(len(hidden), device=hidden.device).chunk(2)
+            contexts = (None, None) if context is None else (context.select(rows[0]), context.select(rows[1]))
+            apart = divergence(self.head, first, second, contexts)
             objective = objective / 2 + options.r_drop / 4 * apart
             nll, tokens = None if nll is None else nll / 2, tokens // 2
         return HeadLoss(objective, nll, tokens)
@@ -73,6 +76,22 @@ class Transformer(nn.Module):
         """[B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
         hidden, layout, context = self._teach(source, source_mask, target, target_mask)
         return layout.unpack(self.head.score(hidden, layout.pack(labels), context))
+
+    @torch.no_grad()
+    def beliefs(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
+        rows: int,
+    ) -> Iterator[tuple[NextToken, Tensor]]:  # fmt: skip
+        """What the model believes about each of labels [B, T] where target_mask is True, and these labels [m].
+
+        At most `rows` at a time, so that n×V is never held; sentence after sentence.
+        """
+        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
+        wanted = layout.pack(labels)
+        for start in range(0, len(wanted), rows):
+            chosen = torch.arange(start, min(start + rows, len(wanted)), device=wanted.device)
+            part = None if context is None else context.select(chosen)
+            yield self.head.next_token(hidden[chosen], part), wanted[chosen]
 
     def _teach(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor

@@ -11,23 +11,25 @@ import torch
 
 from translume.checkpoint import (
     Checkpoint,
-    build_model,
+    ClassifierCheckpoint,
+    build_network,
     load_checkpoint,
+    load_classifier_checkpoint,
     load_pretrained,
     mark_separators,
     unique_tensors,
 )
-from translume.config import Config, ModelSettings
+from translume.config import ClassifySettings, Config, ModelSettings
 from translume.data import TokenizedCorpus, prepare, read_pairs
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
+from translume.model.classifier import Network
 from translume.model.packed_attention import Form
-from translume.model.transformer import Transformer
-from translume.text import Tokenizer, train_tokenizer
+from translume.text import Labels, Tokenizer, train_tokenizer
 from translume.training.attention_form import choose_attention
 from translume.training.averaging import MovingAverage
 from translume.training.events import Event, Preparing
-from translume.training.objective import loss_options
+from translume.training.objective import loss_options, refuse_meaningless
 from translume.training.precision import Updater, choose_precision
 from translume.training.state import Begun, State, refuse_other, refuse_other_settings
 from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
@@ -51,7 +53,7 @@ class Prepared:
     training: TokenizedCorpus
     validation: TokenizedCorpus
     updater: Updater
-    transformer: Transformer
+    transformer: Network
     ema: MovingAverage | None
     state: State
     stream: Stream
@@ -77,7 +79,7 @@ class Plan:
     config: Config
     state: State | None
     stored: Model | None
-    base: Checkpoint | None
+    base: Checkpoint | ClassifierCheckpoint | None
 
     @property
     def outdated(self) -> bool:
@@ -106,7 +108,9 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
             "train into another folder, or go on from this model with --from"
         )
     if source is not None:
-        base = load_checkpoint(source, device="cpu", dtype="fp32")
+        classifies = config.data.task == "classification"
+        load = load_classifier_checkpoint if classifies else load_checkpoint
+        base = load(source, device="cpu", dtype="fp32")
         return Plan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return Plan(config=config, state=None, stored=stored if same else None, base=None)
@@ -197,9 +201,15 @@ def prepare_run(
     )
 
 
-def _updater(transformer: Transformer, model: Model, precision: str, device: torch.device) -> Updater:
+def _updater(transformer: Network, model: Model, precision: str, device: torch.device) -> Updater:
     settings = model.config.training
-    options = loss_options(settings, len(model.target), model.target.specials)
+    refuse_meaningless(settings, transformer.head, model.config.model.head.kind)
+    if isinstance(model.target, Labels):  # which are all of text
+        over = "others" if settings.label_smoothing_over == "others" else "all"
+        even = settings.model_copy(update={"label_smoothing_over": over})
+        options = loss_options(even, len(model.target), model.source.specials)
+    else:
+        options = loss_options(settings, len(model.target), model.target.specials)
     chosen = cast(Literal["fp32", "bf16"], precision)
     return Updater(transformer, settings, options=options, precision=chosen, device=device)
 
@@ -228,7 +238,8 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
     if plan.base is not None:
-        source, target = plan.base.source_tokenizer, plan.base.target_tokenizer
+        source = plan.base.source_tokenizer
+        target = plan.base.labels if isinstance(plan.base, ClassifierCheckpoint) else plan.base.target_tokenizer
     elif plan.stored is not None:
         source, target = plan.stored.source, plan.stored.target
     else:
@@ -240,7 +251,7 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
     return model
 
 
-def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target: Tokenizer) -> None:
+def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target: Tokenizer | Labels) -> None:
     """Raise SettingsError if weights shall be shared by tokens that have nothing in common but their number."""
     if settings.head.tie == "all" and source.digest != target.digest:
         raise SettingsError(
@@ -249,10 +260,13 @@ def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target:
         )
 
 
-def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers that the settings name, or ones learnt from the training files; one object where shared."""
-    settings = config.tokenizer
-    if settings.shared:
+def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """The tokenizers that the settings name, or ones learnt from the training files; one object where shared.
+
+    Of a task of classification the tokenizer of texts, and the labels.
+    """
+    settings, head = config.tokenizer, config.model.head
+    if settings.shared and not isinstance(head, ClassifySettings):
         if settings.path:
             shared = Tokenizer.load(Path(settings.path))
         else:
@@ -263,6 +277,9 @@ def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
         source = Tokenizer.load(Path(settings.path))
     else:
         source = train_tokenizer(settings, (pair.source for pair in read_pairs(config.data, "train")))
+    if isinstance(head, ClassifySettings):
+        texts = (pair.target for pair in read_pairs(config.data, "train"))
+        return source, Labels.collect(texts, config.data.label_separator if head.labels == "several" else "")
     if settings.target_path:
         target = Tokenizer.load(Path(settings.target_path))
     else:
@@ -287,13 +304,11 @@ def _data_digest(corpus: TokenizedCorpus) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _transformer(
-    plan: Plan, model: Model, corpus: TokenizedCorpus, device: torch.device
-) -> tuple[Transformer, list[str]]:
+def _transformer(plan: Plan, model: Model, corpus: TokenizedCorpus, device: torch.device) -> tuple[Network, list[str]]:
     """The model before its first update, on its device, and notes on it; a resumed run then puts its own weights in."""
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
-    transformer = build_model(settings, len(model.source), len(model.target))
+    transformer = build_network(settings, len(model.source), len(model.target))
     if plan.base is not None:
         transformer.load_state_dict(plan.base.model.state_dict())
     elif plan.state is None:
@@ -304,6 +319,9 @@ def _transformer(
 
 
 def _head_data(model: Model, corpus: TokenizedCorpus) -> HeadData:
+    if isinstance(model.target, Labels):
+        sources, targets = model.source.pieces(), model.target.pieces()
+        return HeadData(corpus=corpus, source_pieces=sources, target_pieces=targets, end=-1, specials=frozenset())
     specials = model.target.specials
     return HeadData(
         corpus=corpus,

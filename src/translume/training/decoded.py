@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from translume.checkpoint import Checkpoint
 from translume.data import TokenizedCorpus
 from translume.model import Transformer
+from translume.text import Tokenizer
 from translume.training.store import Model
 from translume.translator import Translator
 
@@ -25,6 +26,7 @@ def decoder_of(
         return None
     from translume.evaluation import measure  # here, since it brings sacreBLEU along
 
+    assert isinstance(model.target, Tokenizer)
     settings = model.config.evaluation.model_copy(update={"metrics": (metric,)})
     numbers = spread(corpus.pairs, model.config.training.validation_sentences)
     sources, references = texts_of(corpus, numbers)
@@ -32,12 +34,16 @@ def decoder_of(
         Checkpoint(config=model.config, model=transformer, source_tokenizer=model.source, target_tokenizer=model.target)
     )
 
+    # No temperature is fitted before the weights stand.
+    decoding = model.config.decoding.model_copy(update={"calibrated": False})
+
     def decode(stop: Callable[[], bool]) -> Mapping[str, float] | None:
         found: list[str] = []
         for begin in range(0, len(sources), _AT_ONCE):
             if stop():
                 return None
-            found += [str(translation) for translation in translator.translate_all(sources[begin : begin + _AT_ONCE])]
+            part = sources[begin : begin + _AT_ONCE]
+            found += [str(translation) for translation in translator.translate_all(part, settings=decoding)]
         return {metric: measure(found, references, settings).scores[0].value}
 
     return decode

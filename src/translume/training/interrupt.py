@@ -15,8 +15,10 @@ class Signals:
     Outside the main thread, where Python allows no handlers, nothing is caught.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], object] | None = None) -> None:
+        """tell: called at once with the number of the signal that is caught."""
         self.caught = ""
+        self._tell = tell
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
@@ -33,6 +35,8 @@ class Signals:
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.caught = signal.Signals(number).name
         self._restore()
+        if self._tell is not None:
+            self._tell(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

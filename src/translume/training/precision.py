@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
-from translume.model import HeadLoss, LossOptions, Transformer
+from translume.model import HeadLoss, LossOptions
+from translume.model.classifier import Network
 from translume.training.replicas import Crew, Share, replica_count, replica_of, shares_of
 
 Precision = Literal["fp32", "bf16"]
@@ -78,7 +79,7 @@ class _Flat:
         for name, view in self.views(self.working).items():
             self.named[name].data = view
 
-    def give_gradients(self, model: Transformer) -> None:
+    def give_gradients(self, model: Network) -> None:
         """Have the parameters of `model`, the network or a replica of it, add their gradients to a vector here."""
         own = None if self._apart or self.gradients else self.master.grad
         self.gradients.append(torch.zeros_like(self.working) if own is None else own)
@@ -119,7 +120,7 @@ class Updater:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         settings: TrainingSettings,
         *,
         options: LossOptions,
@@ -142,8 +143,8 @@ class Updater:
             for parameter in model.parameters():
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.to(torch.bfloat16)
-            for buffer in (*model.encoder.buffers(), *model.decoder.buffers()):  # a head's tables stay as they are
-                if buffer.is_floating_point():
+            for name, buffer in model.named_buffers():
+                if buffer.is_floating_point() and not name.startswith("head."):  # a head's tables stay as they are
                     buffer.data = buffer.data.to(torch.bfloat16)
         count = 1 if kept else replica_count(torch.get_num_threads(), device)  # what freezes rows is not replicated
         self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]
@@ -167,7 +168,7 @@ class Updater:
             flat.gather()
         return loss
 
-    def _differentiate(self, model: Transformer, share: Share) -> HeadLoss:
+    def _differentiate(self, model: Network, share: Share) -> HeadLoss:
         source, source_mask, target, labels, target_mask = (tensor.to(self.device) for tensor in share)
         model.train(self.model.training)
         loss = model.loss(source, source_mask, target, labels, target_mask, self._options)

@@ -12,7 +12,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from translume.model import HeadLoss, Transformer
+from translume.model import HeadLoss
+from translume.model.classifier import Network
 from translume.model.dropout import drawn_from
 
 MOST = 4
@@ -27,7 +28,7 @@ def replica_count(threads: int, device: torch.device) -> int:
     return max(1, min(threads, MOST)) if device.type == "cpu" else 1
 
 
-def replica_of(model: Transformer) -> Transformer:
+def replica_of(model: Network) -> Network:
     """A network that shares every weight and buffer of `model`, and will have gradients of its own."""
     replica = deepcopy(model)
     for own, shared in zip(_tensors(replica), _tensors(model), strict=True):
@@ -35,7 +36,7 @@ def replica_of(model: Transformer) -> Transformer:
     return replica
 
 
-def _tensors(model: Transformer) -> list[Tensor]:
+def _tensors(model: Network) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 

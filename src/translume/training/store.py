@@ -15,11 +15,11 @@ from translume.checkpoint import (
     read_committed,
     read_config,
     read_tensors,
-    read_tokenizers,
+    read_vocabularies,
     tensor_file,
 )
 from translume.config import Config, TrainingSettings
-from translume.text import Tokenizer
+from translume.text import Labels, Tokenizer
 from translume.training.averaging import Weights, mean
 from translume.training.state import State
 
@@ -30,7 +30,7 @@ EMA = "resume/ema.safetensors"
 BEST = "resume/best.safetensors"
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
-TOKENIZERS = ("tokenizer.json", "source.json", "target.json")
+TOKENIZERS = ("tokenizer.json", "source.json", "target.json", "labels.json")
 
 
 def candidate(update: int) -> str:
@@ -63,7 +63,7 @@ class Model:
 
     config: Config
     source: Tokenizer
-    target: Tokenizer
+    target: Tokenizer | Labels
 
 
 class Store:
@@ -91,7 +91,7 @@ class Store:
         """Settings and tokenizers of the last commit; None where there was none."""
         if not self.has(CONFIG):
             return None
-        source, target = read_tokenizers(self.folder, self._manifest)
+        source, target = read_vocabularies(self.folder, self._manifest)
         return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
 
     def begin(self, model: Model) -> None:

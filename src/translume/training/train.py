@@ -1,20 +1,25 @@
 """`train`: from settings to a model folder, told as events."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
-from translume.checkpoint import FolderLock, build_model, choose_device
+from translume.checkpoint import FolderLock, build_network, choose_device
 from translume.config import Config
 from translume.errors import SettingsError
+from translume.model.classifier import Classifier, Network
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
+from translume.training.classified import judge_of
 from translume.training.decoded import decoder_of
 from translume.training.events import Event, Finished, Resumed, Started, Warned
 from translume.training.memory import keep_freed_memory
 from translume.training.run import Run, end_reason
 from translume.training.store import Store, kept_words
 from translume.training.validation import Validator, measured_by
+
+Measure = Callable[[Callable[[], bool]], Mapping[str, float] | None]
+"""Metrics by name, given a function that says when to stop; None if it did."""
 
 
 def train(
@@ -133,12 +138,20 @@ def _validator(prepared: Prepared) -> Validator:
     """A model of its own in fp32, so that what is measured is what would be saved."""
     model = prepared.model
     with torch.random.fork_rng(devices=[]):
-        transformer = build_model(model.config.model, len(model.source), len(model.target)).to(prepared.device)
+        transformer = build_network(model.config.model, len(model.source), len(model.target)).to(prepared.device)
     transformer.load_state_dict(prepared.transformer.state_dict())  # for what is neither trained nor averaged
     return Validator(
         model=transformer,
         corpus=prepared.validation,
         max_tokens=model.config.training.max_tokens,
         device=prepared.device,
-        decode=decoder_of(model, prepared.validation, transformer),
+        decode=_measurer(prepared, transformer),
     )
+
+
+def _measurer(prepared: Prepared, network: Network) -> Measure | None:
+    """What measures more than the nll on the validation set with the present weights of `network`, if anything."""
+    if isinstance(network, Classifier):
+        settings = prepared.model.config.training
+        return judge_of(network, prepared.validation, settings.max_tokens, prepared.device)
+    return decoder_of(prepared.model, prepared.validation, network)

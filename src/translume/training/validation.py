@@ -9,9 +9,17 @@ from torch import Tensor
 
 from translume.config import Config
 from translume.data import Batch, BatchPlan, TokenizedCorpus
-from translume.model.transformer import Transformer
+from translume.model.classifier import Network
 
-HIGHER_IS_BETTER = {"nll": False, "bleu": True, "chrf": True, "exact_match": True, "wer": False}
+HIGHER_IS_BETTER = {
+    "nll": False,
+    "bleu": True,
+    "chrf": True,
+    "exact_match": True,
+    "wer": False,
+    "accuracy": True,
+    "macro_f1": True,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class Validator:
     `training.metric` needs no translating.
     """
 
-    model: Transformer
+    model: Network
     corpus: TokenizedCorpus
     max_tokens: int
     device: torch.device
@@ -78,14 +86,14 @@ class Validator:
         return Quality(nll=total / max(1, tokens), metrics=metrics)
 
 
-def nll_of(model: Transformer, batch: Batch) -> float:
+def nll_of(model: Network, batch: Batch) -> float:
     """−Σ log p of a batch in nats; the objective without smoothing where a head has no −log p of its own."""
     with torch.no_grad():
         loss = model.loss(batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
     return float(loss.objective if loss.nll is None else loss.nll)
 
 
-def load_weights(model: Transformer, values: Mapping[str, Tensor]) -> None:
+def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
     """Copy weights by name into a model, which keeps its dtype and device; names it lacks raise KeyError."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():

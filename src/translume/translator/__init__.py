@@ -1,6 +1,17 @@
 """Text in, text out: what users call."""
 
-from translume.translator.translator import Translator, load
+from translume.translator.classifier import Classification, Classifier
+from translume.translator.translator import Translator, load, load_classifier, load_translator
 from translume.translator.values import TargetScore, TextHypothesis, Translation
 
-__all__ = ["TargetScore", "TextHypothesis", "Translation", "Translator", "load"]
+__all__ = [
+    "Classification",
+    "Classifier",
+    "TargetScore",
+    "TextHypothesis",
+    "Translation",
+    "Translator",
+    "load",
+    "load_classifier",
+    "load_translator",
+]

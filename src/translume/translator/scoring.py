@@ -1,16 +1,20 @@
 """Forced decoding: the log-probability of a given target."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslationError
 from translume.translator.batching import batches
 from translume.translator.tensors import padded
 from translume.translator.values import TargetScore, TextHypothesis
+
+CHUNK_ELEMENTS = 1 << 22
+"""Log-probabilities of beliefs held at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +26,58 @@ class ScoredPair:
     target: str | TextHypothesis
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forced:
+    """Pairs of like lengths as tensors: source and its mask [B, S], given, labels and their mask [B, T].
+
+    places: where the pairs stood.
+    """
+
+    places: Sequence[int]
+    source: Tensor
+    source_mask: Tensor
+    given: Tensor
+    labels: Tensor
+    mask: Tensor
+
+
 @torch.no_grad()
 def score_pairs(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> list[TargetScore]:
     """The scores of `pairs`, in their order.
 
     Raises TranslationError if a side is longer than the model reads.
     """
+    scores: dict[int, TargetScore] = {}
+    for batch in _batches(checkpoint, pairs, max_tokens):
+        found = checkpoint.model.score(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask)
+        found = found.float().cpu()
+        lengths, labels = batch.mask.sum(1).tolist(), batch.labels.tolist()
+        for row, index in enumerate(batch.places):
+            values = found[row, : lengths[row]].tolist()
+            scores[index] = TargetScore(
+                log_prob=sum(values),
+                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][: lengths[row]])),
+                token_log_probs=tuple(values),
+            )
+    return [scores[index] for index in range(len(pairs))]
+
+
+def beliefs_of_pairs(
+    checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, rows: int | None = None
+) -> Iterator[tuple[NextToken, Tensor]]:
+    """What the model believes about each token of each target, and which tokens [m] these are, at most `rows` at once.
+
+    rows: None for as many as have some four million log-probabilities. Pairs come by length, not in their order.
+    Raises TranslationError if a side is longer than the model reads.
+    """
+    rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
+    for batch in _batches(checkpoint, pairs, max_tokens):
+        yield from checkpoint.model.beliefs(
+            batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
+        )
+
+
+def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_Forced]:
     source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     sources = [[*ids, source_tokenizer.specials.eos] for ids in source_tokenizer.encode_all([p.source for p in pairs])]
     labels = _labels(checkpoint, pairs)
@@ -39,22 +89,12 @@ def score_pairs(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens:
                     f"{pair.place}: the {side} has {len(ids):,} tokens with its end mark, wanted at most {limit:,}"
                 )
     device = next(checkpoint.model.parameters()).device
-    scores: dict[int, TargetScore] = {}
     longer = [max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)]
     for batch in batches(longer, max_tokens):
         source, source_mask = padded([sources[index] for index in batch], source_tokenizer.specials.pad, device)
         wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
         given = _shifted(wanted, target_tokenizer.specials.bos)
-        found = checkpoint.model.score(source, source_mask, given, wanted, mask).float().cpu()
-        for row, index in enumerate(batch):
-            ids = labels[index]
-            values = found[row, : len(ids)].tolist()
-            scores[index] = TargetScore(
-                log_prob=sum(values),
-                tokens=tuple(target_tokenizer.tokens(ids)),
-                token_log_probs=tuple(values),
-            )
-    return [scores[index] for index in range(len(pairs))]
+        yield _Forced(places=batch, source=source, source_mask=source_mask, given=given, labels=wanted, mask=mask)
 
 
 def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:

@@ -5,8 +5,16 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from translume.checkpoint import Checkpoint, load_checkpoint
+from translume.belief import NextToken
+from translume.checkpoint import (
+    Checkpoint,
+    ClassifierCheckpoint,
+    load_any,
+    load_checkpoint,
+    load_classifier_checkpoint,
+)
 from translume.config import Config, DecodingSettings
 from translume.decoding import (
     ForbidTokens,
@@ -15,13 +23,15 @@ from translume.decoding import (
     MinimumLength,
     Rule,
     SearchError,
+    reshaped,
     search,
     strategy_from,
 )
 from translume.errors import SettingsError
 from translume.translator.batching import SHORTEST, batches, windows
+from translume.translator.classifier import Classifier
 from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
-from translume.translator.scoring import ScoredPair, score_pairs
+from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
 from translume.translator.tensors import padded
 from translume.translator.values import TargetScore, TextHypothesis, Translation
 
@@ -85,12 +95,18 @@ class Translator:
 
     def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
-        numbered = (
-            (ScoredPair(place=f"line {number}", source=_without_break(source), target=_target(target)), len(source))
-            for number, (source, target) in enumerate(pairs, start=1)
-        )
-        for window in windows(numbered):
+        for window in windows(_numbered(pairs)):
             yield from self._score(window)
+
+    def beliefs(
+        self, pairs: Iterable[tuple[str, str | TextHypothesis]], *, rows: int | None = None
+    ) -> Iterator[tuple[NextToken, Tensor]]:
+        """What the model believed about every token of every target, end marks too, and which tokens [m] these are.
+
+        Forced decoding, at most `rows` tokens at a time (None: as fit into memory); by length, not in the pairs' order.
+        """
+        for window in windows(_numbered(pairs)):
+            yield from beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows)
 
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
         """Settings with what was given instead; checked here, before any text is read."""
@@ -100,6 +116,18 @@ class Translator:
             values = {"decoding": {**chosen.model_dump(), **given}}
             chosen = Config.build(values, place="translate").decoding
         strategy_from(chosen)
+        if chosen.calibrated and self.checkpoint.temperature is None:
+            raise SettingsError(
+                "decoding.calibrated: no temperature was fitted to the model's weights; "
+                "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one"
+            )
+        head = self.checkpoint.model.head
+        if chosen.unsmooth and not (head.exact_smoothing and head.normalised and head.full_support):
+            kind = self.checkpoint.config.model.head.kind
+            raise SettingsError(
+                f"decoding.unsmooth: found {chosen.unsmooth}, wanted 0 with model.head.kind = '{kind}', "
+                "which does not spread label smoothing evenly"
+            )
         return chosen
 
     def _stream(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
@@ -161,8 +189,9 @@ class Translator:
             rules.append(MinimumLength(settings.min_length))
         if forced:
             rules.append(ForcedPrefix(prefixes))
+        temperature = self.checkpoint.temperature if settings.calibrated else None
         return search(
-            model.step,
+            reshaped(model.step, temperature=temperature.value if temperature else 1.0, unsmooth=settings.unsmooth),
             model.start(source, mask),
             bos=specials.bos,
             eos=specials.eos,
@@ -202,18 +231,48 @@ def load(
     device: str = "auto",
     dtype: Literal["auto", "fp32", "bf16"] = "auto",
     threads: int | None = None,
-) -> Translator:
-    """The translator in a model folder.
+) -> Translator | Classifier:
+    """The translator or the classifier in a model folder.
 
     device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
     threads: how many torch takes, for the whole process; None leaves that as it is.
     Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
     """
+    _take(threads)
+    found = load_any(folder, device=device, dtype=dtype)
+    return Classifier(found) if isinstance(found, ClassifierCheckpoint) else Translator(found)
+
+
+def load_translator(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    threads: int | None = None,
+) -> Translator:
+    """The translator in a model folder, as `load` gives it; ModelFolderError if it holds a classifier."""
+    _take(threads)
+    return Translator(load_checkpoint(folder, device=device, dtype=dtype))
+
+
+def load_classifier(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    threads: int | None = None,
+) -> Classifier:
+    """The classifier in a model folder, as `load` gives it; ModelFolderError if it holds a translator."""
+    _take(threads)
+    return Classifier(load_classifier_checkpoint(folder, device=device, dtype=dtype))
+
+
+def _take(threads: int | None) -> None:
+    """Have torch compute with so many threads; None leaves that as it is."""
     if threads is not None:
         if threads < 1:
             raise SettingsError(f"threads: found {threads}, wanted at least 1")
         torch.set_num_threads(threads)
-    return Translator(load_checkpoint(folder, device=device, dtype=dtype))
 
 
 def _without_break(text: str) -> str:
@@ -223,3 +282,9 @@ def _without_break(text: str) -> str:
 
 def _target(target: str | TextHypothesis) -> str | TextHypothesis:
     return _without_break(target) if isinstance(target, str) else target
+
+
+def _numbered(pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[tuple[ScoredPair, int]]:
+    """Pairs with their lines and sizes, as `windows` wants them."""
+    for number, (source, target) in enumerate(pairs, start=1):
+        yield ScoredPair(place=f"line {number}", source=_without_break(source), target=_target(target)), len(source)

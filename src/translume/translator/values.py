@@ -1,5 +1,6 @@
 """What a translator gives back."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,9 +71,9 @@ class TargetScore:
     token_log_probs: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The score as JSON knows it."""
+        """The score as JSON knows it: null where a token has no probability at all, since JSON has no infinity."""
         return {
-            "log_prob": self.log_prob,
+            "log_prob": self.log_prob if math.isfinite(self.log_prob) else None,
             "tokens": list(self.tokens),
-            "token_log_probs": list(self.token_log_probs),
+            "token_log_probs": [value if math.isfinite(value) else None for value in self.token_log_probs],
         }

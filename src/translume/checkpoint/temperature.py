@@ -1,0 +1,80 @@
+"""calibration.json: the temperature that was fitted to a model's weights, committed beside them."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from translume.checkpoint.folder import commit, read_committed
+from translume.checkpoint.lock import FolderLock
+from translume.checkpoint.manifest import Manifest
+from translume.errors import ModelFolderError
+
+CALIBRATION = "calibration.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperature:
+    """What makes a model's probabilities as large as they ought to be: p ** (1/value), renormalised.
+
+    value: above 1 where the model is too sure of itself.  tokens: target tokens it was fitted to, end marks counted.
+    nll_before, nll: nats per token of these, at a temperature of 1 and at `value`.
+    """
+
+    value: float
+    tokens: int
+    nll_before: float
+    nll: float
+
+    def __str__(self) -> str:
+        """One line, in the form of a score's."""
+        return (
+            f"temperature|fitted by:nll|forced:yes|tokens:{self.tokens} = {self.value:.4f} "
+            f"(nll per token {self.nll:.4f}, {self.nll_before:.4f} before)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The temperature as JSON knows it."""
+        return {"value": self.value, "tokens": self.tokens, "nll_before": self.nll_before, "nll": self.nll}
+
+
+def read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperature | None:
+    """The temperature in a folder; None where none was fitted to the weights with the digest `weights`.
+
+    Raises ModelFolderError if the file is damaged.
+    """
+    if CALIBRATION not in manifest.files:
+        return None
+    content = read_committed(folder, manifest, CALIBRATION)
+    place = folder / manifest.files[CALIBRATION].file
+    try:
+        values = json.loads(content)
+        found = Temperature(
+            value=float(values["value"]),
+            tokens=int(values["tokens"]),
+            nll_before=float(values["nll_before"]),
+            nll=float(values["nll"]),
+        )
+        fitted_to = str(values["weights"])
+    except (ValueError, KeyError, TypeError):
+        raise ModelFolderError(f"{place}: damaged: not a temperature as Translume writes it") from None
+    if not 0.0 < found.value < math.inf:
+        raise ModelFolderError(f"{place}: value: found {found.value}, wanted a number above 0")
+    return found if fitted_to == weights else None
+
+
+def store_temperature(folder: Path | str, temperature: Temperature, weights: str) -> None:
+    """Commit the temperature that was fitted to the weights with the digest `weights` (`Checkpoint.digest`).
+
+    Raises ModelFolderError if the folder holds other weights by now or cannot be written, TrainingError if a process
+    trains in it.
+    """
+    folder = Path(folder)
+    Manifest.read(folder)  # before the lock would make a folder
+    with FolderLock(folder):
+        present = Manifest.read(folder).files.get("weights.safetensors")
+        if present is None or present.sha256 != weights:
+            raise ModelFolderError(f"{folder}: holds other weights than the temperature was fitted to; nothing written")
+        text = json.dumps({**temperature.to_dict(), "weights": weights}, indent=1) + "\n"
+        commit(folder, {CALIBRATION: text.encode()})

@@ -1,0 +1,130 @@
+"""translume heads"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.group import INTERRUPTED, resume_with
+from translume.cli.options import FILE, FOLDER, Compute, compute, compute_options, json_option, overrides, set_option
+from translume.cli.terminal import note
+from translume.cli.train import TERMINATED, shared_words
+from translume.cli.writing import write_file
+from translume.errors import TrainingError
+
+if TYPE_CHECKING:
+    from translume.cli.heads_table import Comparison
+    from translume.config import Config
+    from translume.training.events import Interrupted
+    from translume.training.heads import Row
+
+
+@click.command(
+    "heads",
+    short_help="Train a model with each output head, and compare.",
+    epilog="Example: translume heads en-de.toml --kinds softmax,mixture --updates 4000",
+)
+@click.argument("config", type=FILE)
+@click.option("--kinds", default="all", metavar="NAMES", help="Such as softmax,mixture.  [default: all]")
+@click.option("--updates", type=click.IntRange(min=1), metavar="N", help="Updates of each: training.updates.")
+@click.option(
+    "--sentences",
+    type=click.IntRange(min=0),
+    default=500,
+    show_default=True,
+    metavar="N",
+    help="Validation sentences that are translated for [evaluation] metrics; 0 for all.",
+)
+@click.option("--out", type=FOLDER, help="Folder of all models and the table.  [default: heads/NAME for NAME.toml]")
+@json_option
+@set_option
+@compute_options
+def command(config: Path, kinds: str, updates: int | None, sentences: int, out: Path | None, as_json: bool) -> None:
+    """Train the model of CONFIG with each output head, on the same data and seed, and print one table.
+
+    One after another, each in its own folder under --out; the same line again goes on where it stopped. The table is
+    also written there, as table.md, table.json and table.png. --json prints one object.
+    """
+    from translume.cli.heads_table import Comparison
+    from translume.config import Config
+    from translume.training.heads import chosen_kinds
+
+    where = compute()
+    folder = out or Path("heads") / config.stem
+    again = resume_line(config, kinds, updates, sentences, out, where)
+    resume_with([f"Interrupted; go on with: {again}"])
+    chosen = chosen_kinds(kinds)
+    changes = [] if updates is None else [f"training.updates={updates}"]
+    changes += [] if where.dtype == "auto" else [f"training.precision={where.dtype}"]
+    settings = Config.read(config, (*changes, *overrides()))
+    rows, interrupted = _compared(settings, folder, chosen, sentences, where)
+    if rows:
+        comparison = Comparison(config=settings, name=config.name, command=again, rows=tuple(rows))
+        _save(comparison, folder, whole=interrupted is None)
+        click.echo(json.dumps(comparison.to_dict(), ensure_ascii=False) if as_json else comparison.to_markdown())
+    if interrupted is not None:
+        click.echo(f"Interrupted, all saved; go on with: {again}", err=True)
+        click.get_current_context().exit(TERMINATED if interrupted.signal == "SIGTERM" else INTERRUPTED)
+    if not any(row.measures for row in rows):
+        raise TrainingError(f"{folder}: no head was trained; {rows[0].kind}: {rows[0].failure}")
+
+
+def _compared(
+    settings: "Config", folder: Path, kinds: Sequence[str], sentences: int, where: Compute
+) -> "tuple[list[Row], Interrupted | None]":
+    """What came of each kind, told as it comes; and whether somebody stopped it."""
+    from translume.cli.live import Live
+    from translume.training.events import Finished, Interrupted
+    from translume.training.heads import Row, Trying, compare_heads
+
+    rows: list[Row] = []
+    interrupted = None
+    live = Live()
+    try:
+        for event in compare_heads(
+            settings, folder, kinds, sentences=sentences, device=where.device, threads=where.threads
+        ):
+            if isinstance(event, Trying):
+                note(f"{event.kind} ({event.number} of {event.count}): {event.folder}")
+                live = Live()
+            elif isinstance(event, Row):
+                rows.append(event)
+                if event.failure:
+                    note(f"{event.kind} failed: {event.failure}")
+            else:
+                live.show(event)
+                if isinstance(event, Finished):
+                    note(f"{folder}: measuring")
+                interrupted = event if isinstance(event, Interrupted) else interrupted
+    finally:
+        live.__exit__(None, None, None)
+    return rows, interrupted
+
+
+def _save(comparison: "Comparison", folder: Path, *, whole: bool) -> None:
+    """Write the table, and the picture once every head is there."""
+    write_file(folder / "table.md", comparison.to_page().encode())
+    write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
+    note(f"{folder}/table.md, table.json: written")
+    if whole and any(row.measures for row in comparison.rows):
+        from translume.cli.heads_picture import draw_heads
+
+        draw_heads(comparison, folder, folder / "table.png")
+        note(f"{folder}/table.png: written")
+
+
+def resume_line(config: Path, kinds: str, updates: int | None, sentences: int, out: Path | None, where: Compute) -> str:
+    """The command that goes on with this comparison."""
+    words = ["translume", "heads", str(config)]
+    for name, value, default in (
+        ("--kinds", kinds, "all"),
+        ("--updates", updates, None),
+        ("--sentences", sentences, 500),
+        ("--out", out, None),
+    ):
+        if value != default:
+            words += [name, str(value)]
+    return shlex.join([*words, *shared_words(where)])

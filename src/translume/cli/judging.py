@@ -1,0 +1,81 @@
+"""`translume evaluate` of a classifier: scores, a row for each class, and who is taken for whom."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.classify import load_as_told, tell_of_cuts
+from translume.cli.terminal import Meter
+
+if TYPE_CHECKING:
+    from translume.evaluation.classification import ClassScores
+
+WHOLE_TABLE = 12
+"""Classes up to which the whole table of confusions is printed."""
+MOST_CONFUSED = 20
+
+
+def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: bool, as_json: bool) -> None:
+    """Print how good the classifier in a folder is on a TSV or JSONL file with texts and labels."""
+    from translume.data import read_pairs
+    from translume.evaluation.classification import judged
+
+    classifier = load_as_told(model)
+    data = classifier.config.data
+    files = data.model_copy(update={"train": (str(file),), "train_source": (), "train_target": (), "weights": ()})
+    pairs = list(read_pairs(files, "train"))
+    gold = [set(classifier.labels.encode(pair.target, f"{pair.file}:{pair.line}")) for pair in pairs]
+    with Meter("classifying", unit="lines", total=len(pairs)) as meter:
+        answers = []
+        for answer in classifier.classify_all(pair.source for pair in pairs):
+            answers.append(answer)
+            meter.advance()
+    tell_of_cuts(sum(bool(answer.warnings) for answer in answers), len(answers))
+    if write is not None:
+        from translume.cli.writing import write_file
+
+        write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
+    scores = judged(classifier, answers, gold)
+    if record:
+        from translume.checkpoint import append_history
+
+        found = scores.to_dict()
+        append_history(model, {"event": "evaluated", "source": str(file), "reference": str(file), **found})
+    for line in [json.dumps(scores.to_dict(), ensure_ascii=False)] if as_json else _lines(scores):
+        click.echo(line)
+
+
+def _lines(scores: "ClassScores") -> Iterator[str]:
+    yield from map(str, scores.scores)
+    yield scores.calibration
+    wide = max(len("class"), *(len(each.label) for each in scores.classes))
+    yield f"\n{'class':<{wide}}  texts  precision  recall     F1"
+    for each in scores.classes:
+        yield f"{each.label:<{wide}}  {each.count:5}  {each.precision:9.2f}  {each.recall:6.2f}  {each.f1:5.2f}"
+    yield from _confusions(scores)
+
+
+def _confusions(scores: "ClassScores") -> Iterator[str]:
+    if scores.confusion is None:
+        return
+    table = scores.confusion
+    names = scores.names
+    if len(names) <= WHOLE_TABLE:
+        wide = max(len("texts of"), *map(len, names))
+        columns = [max(len(name), 5) for name in names]
+        shown = "  ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
+        yield f"\n{'texts of':<{wide}}  {shown}  (were given)"
+        for name, row in zip(names, table, strict=True):
+            yield f"{name:<{wide}}  " + "  ".join(f"{n:>{w}}" for n, w in zip(row, columns, strict=True))
+        return
+    wrong = sorted(
+        ((count, one, other) for one, row in enumerate(table) for other, count in enumerate(row) if one != other),
+        key=lambda each: (-each[0], each[1:]),
+    )
+    yield "\nmost confused (all are in --json):"
+    for count, one, other in wrong[:MOST_CONFUSED]:
+        if count:
+            yield f"{count:5}  {names[one]} taken for {names[other]}"

@@ -1,0 +1,115 @@
+"""Bands of tokens by frequency, of which rare ones cost little (Grave et al. 2017)."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import NextToken
+from translume.config import AdaptiveSettings
+from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.bands import BandedTable
+from translume.model.state import Selectable
+
+
+class AdaptiveHead(Head):
+    """One softmax over the frequent tokens and over the tails, and one inside each tail (Grave et al. 2017).
+
+    p(w) = p(w|h) for a token of band 0 and p(tail|h) · softmax(E P h)_w for one of a tail, where P [d, D] makes the
+    hidden state smaller. Bands may be those of the embedding, matrix and projection alike (Baevski and Auli 2019).
+    A row costs its first level, and a tail only where its label is in it.
+    Label smoothing: in the first level ε is spread as over tokens, a tail taking what its tokens would get; in the
+    label's tail ε is spread over that tail; other tails get nothing. z-loss is that of each softmax that a row reads.
+    """
+
+    exact_smoothing = False
+
+    def __init__(self, settings: AdaptiveSettings, sizes: HeadSizes, tied: BandedTable | None) -> None:
+        """tied: an embedding in bands to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.table = tied or BandedTable(sizes.vocabulary, sizes.width, settings.cutoffs, settings.factor)
+        ends = self.table.ends
+        self.tails = nn.Parameter(torch.randn(len(ends) - 1, sizes.width) * sizes.width**-0.5)
+        # A tail begins as likely as its tokens together: all tokens are about equally likely.
+        tokens = torch.tensor([float(end - begin) for begin, end in pairwise(ends)])
+        self.tail_bias = nn.Parameter(tokens.log())
+
+    def learn(self, data: HeadData) -> None:
+        self.table.arrange(torch.from_numpy(by_frequency(target_counts(data, self.vocabulary))))
+
+    def _groups(self) -> Groups:
+        table = self.table
+        return Groups(table.order, table.rank, table.order.new_tensor(table.ends[:-1]))
+
+    def _first_level(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the first level: band 0, then the tails."""
+        frequent = self.table.matrices[0]
+        bias = torch.cat([self.tail_bias.new_zeros(len(frequent)), self.tail_bias])
+        return torch.cat([frequent, self.tails]), bias
+
+    def _labels(self, labels: Tensor) -> tuple[Tensor, list[tuple[int, Tensor, Tensor]]]:
+        """Labels of the first level [n], and of each tail that holds some: its band, their rows and labels in it."""
+        places = self.table.rank[labels]
+        bands = self.table.bands_of(places)
+        frequent = self.table.ends[0]
+        parts = []
+        for band, begin in enumerate(self.table.ends[:-1], 1):
+            rows = (bands == band).nonzero()[:, 0]
+            if len(rows):
+                parts.append((band, rows, places[rows] - begin))
+        return torch.where(bands > 0, frequent - 1 + bands, places), parts
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        first, parts = self._labels(labels)
+        loss = softmax_loss(hidden, *self._first_level(), first, first_level_options(options, self._groups()))
+        objective, nll = loss.objective, loss.nll
+        for band, rows, inside in parts:
+            begin, end = self.table.ends[band - 1 : band + 1]
+            narrow = self.table.narrowed(hidden.index_select(0, rows), band)
+            own = group_options(options, self.table.order[begin:end])
+            loss = softmax_loss(narrow, self.table.matrices[band], None, inside, own)
+            objective, nll = objective + loss.objective, nll + loss.nll
+        return HeadLoss(objective, nll, labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        first, parts = self._labels(labels)
+        lse, picked = lse_pick(hidden, *self._first_level(), first)
+        score = picked - lse
+        for band, rows, inside in parts:
+            narrow = self.table.narrowed(hidden.index_select(0, rows), band)
+            lse, picked = lse_pick(narrow, self.table.matrices[band], None, inside)
+            score = score.index_add(0, rows, picked - lse)
+        return score
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return _Belief(F.linear(hidden, *self._first_level()), self._groups(), hidden, self.table)
+
+
+class _Belief(TwoLevel):
+    """Tails are opened for the rows that need them."""
+
+    def __init__(self, first: Tensor, groups: Groups, hidden: Tensor, table: BandedTable) -> None:
+        super().__init__(first, groups)
+        self._hidden, self._table = hidden, table
+
+    def _tail(self, band: int, rows: Tensor) -> Tensor:
+        narrow = self._table.narrowed(self._hidden[rows], band)
+        return normalised(F.linear(narrow, self._table.matrices[band]), rows)
+
+    def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
+        for group, (begin, end) in enumerate(pairwise(self._table.ends)):
+            which = (groups == group).nonzero()[:, 0]
+            if len(which):
+                values = self._tail(group + 1, rows[which])
+                yield Opened(which, values, torch.arange(begin, end, device=rows.device).expand(values.shape))
+
+    def _inside(self) -> Tensor:
+        rows = torch.arange(self.rows, device=self._hidden.device)
+        tails = [self._tail(band, rows) for band in range(1, len(self._table.ends))]
+        return torch.cat(tails, 1) if tails else self._hidden.new_empty(self.rows, 0)

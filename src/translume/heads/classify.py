@@ -1,0 +1,99 @@
+"""Classes of a whole text: a softmax over them, or a yes or no for each."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import Logits, NextToken
+from translume.config import ClassifySettings
+from translume.heads.chunked import wide
+from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.sigmoid import Decisions
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+
+class ClassifyHead(Head):
+    """softmax(W h + b) over C classes, or σ(W h + b) of each class by itself, after one vector h of a text.
+
+    Class weights "balanced" are N/(C·n_c) for a class that n_c of N texts have (King and Zeng 2001); the loss of a text
+    is multiplied by that of its class. With several labels they are (N − n_c)/n_c, on the loss of a yes alone. A class
+    that no text has, weighs as if one had it. The nll is never weighted.
+    """
+
+    weights: Tensor | None
+
+    def __init__(self, settings: ClassifySettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.weight = nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.several = settings.labels == "several"
+        balanced = settings.class_weights == "balanced"
+        self.register_buffer("weights", torch.ones(sizes.vocabulary) if balanced else None)
+        self.normalised = self.full_support = not self.several
+        self.exact_loss = not balanced
+        self.exact_smoothing = not balanced
+
+    def learn(self, data: HeadData) -> None:
+        """Count the classes of the training data."""
+        if self.weights is None:
+            return
+        counts = np.zeros(self.vocabulary, np.int64)
+        for index in range(data.corpus.pairs):
+            np.add.at(counts, data.corpus.target(index), 1)
+        counts = counts.clip(min=1)
+        texts = data.corpus.pairs
+        weights = (texts - counts).clip(min=1) / counts if self.several else texts / (self.vocabulary * counts)
+        self.weights.copy_(torch.from_numpy(weights))
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        """labels: classes [n]; or [n, C] of 0 and 1, the one case in which n×C is held."""
+        if self.several:
+            return self._decisions_loss(hidden, labels)
+        if self.weights is None:
+            loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
+            return HeadLoss(loss.objective, loss.nll, labels.numel())
+        lse, picked = lse_pick(hidden, self.weight, self.bias, labels)
+        each = lse - picked
+        nll = each.detach().sum()
+        if options.label_smoothing:
+            each = each + options.label_smoothing * (picked - self._mean_logit(hidden, options.smoothed))
+        if options.z_loss:
+            each = each + options.z_loss * lse.square()
+        return HeadLoss((self.weights[labels] * each).sum(), nll, labels.numel())
+
+    def _mean_logit(self, hidden: Tensor, smoothed: Tensor | None) -> Tensor:
+        """[n]: of the classes smoothed over."""
+        chosen = slice(None) if smoothed is None else smoothed
+        mean = hidden.to(wide(hidden)) @ self.weight[chosen].to(wide(hidden)).mean(0)
+        return mean if self.bias is None else mean + self.bias[chosen].to(mean.dtype).mean()
+
+    def _decisions_loss(self, hidden: Tensor, labels: Tensor) -> HeadLoss:
+        logits = self._logits(hidden)
+        yes = labels.to(logits.dtype)
+        nll = F.binary_cross_entropy_with_logits(logits.detach(), yes, reduction="sum")
+        weights = None if self.weights is None else self.weights.to(logits.dtype)
+        objective = F.binary_cross_entropy_with_logits(logits, yes, pos_weight=weights, reduction="sum")
+        return HeadLoss(objective, nll, len(labels))
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        """[n]: log-probabilities of classes [n]; with several, of saying yes to them."""
+        if self.several:
+            return F.logsigmoid(self._logits(hidden).gather(1, labels[:, None])[:, 0])
+        lse, picked = lse_pick(hidden, self.weight, self.bias, labels)
+        return picked - lse
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return Decisions(self._logits(hidden)) if self.several else Logits(F.linear(hidden, self.weight, self.bias))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits = F.linear(hidden, self.weight, self.bias)
+        return logits.to(wide(logits))
+
+    def plain(self) -> dict[str, Tensor]:
+        if self.several:
+            return {}
+        return {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}

@@ -1,0 +1,296 @@
+"""A softmax mixed with attention over the source's tokens, so that what was never learnt can be copied."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import BeliefError, Bias, Logits, NextToken, TopK, exact_topk
+from translume.config import CopySettings, SoftmaxSettings
+from translume.heads.chunked import wide
+from translume.heads.lse_pick import lse_pick
+from translume.heads.softmax import SoftmaxHead
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+NEVER = -1e30
+"""The logarithm of no chance, finite so that no gradient is NaN; two of them add up to a finite number."""
+FIRST_GATE = 2.0
+"""The gate's logit at first: 0.88 for the vocabulary, so that knowing nothing costs 0.13 nats more than ln V."""
+
+
+class CopyHead(Head):
+    """p_y = g · softmax(W h + b)_y + (1 − g) · Σ_{i: x_i = y} a_i (See et al. 2017, equation 9), in log space.
+
+    a = softmax over the source's places of (A h)·m_i / √D, an attention of the head's own over the memory m (Luong et
+    al. 2015, "general"), which needs no keys beside it; g = σ(w·[h; Σ_i a_i m_i] + c).
+    A place whose token is no token of the target's vocabulary, or a special one, has no a_i; where a source has no
+    other places, g = 1. `copied` says which target token each source token is: the one that is spelt alike once the
+    head has learnt, and before that the one with the same id if the vocabularies are of one size.
+    Label smoothing is exact; z-loss is that of the softmax.
+    """
+
+    reads_source = True
+
+    def __init__(self, settings: CopySettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self.query = nn.Linear(sizes.width, sizes.width, bias=False)
+        nn.init.normal_(self.query.weight, std=sizes.width**-0.5)
+        self.gate = nn.Linear(2 * sizes.width, 1)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(self.gate.bias, FIRST_GATE)
+        self.copied: Tensor
+        same = sizes.source_vocabulary == sizes.vocabulary
+        none = torch.full((sizes.source_vocabulary,), -1)
+        self.register_buffer("copied", torch.arange(sizes.vocabulary) if same else none)
+
+    def learn(self, data: HeadData) -> None:
+        ids = {piece: number for number, piece in enumerate(data.target_pieces) if number not in data.specials}
+        self.copied.copy_(torch.tensor([ids.get(piece, -1) for piece in data.source_pieces]))
+
+    def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Copyable":
+        ids = self.copied[source].masked_fill(~mask, -1)
+        same = (ids[:, :, None] == ids[:, None]) & (ids >= 0)[:, None]
+        first = same.byte().argmax(-1)  # the first place of the same token
+        owners = torch.arange(len(ids), device=ids.device)
+        return Copyable(ids, first, memory, owners)
+
+    def _copying(self, hidden: Tensor, context: "Copyable") -> "_Copying":
+        """What copying adds to the belief after hidden states [n, D]."""
+        some = (context.ids >= 0).any(-1)[context.owners]
+        rows = context.grid()
+        scores = rows.product(self.query(hidden), context.memory).to(wide(hidden)) * hidden.size(1) ** -0.5
+        ids = context.ids[context.owners]
+        attention = scores.masked_fill(ids < 0, NEVER).log_softmax(-1)  # [n, S]
+        read = rows.product(attention.exp().to(hidden.dtype), context.memory.mT)
+        gate: Tensor = self.gate(torch.cat([hidden, read], -1))[:, 0].to(wide(hidden))
+        own = F.logsigmoid(gate).masked_fill(~some, 0.0)
+        other = F.logsigmoid(-gate).masked_fill(~some, NEVER)
+        first = context.first[context.owners]
+        chosen = (ids >= 0) & (first == torch.arange(ids.size(1), device=ids.device))
+        summed = _sum_equal(attention, first).masked_fill(~chosen, NEVER)
+        return _Copying(ids.masked_fill(~chosen, -1), other[:, None] + summed, own, attention)
+
+    def _picked(self, hidden: Tensor, labels: Tensor, copying: "_Copying") -> tuple[Tensor, Tensor]:
+        """log p [n] of labels [n], and the normalisers [n] of the softmax."""
+        lse, own = lse_pick(hidden, self.softmax.weight, self.softmax.bias, labels)
+        copies = copying.of(labels[:, None])[:, 0]
+        return torch.logaddexp(copying.gate + own - lse, copies), lse
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        assert isinstance(context, Copyable)
+        copying = self._copying(hidden, context)
+        log_probs, lse = self._picked(hidden, labels, copying)
+        nll = objective = -log_probs.sum()
+        if options.label_smoothing:
+            means = self._means(hidden, context, copying, lse, options.smoothed)
+            objective = (1.0 - options.label_smoothing) * objective - options.label_smoothing * means.sum()
+        if options.z_loss:
+            objective = objective + options.z_loss * lse.square().sum()
+        return HeadLoss(objective, nll.detach(), labels.numel())
+
+    def _means(
+        self, hidden: Tensor, context: "Copyable", copying: "_Copying", lse: Tensor, smoothed: Tensor | None
+    ) -> Tensor:
+        """[n]: the means of log p over the tokens that `smoothed` [V] marks; none but a source's differ from a softmax.
+
+        log p_v = log g + l_v − lse for all others, whose mean follows from the mean row of W.
+        """
+        weight, bias, kept = self.softmax.weight, self.softmax.bias, lse.dtype
+        ids = context.ids.clamp(min=0)
+        if smoothed is None:
+            mean, share = weight.mean(0, dtype=kept), lse.new_full(ids.shape, 1.0 / len(weight))
+            of_bias = 0.0 if bias is None else bias.mean(dtype=kept)
+        else:
+            shares = smoothed.to(kept) / smoothed.sum()
+            mean, share = shares @ weight.to(kept), shares[ids]
+            of_bias = 0.0 if bias is None else shares @ bias.to(kept)
+        logits = context.grid().product(hidden, weight[ids]).to(kept)
+        if bias is not None:
+            logits = logits + bias[ids][context.owners].to(kept)
+        base = copying.gate - lse
+        gain = F.softplus(copying.log_probs - base[:, None] - logits)
+        return base + hidden.to(kept) @ mean + of_bias + (gain * share[context.owners]).sum(-1)
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        assert isinstance(context, Copyable)
+        return self._picked(hidden, labels, self._copying(hidden, context))[0]
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        assert isinstance(context, Copyable)
+        logits = F.linear(hidden, self.softmax.weight, self.softmax.bias)
+        return CopyBelief(Logits(logits), self._copying(hidden, context))
+
+
+@dataclass(frozen=True, slots=True)
+class Copyable:
+    """What may be copied from B sources, and the sentence `owners` [N] that each row belongs to.
+
+    ids: [B, S], the target token of each place, −1 for none.  first: [B, S], the first place of the same token.
+    memory: [B, S, D], held once a sentence.
+    """
+
+    ids: Tensor
+    first: Tensor
+    memory: Tensor
+    owners: Tensor
+
+    def select(self, rows: Tensor) -> "Copyable":
+        return replace(self, owners=self.owners[rows])
+
+    def grid(self) -> "_Grid":
+        """Where the rows stand when each sentence's are put side by side."""
+        sentences = len(self.ids)
+        counts = self.owners.bincount(minlength=sentences)
+        order = self.owners.argsort(stable=True)
+        owners = self.owners[order]
+        length = int(counts.max()) if len(counts) else 0
+        column = torch.arange(len(owners), device=owners.device) - (counts.cumsum(0) - counts)[owners]
+        places = torch.empty_like(order).index_put_((order,), owners * length + column)
+        return _Grid(places, sentences, length)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """N rows in a grid of B sentences by `length`, the number of rows of the one with the most; places: [N], flat."""
+
+    places: Tensor
+    sentences: int
+    length: int
+
+    def product(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """Each row [N, D] times the transpose of its sentence's matrix [B, S, D]: [N, S]."""
+        grid = rows.new_zeros(self.sentences * self.length, rows.size(1)).index_copy(0, self.places, rows)
+        product = grid.view(self.sentences, self.length, rows.size(1)) @ matrices.mT
+        return product.flatten(0, 1).index_select(0, self.places)
+
+
+def _sum_equal(logs: Tensor, group: Tensor) -> Tensor:
+    """[n, S]: at each place the logsumexp of logs [n, S] over the places that have it as their `group` [n, S].
+
+    Where nothing has it, zero.
+    """
+    with torch.no_grad():
+        peak = logs.new_full(logs.shape, -torch.inf).scatter_reduce(1, group, logs, "amax")
+        met = ~peak.isneginf()
+        peak = peak.masked_fill(~met, 0.0)
+    total = torch.zeros_like(logs).scatter_add(1, group, (logs - peak.gather(1, group)).exp())
+    return total.masked_fill(~met, 1.0).log() + peak
+
+
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """The part of a belief that is copied, of n rows.
+
+    ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], their log((1−g) Σ a), NEVER or less for none.
+    gate: [n], log g.  attention: [n, S], log a of every place of the source.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+    gate: Tensor
+    attention: Tensor
+
+    def of(self, tokens: Tensor) -> Tensor:
+        """[n, m]: log((1−g) Σ a) of tokens [n, m]."""
+        same = tokens[:, :, None] == self.ids[:, None]
+        found = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
+        return found.masked_fill(~same.any(-1), NEVER)
+
+
+class CopyBelief:
+    """The belief of a softmax and of copying; raises BeliefError when it is read and no distribution."""
+
+    normalised = True
+
+    def __init__(self, written: Logits, copying: _Copying) -> None:
+        self._written, self._copying = written, copying
+
+    @property
+    def rows(self) -> int:
+        return self._written.rows
+
+    @property
+    def size(self) -> int:
+        return self._written.size
+
+    @property
+    def gate(self) -> Tensor:
+        """[N]: the probability g that the next token is written from the vocabulary, and not copied."""
+        return self._copying.gate.exp()
+
+    @property
+    def copy_attention(self) -> Tensor:
+        """[N, S]: where the source would be copied from, if it is; sums to one, or is zero where nothing can be."""
+        none = (self._copying.ids < 0).all(-1, keepdim=True)
+        return self._copying.attention.exp().masked_fill(none, 0.0)
+
+    def _check(self) -> None:
+        broken = self._copying.gate.isnan()  # as it is if any of the attention is
+        if bool(broken.any()):
+            row = int(broken.nonzero()[0, 0])
+            raise BeliefError(row, f"the head's attention or gate of row {row} is NaN")
+
+    def log_probs(self) -> Tensor:
+        self._check()
+        written = self._written.log_probs() + self._copying.gate[:, None]
+        rows, places = (self._copying.ids >= 0).nonzero(as_tuple=True)
+        ids = self._copying.ids[rows, places]
+        both = torch.logaddexp(written[rows, ids], self._copying.log_probs[rows, places])
+        return written.index_put((rows, ids), both)
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        self._check()
+        written = self._written.log_prob_of(ids) + self._copying.gate[:, None]
+        return torch.logaddexp(written, self._copying.of(ids))
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        """Among the k + 1 best of the softmax and the source's tokens: no other token can be one of the k best."""
+        k = min(k, self.size)
+        found = self._among_few(k, bias) if k < self.size else None
+        if found is None:
+            scores = self.log_probs()
+            found = exact_topk(scores if bias is None else bias.add_to(scores), k)
+        ranks, ids = found
+        return TopK(ids, self.log_prob_of(ids), ranks)
+
+    def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
+        """(ranks, ids) [N, k] of the best; None where the last is no better than what was not looked at."""
+        best = self._written.topk(k + 1, bias)
+        written = best.ids
+        copied = self._copying.ids
+        twice = (copied[:, :, None] == written[:, None]).any(-1)
+        ids = torch.cat([written, copied.masked_fill(twice | (copied < 0), self.size)], 1)
+        ranks = self.log_prob_of(ids.clamp(max=self.size - 1))
+        outside = best.log_probs[:, k] + self._copying.gate
+        if bias is not None:
+            added = _of_candidates(bias, ids, ranks.dtype)
+            ranks, outside = ranks + added, outside + added[:, k]
+        ids, order = ids.sort(-1)
+        ranks = ranks.gather(1, order).masked_fill(ids == self.size, -torch.inf)
+        ranks, order = ranks.sort(dim=-1, descending=True, stable=True)
+        ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]
+        if bool(((ranks[:, -1] <= outside) & ~outside.isneginf()).any()):
+            return None
+        return ranks, ids
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        return Logits(self.log_probs()).sample(count, generator, temperature=temperature, bias=bias)
+
+
+def _of_candidates(bias: Bias, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """[N, C]: what a bias adds to candidates ids [N, C], of which some may be V."""
+    same = ids[bias.rows] == bias.ids[:, None]
+    zeros = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
+    added = zeros.index_add(0, bias.rows, torch.where(same, bias.values.to(dtype)[:, None], 0.0))
+    if bias.allowed is None:
+        return added
+    inside = ids.clamp(max=bias.allowed.size(-1) - 1)
+    allowed = bias.allowed[inside] if bias.allowed.dim() == 1 else bias.allowed.gather(1, inside)
+    return added.masked_fill(~allowed, -torch.inf)

@@ -1,0 +1,189 @@
+"""A sparse softmax: most tokens have no probability at all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from translume.belief import BLOCK, NextToken
+from translume.config import EntmaxSettings
+from translume.heads import lse_pick
+from translume.heads.chunked import chunked_loss, label_logits, wide
+from translume.heads.monotone import MonotoneBelief
+from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+MOST_STEPS = 100
+"""Of Newton's method; fewer than ln V + 10 are needed."""
+
+
+class EntmaxHead(Head):
+    """p_v = max((α−1)·l_v − τ, 0)^(1/(α−1)) with l = W h + b, τ such that Σ p = 1 (α-entmax; Peters et al. 2019).
+
+    The loss is that of Fenchel and Young, Σ_v p_v (l_v − l_y) + H_α(p) with Tsallis' entropy H_α, whose
+    gradient in the logits is p − e_y; it is finite where p_y is zero and −log p_y is not, and zero where p_y is one.
+    Label smoothing adds ε·(l_y − l̄), as for the softmax (Peters and Martins 2021). There is no log Σ exp, so
+    that z-loss adds nothing. There is no nll, which is infinite as soon as one label is off the support; `score` tells
+    the finite ones.
+    """
+
+    full_support = False
+    exact_loss = False
+    exact_smoothing = False
+    meaningless = frozenset({"z_loss", "r_drop"})  # two supports that differ are infinitely far apart
+
+    def __init__(self, settings: EntmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        if tied is None:
+            nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self._alpha = settings.alpha
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        share = None
+        if options.smoothed is not None:
+            share = options.smoothed.to(wide(hidden)) / options.smoothed.sum()
+        elif options.label_smoothing:
+            share = hidden.new_full((self.vocabulary,), 1.0 / self.vocabulary, dtype=wide(hidden))
+        rule = _FenchelYoung(self._alpha, options.label_smoothing, share)
+        return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        """[n], fp32: log-probabilities of labels [n]; −inf off the support, with no gradient there."""
+        rows = lse_pick.chunk_rows(self.vocabulary)
+        parts = [
+            checkpoint(self._score, part, label, use_reentrant=False)
+            for part, label in zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _score(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        logits = F.linear(hidden, self.weight, self.bias).to(wide(hidden))
+        if hidden.dtype != logits.dtype:
+            exact = label_logits(hidden, self.weight, self.bias, labels)
+            logits = logits.scatter(1, labels[:, None], exact[:, None])
+        return Sparse(logits, self._alpha).log_prob_of(labels[:, None])[:, 0]
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return Sparse(F.linear(hidden, self.weight, self.bias), self._alpha)
+
+
+class Sparse(MonotoneBelief):
+    """The belief of α-entmax over logits [N, V]; log-probabilities are −inf off the support."""
+
+    def __init__(self, logits: Tensor, alpha: float) -> None:
+        super().__init__(logits)
+        self._alpha = alpha
+        self._solved: tuple[Tensor, Tensor] | None = None
+
+    def _threshold(self) -> tuple[Tensor, Tensor]:
+        """[N, 1] each: τ of logits below their peak, and the logarithm of what rounding leaves Σ p to be."""
+        if self._solved is None:
+            scores = (self._logits - self._peak()) * (self._alpha - 1.0)
+            power = 1.0 / (self._alpha - 1.0)
+            tau: Tensor = _Threshold.apply(scores, power)  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                mass = (scores - tau).clamp_(min=0.0).pow_(power).sum(-1, keepdim=True).log_()
+            self._solved = tau, mass
+        return self._solved
+
+    def _of(self, logits: Tensor) -> Tensor:
+        tau, mass = self._threshold()
+        above = (logits - self._peak()) * (self._alpha - 1.0) - tau
+        inside = above > 0
+        # One instead of what has no logarithm, whose gradient would be a NaN.
+        log_probs = above.where(inside, 1.0).log() / (self._alpha - 1.0) - mass
+        return log_probs.masked_fill(~inside, -torch.inf)
+
+
+def threshold(scores: Tensor, power: float) -> Tensor:
+    """τ [N, 1] with Σ_v max(s_v − τ, 0)^power = 1, of scores [N, V] whose largest are 0; power at least 1.
+
+    Newton's method from below: the sum is convex and falls in τ, so that no step goes too far, and what a step has left
+    below τ stays there. For power 1 it is Michelot's (1986) and ends at the exact support.
+    """
+    tau = scores.new_full((len(scores), 1), -1.0)
+    tolerance = 2.0 * torch.finfo(scores.dtype).eps
+    buffer = scores.new_empty(0)
+    for step in range(MOST_STEPS):
+        if step < 2:
+            scores = _without_hopeless(scores, tau)
+        if buffer.shape != scores.shape:
+            buffer = torch.empty_like(scores)
+        above = torch.sub(scores, tau, out=buffer).clamp_(min=0.0)
+        if power == 1.0:
+            slope, value = above.count_nonzero(-1)[:, None], above.sum(-1, keepdim=True)
+        else:
+            raised = above if power == 2.0 else above.pow(power - 1.0)
+            slope = raised.sum(-1, keepdim=True) * power
+            value = raised.mul_(above).sum(-1, keepdim=True)
+        move = ((value - 1.0) / slope).clamp_(min=0.0)
+        tau = tau + move
+        if not bool((move > tolerance).any()):
+            break
+    return tau
+
+
+def _without_hopeless(scores: Tensor, tau: Tensor) -> Tensor:
+    """Scores [N, V] without blocks of columns that are all below τ [N, 1], if that leaves half of them or fewer."""
+    blocks = scores.size(-1) // BLOCK
+    body, rest = scores[:, : blocks * BLOCK].view(len(scores), blocks, BLOCK), scores[:, blocks * BLOCK :]
+    if blocks < 2 or not len(scores):
+        return scores
+    best, which = body.amax(-1).sort(descending=True)
+    left = int((best > tau).sum(-1).max())
+    if 2 * left > blocks:
+        return scores
+    return torch.cat([body.gather(1, which[:, :left, None].expand(-1, -1, BLOCK)).flatten(1), rest], 1)
+
+
+class _Threshold(torch.autograd.Function):
+    """`threshold`, whose gradient in s_v is (s_v − τ)^(power−1), divided by the sum of these over the support."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, power: float) -> Tensor:
+        tau = threshold(scores, power)
+        ctx.power = power
+        ctx.save_for_backward(scores, tau)
+        return tau
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        scores, tau = ctx.saved_tensors
+        above = (scores - tau).clamp_(min=0.0)
+        raised = (above > 0).to(above.dtype) if ctx.power == 1.0 else above.pow_(ctx.power - 1.0)
+        return raised * (gradients[0] / raised.sum(-1, keepdim=True)), None
+
+
+@dataclass(frozen=True, slots=True)
+class _FenchelYoung:
+    """The loss, with smoothing of weight `smoothing` spread as `share` [V] says (None: no smoothing)."""
+
+    alpha: float
+    smoothing: float
+    share: Tensor | None
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        place, less = labels[:, None], self.alpha - 1.0
+        own, peak = logits.gather(1, place), logits.amax(-1, keepdim=True)
+        scores = (logits - peak).mul_(less)
+        smoothed = None if self.share is None else self.smoothing * (own[:, 0] - logits @ self.share)
+        tau = threshold(scores, 1.0 / less)
+        above = scores.sub_(tau).clamp_(min=0.0)  # p^(α−1), and on the support less·(l − peak) − τ
+        probabilities = torch.pow(above, 1.0 / less, out=logits)
+        probabilities.div_(probabilities.sum(-1, keepdim=True))
+        mean = torch.bmm(probabilities[:, None, :], above[:, :, None])[:, :, 0]  # Σ p·above, [c, 1]
+        losses = (peak - own + (mean + tau) / less + (1.0 - mean) / (self.alpha * less))[:, 0]
+        # p_y − 1 is minus what the others have: it does not cancel where the model is sure.
+        others = probabilities.scatter_(1, place, 0.0).sum(-1, keepdim=True)
+        logits.scatter_(1, place, self.smoothing - others)
+        if smoothed is None or self.share is None:
+            return losses
+        logits.sub_(self.smoothing * self.share)
+        return losses + smoothed

@@ -1,0 +1,142 @@
+"""First a class, then a token in it (Goodman 2001)."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import NextToken
+from translume.config import HierarchicalSettings
+from translume.heads import lse_pick as primitive
+from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.neighbours import by_neighbours
+from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+
+class HierarchicalHead(Head):
+    """p(w|h) = softmax(A h + a)_c · softmax over class c of (W h + b)_w (Goodman 2001).
+
+    Classes have the same number of tokens, but for the last, so that with √V of them a row costs 2·√V·D instead of
+    V·D. W may be the target embedding.
+    Label smoothing: between classes ε is spread as over tokens; in the label's class over that class; other classes
+    get nothing. z-loss is that of both softmaxes that a row reads.
+    """
+
+    exact_smoothing = False
+
+    def __init__(self, settings: HierarchicalSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        wanted = settings.classes or math.isqrt(sizes.vocabulary - 1) + 1
+        self._each = -(-sizes.vocabulary // wanted)  # tokens of a class
+        classes = -(-sizes.vocabulary // self._each)
+        self._grouping = settings.grouping
+        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        if tied is None:
+            nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.classes = nn.Parameter(torch.randn(classes, sizes.width) * sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.class_bias = nn.Parameter(torch.zeros(classes)) if settings.bias else None
+        self.order: Tensor  # ids class by class, ascending in each
+        self.rank: Tensor  # where each id stands in `order`
+        for name in ("order", "rank"):
+            self.register_buffer(name, torch.arange(sizes.vocabulary))
+
+    @torch.no_grad()
+    def learn(self, data: HeadData) -> None:
+        if self._grouping == "frequency":
+            ids = by_frequency(target_counts(data, self.vocabulary))
+        else:
+            ids = by_neighbours(data, self.vocabulary, self._each)
+        parts = torch.split(torch.from_numpy(ids), self._each)
+        self.order.copy_(torch.cat([part.sort().values for part in parts]))
+        self.rank[self.order] = torch.arange(self.vocabulary, device=self.rank.device)
+
+    def _groups(self) -> Groups:
+        starts = torch.arange(0, self.vocabulary, self._each, device=self.order.device)
+        return Groups(self.order, self.rank, starts)
+
+    def _sorted(
+        self, hidden: Tensor, classes: Tensor, within: Tensor
+    ) -> tuple[Tensor, Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor | None]]]:
+        """Numbers of rows, class by class; and of each class that labels are in: itself, its hidden states and labels,
+        and its weight and bias.
+        """
+        by_class = classes.argsort(stable=True)
+        counts = classes.bincount(minlength=len(self.classes)).tolist()
+        rows = torch.split(hidden.index_select(0, by_class), counts)
+        labels = torch.split(within[by_class], counts)
+        weights = torch.split(self.weight.index_select(0, self.order), self._each)
+        biases = None if self.bias is None else torch.split(self.bias.index_select(0, self.order), self._each)
+        present = (each for each, count in enumerate(counts) if count)
+        parts = ((c, rows[c], labels[c], weights[c], None if biases is None else biases[c]) for c in present)
+        return by_class, parts
+
+    def _labels(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Classes of labels [n], and where in their class they are."""
+        places = self.rank[labels]
+        return places // self._each, places % self._each
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        classes, within = self._labels(labels)
+        between = first_level_options(options, self._groups())
+        losses = [softmax_loss(hidden, self.classes, self.class_bias, classes, between)]
+        members = torch.split(self.order, self._each)
+        for each, rows, inside, weight, bias in self._sorted(hidden, classes, within)[1]:
+            losses.append(softmax_loss(rows, weight, bias, inside, group_options(options, members[each])))
+        objective = torch.stack([loss.objective for loss in losses]).sum()
+        return HeadLoss(objective, torch.stack([loss.nll for loss in losses]).sum(), labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        classes, within = self._labels(labels)
+        lse, picked = lse_pick(hidden, self.classes, self.class_bias, classes)
+        score = picked - lse
+        by_class, parts = self._sorted(hidden, classes, within)
+        found = []
+        for _, rows, inside, weight, bias in parts:
+            lse, picked = lse_pick(rows, weight, bias, inside)
+            found.append(picked - lse)
+        return score.index_add(0, by_class, torch.cat(found)) if found else score
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        first = F.linear(hidden, self.classes, self.class_bias)
+        return _Belief(first, self._groups(), hidden, (self.weight, self.bias))
+
+
+class _Belief(TwoLevel):
+    """A class is opened once for all rows that need it."""
+
+    def __init__(self, first: Tensor, groups: Groups, hidden: Tensor, parts: tuple[Tensor, Tensor | None]) -> None:
+        super().__init__(first, groups)
+        self._hidden = hidden
+        self._weight, self._bias = parts
+        self._each = int(groups.starts[1]) if len(groups.starts) > 1 else len(groups.order)
+
+    def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
+        count = max(1, primitive.CHUNK_ELEMENTS // self._each)
+        members = torch.arange(self._each, device=rows.device)
+        for which in torch.split(groups.argsort(stable=True), count):
+            classes, counts = torch.unique_consecutive(groups[which], return_counts=True)
+            hidden = torch.split(self._hidden[rows[which]], counts.tolist())
+            logits = [self._logits(each, part) for each, part in zip(classes.tolist(), hidden, strict=True)]
+            places = groups[which, None] * self._each + members
+            yield Opened(which, normalised(torch.cat(logits), rows[which]), places.clamp_(max=self.size - 1))
+
+    def _logits(self, each: int, hidden: Tensor) -> Tensor:
+        """[n, m] of a class after hidden states [n, D], −inf where the last class has fewer tokens."""
+        ids = self._groups.order[each * self._each : (each + 1) * self._each]
+        logits = F.linear(hidden, self._weight[ids], None if self._bias is None else self._bias[ids])
+        return F.pad(logits, (0, self._each - len(ids)), value=-math.inf)
+
+    def _inside(self) -> Tensor:
+        logits = F.linear(self._hidden, self._weight, self._bias)[:, self._groups.order]
+        missing = len(self._groups.starts) * self._each - self.size
+        padded = F.pad(logits, (0, missing), value=-math.inf).view(-1, self._each)
+        rows = torch.arange(self.rows, device=logits.device).repeat_interleave(len(self._groups.starts))
+        return normalised(padded, rows).view(self.rows, -1)[:, : self.size]

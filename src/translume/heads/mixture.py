@@ -1,0 +1,169 @@
+"""A mixture of softmaxes: several linear maps to the vocabulary's vectors, so that the logits' rank is no limit."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import Logits, NextToken
+from translume.config import MixtureSettings
+from translume.heads import lse_pick
+from translume.heads.chunked import label_logits, wide
+from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+
+class MixtureHead(Head):
+    """p = Σ_k π_k softmax(W tanh(A_k h) + b), π = softmax(B h), k = 1 … K (Yang et al. 2018, equations 3 and 4).
+
+    Everything is done in log space: −log p_y = −logsumexp_k(log π_k + l_ky − lse_k). The authors' code takes
+    log(Σ_k … + 1e-8), which is never below −18.4, so that what is less likely than that has no gradient.
+    B begins at zero: no component is preferred. z-loss is the mean over components of the square of their normalisers.
+    """
+
+    def __init__(self, settings: MixtureSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        if tied is None:
+            nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.map = nn.Linear(sizes.width, settings.components * sizes.width, bias=False)  # all A_k
+        nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
+        self.prior = nn.Linear(sizes.width, settings.components, bias=False)
+        nn.init.zeros_(self.prior.weight)
+
+    def _components(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """States [n, K, D] of the components, and log π [n, K] in at least fp32."""
+        states: Tensor = self.map(hidden).tanh().unflatten(1, (-1, hidden.size(1)))
+        prior: Tensor = self.prior(hidden)
+        return states, prior.to(wide(prior)).log_softmax(-1)
+
+    def _picked(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """log p [n] of labels [n], and the normalisers [n, K] of the components."""
+        states, log_prior = self._components(hidden)
+        each = labels.repeat_interleave(log_prior.size(1))
+        lse, own = lse_pick.lse_pick(states.flatten(0, 1), self.weight, self.bias, each)
+        lse, own = lse.view_as(log_prior), own.view_as(log_prior)
+        return (log_prior + own - lse).logsumexp(-1), lse
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        if options.label_smoothing:
+            objective, nll = _smoothed_loss(*self._components(hidden), self.weight, self.bias, labels, options)
+            return HeadLoss(objective, nll, labels.numel())
+        log_probs, lse = self._picked(hidden, labels)
+        nll = objective = -log_probs.sum()
+        if options.z_loss:
+            objective = objective + options.z_loss * lse.square().mean(-1).sum()
+        return HeadLoss(objective, nll.detach(), labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        return self._picked(hidden, labels)[0]
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        states, log_prior = self._components(hidden)
+        logits = F.linear(states, self.weight, self.bias).to(log_prior.dtype)  # [N, K, V]
+        # Log-probabilities are logits whose normaliser is zero.
+        return Logits((logits.log_softmax(-1) + log_prior[..., None]).logsumexp(1))
+
+
+def _smoothed_loss(
+    states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
+) -> tuple[Tensor, Tensor]:
+    """(objective, nll) with label smoothing over all of the mixture's log-probabilities, exact, never holding n×V.
+
+    states: [n, K, D].  log_prior: [n, K].  labels: [n].
+    """
+    learnt = any(each is not None and each.requires_grad for each in (states, log_prior, weight, bias))
+    wanted = torch.is_grad_enabled() and learnt
+    found: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]
+        states, log_prior, weight, bias, labels, options, wanted
+    )
+    return found
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """−Σ_v t_v log p_v, where t is (1−ε) for the label beside ε spread evenly; gradients are made in the forward pass.
+
+    With r_kv the share of component k in p_v and q_k its softmax, the gradient of l_kv is q_kv Σ_w t_w r_kw − t_v r_kv.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
+        options: LossOptions, wanted: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        kept, parts = wide(states), log_prior.size(1)
+        rows = max(1, lse_pick.chunk_rows(weight.size(0)) // parts)
+        objective = states.new_zeros((), dtype=kept)
+        nll = objective.clone()
+        by_states, by_prior = torch.empty_like(states), torch.empty_like(log_prior)
+        by_weight = weight.new_zeros(weight.shape, dtype=kept) if wanted else None
+        by_bias = None if bias is None else bias.new_zeros(bias.shape, dtype=kept)
+        spread = _spread(weight, options)
+        for start in range(0, len(labels), rows):
+            place = slice(start, start + rows)
+            part, label = states[place], labels[place]
+            logits = F.linear(part, weight, bias).to(kept)  # [c, K, V]
+            if part.dtype != kept:
+                each = label[:, None].expand(-1, parts)
+                own = label_logits(part.flatten(0, 1), weight, bias, each.flatten())
+                logits.scatter_(2, each[..., None], own.view(len(label), parts, 1))
+            losses, slopes, by_prior[place] = _losses(logits, log_prior[place], label, spread, options)
+            objective += losses[0]
+            nll += losses[1]
+            if by_weight is None:
+                continue
+            if by_bias is not None:
+                by_bias += slopes.sum((0, 1))
+            narrow = slopes.to(part.dtype).flatten(0, 1)
+            by_states[place] = (narrow @ weight).view_as(part)
+            if part.dtype == kept:
+                by_weight.addmm_(narrow.t(), part.flatten(0, 1))
+            else:
+                by_weight += narrow.t() @ part.flatten(0, 1)
+        if wanted:
+            ctx.save_for_backward(by_states, by_prior, by_weight, by_bias)
+        ctx.mark_non_differentiable(nll)
+        return objective, nll
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        states, prior, weight, bias = ctx.saved_tensors
+        factor = gradients[0]
+        by_bias = None if bias is None else (bias * factor).to(states.dtype)
+        by_weight = (weight * factor).to(states.dtype)
+        return states * factor.to(states.dtype), prior * factor, by_weight, by_bias, None, None, None
+
+
+def _spread(weight: Tensor, options: LossOptions) -> Tensor:
+    """[V]: the share of the target that each token has beside its being the label."""
+    share = weight.new_ones(len(weight), dtype=wide(weight))
+    if options.smoothed is not None:
+        share = options.smoothed.to(share.dtype)
+    return share * (options.label_smoothing / share.sum())
+
+
+def _losses(
+    logits: Tensor, log_prior: Tensor, labels: Tensor, spread: Tensor, options: LossOptions
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+    """((objective, nll), gradient in the logits [c, K, V], gradient in log π [c, K]); the logits are used up."""
+    lse = logits.logsumexp(-1, keepdim=True)  # [c, K, 1]
+    own = labels[:, None]
+    certainty = 1.0 - options.label_smoothing
+    logits -= lse
+    joint = logits + log_prior[..., None]
+    log_probs = joint.logsumexp(1)  # [c, V]
+    nll = -log_probs.gather(1, own).sum()
+    objective = certainty * nll - (log_probs @ spread).sum()
+    joint.sub_(log_probs[:, None]).exp_()  # r
+    of_label = joint.gather(2, own[:, None].expand(-1, joint.size(1), 1)).mul_(certainty)
+    joint.mul_(spread).scatter_add_(2, own[:, None].expand_as(of_label), of_label)
+    mass = joint.sum(-1, keepdim=True)
+    slope = mass
+    if options.z_loss:
+        objective += options.z_loss * lse.square().mean(1).sum()
+        slope = mass + 2.0 * options.z_loss / lse.size(1) * lse
+    return (objective, nll), logits.exp_().mul_(slope).sub_(joint), -mass[..., 0]

@@ -1,0 +1,114 @@
+"""Beliefs that are no softmax, but whose log-probabilities grow with the logits."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from translume.belief import BeliefError, Bias, TopK, exact_topk
+
+SLACK = 4
+"""How many times fewer than V the candidates must be for looking at them alone to pay."""
+
+
+class MonotoneBelief(ABC):
+    """A belief of logits [N, V] where a token with a larger logit has no smaller log-probability.
+
+    Raises BeliefError when it is read and the logits hold a NaN or an infinity.
+    """
+
+    normalised: bool = True
+
+    def __init__(self, logits: Tensor) -> None:
+        """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are."""
+        self._logits = logits if logits.dtype == torch.float64 else logits.float()
+        self._largest: Tensor | None = None
+
+    @abstractmethod
+    def _of(self, logits: Tensor) -> Tensor:
+        """The log-probabilities of tokens of each row that have these logits [N, m]."""
+
+    @property
+    def rows(self) -> int:
+        return self._logits.size(0)
+
+    @property
+    def size(self) -> int:
+        return self._logits.size(1)
+
+    def _peak(self) -> Tensor:
+        """[N, 1]: the largest logits."""
+        if self._largest is None:
+            self._largest = self._logits.amax(-1, keepdim=True)
+            broken = ~self._largest.isfinite()
+            if bool(broken.any()):
+                row = int(broken.nonzero()[0, 0])
+                raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+        return self._largest
+
+    def log_probs(self) -> Tensor:
+        self._peak()
+        return self._of(self._logits)
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        self._peak()
+        return self._of(self._logits.gather(1, ids))
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        self._peak()
+        k = min(k, self.size)
+        found = self._among_few(k, bias)
+        if found is None:
+            found = exact_topk(self._biased(bias), k)
+        ranks, ids = found
+        return TopK(ids, self.log_prob_of(ids), ranks)
+
+    def _biased(self, bias: Bias | None) -> Tensor:
+        return self.log_probs() if bias is None else bias.add_to(self.log_probs())
+
+    def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
+        """(log-probabilities with bias, ids) [N, k] of the best, found among those with the largest logits.
+
+        None where these need not hold the best: a bias that lifts, a mask, or more tokens as good as the last.
+        """
+        if bias is not None and (bias.allowed is not None or bool((bias.values > 0).any())):
+            return None
+        lowered = 0 if bias is None or not bias.rows.numel() else int(bias.rows.bincount().max())
+        wanted = k + lowered + 1
+        if wanted * SLACK > self.size:
+            return None
+        logits, ids = exact_topk(self._logits, wanted)
+        ranks = self._of(logits)
+        outside = ranks[:, -1]  # what is not among them is at most as likely as the last of them
+        if bias is not None and lowered:
+            same = ids[bias.rows] == bias.ids[:, None]
+            ranks = ranks.index_add(0, bias.rows, torch.where(same, bias.values.to(ranks.dtype)[:, None], 0.0))
+        ids, by_id = ids.sort(-1)
+        ranks, order = ranks.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
+        ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]
+        if bool(((ranks[:, -1] <= outside) & ~outside.isneginf()).any()):
+            return None
+        return ranks, first_impossible(ranks, ids, self.size)
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        scores = self._biased(bias)
+        forbidden = scores.amax(-1).isneginf()
+        if bool(forbidden.any()):
+            row = int(forbidden.nonzero()[0, 0])
+            raise BeliefError(row, f"every next token of row {row} is forbidden")
+        return (scores / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
+
+
+def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
+    """The ids [N, k] of a top k of `size` tokens; where the ranks [N, k], best first, are −inf, the smallest others."""
+    possible = ~ranks.isneginf()
+    if bool(possible.all()):
+        return ids
+    k = ids.size(1)
+    pool = torch.arange(min(2 * k, size), device=ids.device)
+    taken = ((pool[None, :, None] == ids[:, None, :]) & possible[:, None, :]).any(-1)
+    free = taken.byte().sort(dim=-1, stable=True).indices  # the pool's ids that are not taken come first, in order
+    place = torch.arange(k, device=ids.device) - possible.sum(-1, keepdim=True)
+    return torch.where(possible, ids, free.gather(1, place.clamp(min=0)))

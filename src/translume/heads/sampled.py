@@ -1,0 +1,121 @@
+"""A softmax whose training looks at the label and some sampled tokens only."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from translume.belief import NextToken
+from translume.config import SampledSettings, SoftmaxSettings
+from translume.heads import lse_pick
+from translume.heads.chunked import label_logits, wide
+from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.softmax import SoftmaxHead
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.dropout import drawn_seed
+from translume.model.state import Selectable
+
+RARELY = -1e30
+"""The logit of a sample that does not count: nothing, yet finite."""
+
+
+class SampledHead(Head):
+    """softmax(W h + b), trained with an estimate of its normaliser (Jean et al. 2015; Bengio and Senécal 2008).
+
+    K tokens are drawn for all rows of a call, with a probability q that falls with the rank r of their frequency, from
+    0: q = ln((r+2)/(r+1)) / ln(V+1). Z is estimated as exp(l_y) + Σ exp(l_s) / π_s over the distinct samples s ≠ y,
+    where π = 1 − (1−q)^K is the probability that a token is among them. Its mean is Z, and with K it becomes exact.
+    Label smoothing and z-loss are those of the softmax, with that estimate.
+    In training mode there is no nll; in evaluation mode the loss is that of the whole softmax, as belief and score are.
+    """
+
+    exact_loss = False
+
+    def __init__(self, settings: SampledSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self._samples = settings.samples
+        self.ranked: Tensor
+        self.register_buffer("ranked", torch.arange(sizes.vocabulary))  # ids, the most frequent first
+
+    def learn(self, data: HeadData) -> None:
+        self.ranked.copy_(torch.from_numpy(by_frequency(target_counts(data, self.vocabulary))))
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        if not self.training:
+            return self.softmax.loss(hidden, labels, None, options)
+        drawn = self._draw(hidden)
+        rows = max(1, lse_pick.CHUNK_ELEMENTS // len(drawn.ids))
+        parts = list(zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True))
+        spread = self._mean_token(options) if options.label_smoothing else None
+        if len(parts) == 1:
+            objective = self._estimate(*parts[0], drawn, spread, options)
+        else:
+            objective = torch.stack(
+                [checkpoint(self._estimate, *part, drawn, spread, options, use_reentrant=False) for part in parts]
+            ).sum()
+        return HeadLoss(objective, None, labels.numel())
+
+    def _draw(self, hidden: Tensor) -> "_Drawn":
+        """Distinct samples; from torch's default generator, as dropout is."""
+        generator = torch.Generator().manual_seed(drawn_seed())
+        uniform = torch.rand(self._samples, generator=generator, dtype=torch.float64)
+        whole = math.log(self.vocabulary + 1)
+        ranks = torch.unique(uniform.mul_(whole).expm1().long().clamp_(max=self.vocabulary - 1))
+        once = torch.log1p(1.0 / (ranks + 1).double()) / whole
+        log_chance = torch.log(-torch.expm1(self._samples * torch.log1p(-once)))
+        ids = self.ranked[ranks.to(hidden.device)]
+        bias = None if self.softmax.bias is None else self.softmax.bias[ids]
+        return _Drawn(ids, log_chance.to(hidden.device, wide(hidden)), self.softmax.weight[ids], bias)
+
+    def _mean_token(self, options: LossOptions) -> tuple[Tensor, Tensor]:
+        """The vector [D] and bias of the mean logit of the tokens that are smoothed over, fp32 or fp64."""
+        weight, bias = self.softmax.weight, self.softmax.bias
+        kept = wide(weight)
+        if options.smoothed is None:
+            mean = weight.mean(0, dtype=kept)
+            return mean, mean.new_zeros(()) if bias is None else bias.mean(dtype=kept)
+        share = options.smoothed.to(weight.dtype) / options.smoothed.sum()
+        mean = (share @ weight).to(kept)
+        return mean, mean.new_zeros(()) if bias is None else (share @ bias).to(kept)
+
+    def _estimate(
+        self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", spread: tuple[Tensor, Tensor] | None,
+        options: LossOptions,
+    ) -> Tensor:  # fmt: skip
+        """The summed loss of some labels [c]."""
+        own = label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
+        others = F.linear(hidden, drawn.weight, drawn.bias).to(own.dtype) - drawn.log_chance
+        others = others.masked_fill(drawn.ids == labels[:, None], RARELY).logsumexp(-1)
+        nll = F.softplus(others - own)
+        loss = nll.sum()
+        if spread is not None:
+            mean, bias = spread
+            loss = loss + options.label_smoothing * (own - hidden.to(mean.dtype) @ mean - bias).sum()
+        if options.z_loss:
+            loss = loss + options.z_loss * (nll + own).square().sum()
+        return loss
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        return self.softmax.score(hidden, labels, None)
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return self.softmax.next_token(hidden, None)
+
+    def plain(self) -> dict[str, Tensor]:
+        return self.softmax.plain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Distinct samples: ids [K'], log π [K'], and their vectors [K', D] and biases [K']."""
+
+    ids: Tensor
+    log_chance: Tensor
+    weight: Tensor
+    bias: Tensor | None

@@ -1,0 +1,207 @@
+"""A softmax that decodes among candidates for the source alone."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from translume.belief import Bias, Logits, NextToken, TopK, exact_topk
+from translume.config import ShortlistSettings, SoftmaxSettings
+from translume.heads import lse_pick
+from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.monotone import first_impossible
+from translume.heads.softmax import SoftmaxHead
+from translume.heads.translations import translation_table
+from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+MOST_ROWS, SENTENCES = 1.0, 16
+"""Rows of W that are gathered: at most this share of them for so many sentences; a product with all of W costs less."""
+
+
+class ShortlistHead(Head):
+    """softmax(W h + b) over the candidates of a sentence: frequent tokens, and translations of its tokens.
+
+    The loss is that of the whole softmax, and there is no context in training mode. With a context, belief and score
+    are over the candidates alone, and −inf off the list; without one, over the whole vocabulary, as they are before
+    the head has learnt any candidates. The nll of a context is not defined: a label may be off the list.
+    A sentence's list does not depend on its batch (Marian and CTranslate2 take the union of the batch's lists), and its
+    rows of W are gathered once, before its first token.
+    """
+
+    full_support = False
+    exact_loss = False
+    reads_source = True
+
+    def __init__(self, settings: ShortlistSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self.always: Tensor
+        self.translations: Tensor
+        always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # the end mark first; −1 for none
+        table = torch.full((sizes.source_vocabulary, settings.candidates), -1, dtype=torch.int32)
+        self.register_buffer("always", always)
+        self.register_buffer("translations", table)
+
+    def learn(self, data: HeadData) -> None:
+        counts = target_counts(data, self.vocabulary)
+        frequent = [each for each in by_frequency(counts).tolist() if counts[each] and each not in data.specials]
+        always = [data.end, *frequent[: self.always.numel() - 1]]
+        self.always.fill_(-1)
+        self.always[: len(always)] = torch.tensor(always, dtype=torch.int32)
+        self.translations.copy_(torch.from_numpy(translation_table(data, self.translations.size(1))))
+
+    def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Shortlists | None":
+        if self.training or int(self.always[0]) < 0:
+            return None
+        found = self.translations[source].masked_fill(~mask[..., None], -1).flatten(1).long()
+        found = torch.cat([found, self.always.long().expand(found.size(0), -1)], 1)
+        listed = torch.zeros(found.size(0), 1 + self.vocabulary, dtype=torch.bool, device=found.device)
+        listed = listed.scatter_(1, found + 1, True)[:, 1:]
+        return Shortlists(_Lists(listed), torch.arange(found.size(0), device=found.device))
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        loss = self.softmax.loss(hidden, labels, None, options)
+        return loss if context is None else replace(loss, nll=None)
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        if context is None:
+            return self.softmax.score(hidden, labels, None)
+        rows = lse_pick.chunk_rows(self.vocabulary)
+        parts = []
+        for start in range(0, max(1, len(hidden)), rows):
+            place = torch.arange(start, min(start + rows, len(hidden)), device=hidden.device)
+            part = context.select(place)
+            parts.append(checkpoint(self._score, hidden[place], labels[place], part, use_reentrant=False))
+        return torch.cat(parts)
+
+    def _score(self, hidden: Tensor, labels: Tensor, context: Selectable) -> Tensor:
+        return self.next_token(hidden, context).log_prob_of(labels[:, None])[:, 0]
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        if context is None:
+            return self.softmax.next_token(hidden, None)
+        assert isinstance(context, Shortlists)
+        logits = context.lists.logits(hidden, context.owners, self.softmax)
+        return Listed(logits, context.lists.ids[context.owners], self.vocabulary)
+
+
+class _Lists:
+    """The candidates of B sentences.  ids: [B, L], ascending, V where a sentence has fewer."""
+
+    def __init__(self, listed: Tensor) -> None:
+        """listed: [B, V], True where a token is a candidate."""
+        self.size = listed.size(1)
+        lengths = listed.sum(1)
+        sentence, ids = listed.nonzero(as_tuple=True)  # by sentence, then by id
+        column = torch.arange(len(ids), device=ids.device) - (lengths.cumsum(0) - lengths)[sentence]
+        self.lengths: list[int] = lengths.tolist()
+        shape = (len(listed), max(self.lengths, default=0))
+        self.ids = ids.new_full(shape, self.size).index_put_((sentence, column), ids)
+        self._few = len(ids) <= MOST_ROWS * self.size * max(1.0, len(listed) / SENTENCES)
+        self._rows: list[tuple[Tensor, Tensor | None]] = []
+
+    def logits(self, hidden: Tensor, owners: Tensor, softmax: SoftmaxHead) -> Tensor:
+        """[N, L]: logits of the candidates of sentences `owners` [N] after hidden states [N, D]; −inf for missing ones.
+
+        Each sentence's are a product of their own, whatever the batch, unless all of them are dearer than the whole
+        vocabulary's or rows of one sentence do not stand together.
+        """
+        ids = self.ids[owners]
+        runs, counts = torch.unique_consecutive(owners, return_counts=True)
+        if self._few and len(runs) <= len(self.lengths):
+            logits = hidden.new_full(ids.shape, -torch.inf)
+            rows, begin = self._gathered(softmax), 0
+            for sentence, count in zip(runs.tolist(), counts.tolist(), strict=True):
+                place = (slice(begin, begin + count), slice(self.lengths[sentence]))
+                logits[place] = F.linear(hidden[place[0]], *rows[sentence])
+                begin += count
+            return logits
+        whole = F.linear(hidden, softmax.weight, softmax.bias)
+        return whole.gather(1, ids.clamp(max=self.size - 1)).masked_fill(ids == self.size, -torch.inf)
+
+    def _gathered(self, softmax: SoftmaxHead) -> list[tuple[Tensor, Tensor | None]]:
+        """Rows of the weight and the bias for each sentence; made once where they need no gradient."""
+        if self._rows:
+            return self._rows
+        parts = [ids[:length] for ids, length in zip(self.ids, self.lengths, strict=True)]
+        rows = [(softmax.weight[part], None if softmax.bias is None else softmax.bias[part]) for part in parts]
+        if rows and not rows[0][0].requires_grad:
+            self._rows = rows
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlists:
+    """The candidates of some sentences, and the sentence `owners` [N] that each row belongs to."""
+
+    lists: _Lists
+    owners: Tensor
+
+    def select(self, rows: Tensor) -> "Shortlists":
+        return Shortlists(self.lists, self.owners[rows])
+
+
+class Listed:
+    """The belief of a softmax over the candidates of each row's sentence; all other tokens are impossible."""
+
+    normalised = True
+
+    def __init__(self, logits: Tensor, ids: Tensor, size: int) -> None:
+        """logits: [N, L], of tokens `ids` [N, L], ascending in each row; −inf and V where a row has fewer.
+
+        size: V.
+        """
+        self.size = size
+        self._ids, self._belief = ids, Logits(logits)
+
+    @property
+    def rows(self) -> int:
+        return self._ids.size(0)
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        k = min(k, self.size)
+        if k > self._ids.size(1):
+            scores = self.log_probs()
+            ranks, ids = exact_topk(scores if bias is None else bias.add_to(scores), k)
+        else:
+            top = self._belief.topk(k, None if bias is None else self._of_columns(bias))
+            ranks = top.ranks_by
+            ids = first_impossible(ranks, self._ids.gather(1, top.ids), self.size)
+        return TopK(ids, self.log_prob_of(ids), ranks)
+
+    def _of_columns(self, bias: Bias) -> Bias:
+        """A bias over the list's columns instead of the vocabulary."""
+        columns, found = self._columns(bias.ids[:, None], bias.rows)
+        columns, found = columns[:, 0], found[:, 0]
+        allowed = bias.allowed
+        if allowed is not None:
+            inside = self._ids.clamp(max=self.size - 1)
+            allowed = allowed[inside] if allowed.dim() == 1 else allowed.gather(1, inside)
+        return Bias(bias.rows[found], columns[found], bias.values[found], allowed)
+
+    def _columns(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Where ids [P, m] stand in the lists of `rows` [P], and whether they do."""
+        lists = self._ids[rows]
+        columns = torch.searchsorted(lists, ids).clamp_(max=lists.size(1) - 1)
+        return columns, lists.gather(1, columns) == ids
+
+    def log_probs(self) -> Tensor:
+        inside = self._belief.log_probs()
+        whole = inside.new_full((self.rows, self.size + 1), -torch.inf)
+        return whole.scatter(1, self._ids, inside)[:, : self.size]
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        columns, found = self._columns(ids, torch.arange(self.rows, device=ids.device))
+        return self._belief.log_prob_of(columns).masked_fill(~found, -torch.inf)
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        of_columns = None if bias is None else self._of_columns(bias)
+        columns = self._belief.sample(count, generator, temperature=temperature, bias=of_columns)
+        return self._ids.gather(1, columns)

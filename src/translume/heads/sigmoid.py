@@ -1,0 +1,95 @@
+"""Yes or no for every token: probabilities that need no sum over the vocabulary, and are no distribution."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.belief import NextToken
+from translume.config import SigmoidSettings
+from translume.heads.chunked import chunked_loss, label_logits, wide
+from translume.heads.monotone import MonotoneBelief
+from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model.state import Selectable
+
+
+class SigmoidHead(Head):
+    """σ(l_v) for every token v by itself, l = W h + b − ln(V−1) (SCONES; Stahlberg and Kumar 2022).
+
+    The loss is −log σ(l_y) − α Σ_{v≠y} log(1 − σ(l_v)). The constant makes every probability 1/V where W h + b is zero,
+    so that the first loss is about ln V + α instead of growing with V.
+    With label smoothing the targets of all those decisions are (1−ε)·[v = y] + ε/V instead of 0 and 1. There is no
+    normaliser, so that z-loss adds nothing, and no distribution, so that there is no nll.
+    """
+
+    normalised = False
+    exact_loss = False
+    exact_smoothing = False
+    meaningless = frozenset({"z_loss", "confidence_penalty", "r_drop"})
+
+    def __init__(self, settings: SigmoidSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share, received and never copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        if tied is None:
+            nn.init.normal_(self.weight, std=sizes.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self._negatives = settings.negatives
+        self._offset = math.log(max(1, sizes.vocabulary - 1))
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        smoothing, spread = options.label_smoothing, None
+        if options.smoothed is not None:
+            spread = smoothing * options.smoothed.to(wide(hidden)) / options.smoothed.sum()
+        elif smoothing:
+            spread = hidden.new_full((self.vocabulary,), smoothing / self.vocabulary, dtype=wide(hidden))
+        rule = _Decisions(self._negatives, self._offset, 1.0 - smoothing, spread)
+        return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        return F.logsigmoid(label_logits(hidden, self.weight, self.bias, labels) - self._offset)
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        logits = F.linear(hidden, self.weight, self.bias)
+        return Decisions(logits.to(wide(logits)) - self._offset)
+
+
+class Decisions(MonotoneBelief):
+    """σ of logits [N, V], each for itself; `sample` draws in proportion to them."""
+
+    normalised = False
+
+    def _of(self, logits: Tensor) -> Tensor:
+        return F.logsigmoid(logits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decisions:
+    """The loss of V decisions: target 1 − ε for the label, beside `spread` [V] for all (None: nothing)."""
+
+    negatives: float
+    offset: float
+    certainty: float
+    spread: Tensor | None
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logits.sub_(self.offset)
+        place = labels[:, None]
+        own = logits.gather(1, place)
+        target = self.certainty if self.spread is None else self.certainty + self.spread[place]
+        refusal = self.negatives * (1.0 - target)
+        own_loss = target * F.softplus(-own) + refusal * F.softplus(own)
+        own_slope = refusal * own.sigmoid() - target * (-own).sigmoid()
+        losses = F.softplus(logits)
+        if self.spread is None:
+            losses *= self.negatives
+            logits.sigmoid_().mul_(self.negatives)
+        else:
+            factor = self.negatives * (1.0 - self.spread) + self.spread
+            losses.mul_(factor).addcmul_(logits, self.spread, value=-1.0)
+            logits.sigmoid_().mul_(factor).sub_(self.spread)
+        logits.scatter_(1, place, own_slope)
+        return losses.scatter_(1, place, own_loss).sum(-1)

@@ -1,0 +1,277 @@
+"""Beliefs that first choose a group, then a token in it: p(w|h) = p(g|h) · p(w|g, h)."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from translume.belief import BeliefError, Bias, Logits, TopK, exact_topk
+from translume.model import LossOptions
+
+PATIENCE = 16
+"""Groups opened best first before a belief that is still spread over most of them is taken as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A vocabulary cut into pieces.
+
+    order: [V], ids group by group, ascending within a group, so that tokens of a group that tie are in order.
+    rank: [V], the place of each id in `order`.  starts: [G], the place where each group begins; the tokens before the
+    first stand in the first level themselves.
+    """
+
+    order: Tensor
+    rank: Tensor
+    starts: Tensor
+
+    @property
+    def direct(self) -> int:
+        """How many tokens stand in the first level."""
+        return int(self.starts[0]) if len(self.starts) else len(self.order)
+
+    def of(self, places: Tensor) -> Tensor:
+        """The group of each place, −1 for tokens of the first level."""
+        return torch.bucketize(places, self.starts, right=True) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Groups looked into. which: [p], numbers of the pairs asked for.  values: [p, m], log p(w|g, h).
+
+    places: [p, m], in `order`; values are −inf where a group has fewer than m tokens.
+    """
+
+    which: Tensor
+    values: Tensor
+    places: Tensor
+
+
+def first_level_options(options: LossOptions, groups: Groups) -> LossOptions:
+    """Those of a first level: label smoothing gives a group what its tokens would get."""
+    if not options.label_smoothing:
+        return options
+    marks = torch.ones_like(groups.order) if options.smoothed is None else options.smoothed[groups.order]
+    sums = marks.new_zeros(len(groups.starts), dtype=torch.long)
+    sums.index_add_(
+        0, groups.of(torch.arange(groups.direct, len(marks), device=marks.device)), marks[groups.direct :].long()
+    )
+    return replace(options, smoothed=torch.cat([marks[: groups.direct].long(), sums]))
+
+
+def group_options(options: LossOptions, ids: Tensor) -> LossOptions:
+    """Those inside a group of tokens `ids`: smoothing is spread over those that are smoothed, or else over all."""
+    if not options.label_smoothing or options.smoothed is None:
+        return options
+    marks = options.smoothed[ids]
+    return replace(options, smoothed=marks if bool(marks.any()) else None)
+
+
+def normalised(logits: Tensor, rows: Tensor) -> Tensor:
+    """The log-softmax of logits [p, m], fp32 or fp64; BeliefError naming one of `rows` [p] if one is none."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    peak = logits.amax(-1, keepdim=True)
+    broken = ~peak.isfinite()[:, 0]
+    if bool(broken.any()):
+        row = int(rows[broken.nonzero()[0, 0]])
+        raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+    # Never above zero, so that a token never ranks before its group.
+    return (logits - peak) - (logits - peak).exp().sum(-1, keepdim=True).log()
+
+
+class TwoLevel(ABC):
+    """A belief over groups that opens a group only when a token of it can be among the best."""
+
+    normalised = True
+
+    def __init__(self, first: Tensor, groups: Groups) -> None:
+        """first: logits [N, direct + G] of the tokens of the first level and of the groups."""
+        self._first = Logits(first)
+        self._groups = groups
+        self._direct = groups.direct
+        self._slots = first.size(0), len(groups.starts) + 1
+
+    @abstractmethod
+    def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
+        """Look into group `groups` [P] for row `rows` [P], each pair once, in any order and in parts of like size."""
+
+    @abstractmethod
+    def _inside(self) -> Tensor:
+        """[N, V − direct]: log p(w|g, h) of all tokens in groups, by place."""
+
+    @property
+    def rows(self) -> int:
+        return self._first.rows
+
+    @property
+    def size(self) -> int:
+        return len(self._groups.order)
+
+    def log_probs(self) -> Tensor:
+        first = self._first.log_probs()
+        places = torch.arange(self._direct, self.size, device=first.device)
+        inside = first[:, self._direct + self._groups.of(places)] + self._inside()
+        return torch.cat([first[:, : self._direct], inside], 1)[:, self._groups.rank]
+
+    def log_prob_of(self, ids: Tensor) -> Tensor:
+        first = self._first.log_probs()
+        places = self._groups.rank[ids]
+        groups = self._groups.of(places)
+        found = first.gather(1, torch.where(groups < 0, places, self._direct + groups))
+        wanted = groups.new_zeros(self._slots, dtype=torch.bool).scatter_(1, groups + 1, value=True)[:, 1:]
+        rows, opened = wanted.nonzero(as_tuple=True)
+        for part in self._open(rows, opened):
+            slots = _Slots(rows[part.which], opened[part.which], self._slots)
+            row = torch.arange(self.rows, device=ids.device)[:, None].expand_as(ids)
+            slot = slots.of(row, groups)
+            asked = (slot >= 0).nonzero(as_tuple=True)
+            column = places[asked] - self._groups.starts[groups[asked]]
+            found = found.index_put(asked, part.values[slot[asked], column], accumulate=True)
+        return found
+
+    def sample(
+        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
+    ) -> Tensor:
+        return Logits(self.log_probs()).sample(count, generator, temperature=temperature, bias=bias)
+
+    def topk(self, k: int, bias: Bias | None = None) -> TopK:
+        first = self._first.log_probs()
+        k = min(k, self.size)
+        best = _Best.none(first, k)
+        if self._direct:
+            rows = torch.arange(self.rows, device=first.device)
+            values = first[:, : self._direct]
+            places = torch.arange(self._direct, device=first.device).expand(values.shape)
+            best = best.joined(self._best_of(values, places, (rows, torch.full_like(rows, -1)), bias, k))
+        if len(self._groups.starts):
+            limits, which = self._limits(first[:, self._direct :], bias).sort(-1, descending=True)
+            found = self._search(first, (limits, which), best, bias)
+            if found is None:
+                return self._whole(bias, k)
+            best = found
+        return self._filled(best, k)
+
+    def _whole(self, bias: Bias | None, k: int) -> TopK:
+        log_probs = self.log_probs()
+        ranks, ids = exact_topk(log_probs if bias is None else bias.add_to(log_probs), k)
+        return TopK(ids, log_probs.gather(1, ids), ranks)
+
+    def _limits(self, groups: Tensor, bias: Bias | None) -> Tensor:
+        """[N, G]: what no token of a group ranks above, from the groups' log-probabilities [N, G]."""
+        if bias is None:
+            return groups
+        lift = groups.new_zeros(self.rows).scatter_reduce(0, bias.rows, bias.values.to(groups.dtype), "amax")
+        limits = groups + lift[:, None]
+        if bias.allowed is not None:
+            allowed = bias.allowed[..., self._groups.order[self._direct :]].expand(self.rows, -1)
+            places = torch.arange(self._direct, self.size, device=groups.device)
+            counts = torch.zeros_like(groups).index_add_(1, self._groups.of(places), allowed.to(groups.dtype))
+            limits = limits.masked_fill(counts == 0, -math.inf)
+        return limits
+
+    def _search(self, first: Tensor, ranked: tuple[Tensor, Tensor], best: "_Best", bias: Bias | None) -> "_Best | None":
+        """The best tokens of `best` and of all groups, which are opened best first: 1, 2, 4, … for each row.
+
+        None where so many groups can matter that one product for all of them is cheaper.
+        """
+        limits, which = ranked
+        begin, count, k = 0, 1, best.ranks.size(1)
+        while begin < limits.size(1):
+            window = limits[:, begin : begin + count]
+            # Also where equal: of tokens that tie the smaller id goes first.
+            rows, columns = ((window >= best.ranks[:, -1:]) & ~window.isneginf()).nonzero(as_tuple=True)
+            if not len(rows):
+                break
+            if count >= PATIENCE and 2 * len(rows) > window.numel():
+                return None
+            groups = which[rows, begin + columns]
+            for part in self._open(rows, groups):
+                row, group = rows[part.which], groups[part.which]
+                values = part.values + first[row, self._direct + group][:, None]
+                found = self._best_of(values, part.places, (row, group), bias, k)
+                best = best.joined(found.spread((row, columns[part.which]), window.shape))
+            begin, count = begin + count, 2 * count
+        return best
+
+    def _best_of(
+        self, values: Tensor, places: Tensor, pairs: tuple[Tensor, Tensor], bias: Bias | None, k: int
+    ) -> "_Best":
+        """The k best of each of [p, m] log-probabilities of tokens at `places`, which are of (rows, groups) [p]."""
+        ranks = values
+        if bias is not None:
+            place = self._groups.rank[bias.ids]
+            group = self._groups.of(place)
+            slot = _Slots(*pairs, self._slots).of(bias.rows, group)
+            inside = slot >= 0
+            starts = torch.cat([self._groups.starts, self._groups.starts.new_zeros(1)])  # the last is of −1
+            target = slot[inside], (place - starts[group])[inside]
+            ranks = ranks.index_put(target, bias.values[inside].to(ranks.dtype), accumulate=True)
+            if bias.allowed is not None:
+                ids = self._groups.order[places]
+                allowed = bias.allowed[ids] if bias.allowed.dim() == 1 else bias.allowed[pairs[0][:, None], ids]
+                ranks = ranks.masked_fill(~allowed, -math.inf)
+        ranks, columns = exact_topk(ranks, min(k, ranks.size(1)))
+        return _Best(ranks, values.gather(1, columns), self._groups.order[places.gather(1, columns)])
+
+    def _filled(self, best: "_Best", k: int) -> TopK:
+        """With the smallest ids that are left where fewer than k tokens are allowed."""
+        ids, log_probs = best.ids, best.values
+        lacking = best.ranks.isneginf()
+        rows = lacking.any(-1).nonzero()[:, 0]
+        if len(rows):
+            taken = ids[rows].masked_fill(lacking[rows], self.size).clamp(max=min(2 * k, self.size))
+            free = torch.ones(len(rows), min(2 * k, self.size) + 1, dtype=torch.bool, device=ids.device)
+            free.scatter_(1, taken, value=False)[:, -1] = False
+            fillers = free.byte().argsort(dim=-1, descending=True, stable=True)  # ids that are left, ascending
+            nth = (lacking[rows].cumsum(-1) - 1).clamp(min=0)
+            ids = ids.index_copy(0, rows, torch.where(lacking[rows], fillers.gather(1, nth), ids[rows]))
+            log_probs = torch.where(lacking, self.log_prob_of(ids), log_probs)
+        return TopK(ids, log_probs, best.ranks)
+
+
+class _Slots:
+    """Finds the number of a pair (row, group) among pairs [p]."""
+
+    def __init__(self, rows: Tensor, groups: Tensor, shape: tuple[int, int]) -> None:
+        """shape: N and G + 1; the last is of group −1."""
+        self._table = torch.full(shape, -1, dtype=torch.long, device=rows.device)
+        self._table[rows, groups] = torch.arange(len(rows), device=rows.device)
+
+    def of(self, rows: Tensor, groups: Tensor) -> Tensor:
+        """−1 where a pair is not among them."""
+        return self._table[rows, groups]
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """Tokens [N, k] of each row, best first: what they rank by, their log-probabilities and ids."""
+
+    ranks: Tensor
+    values: Tensor
+    ids: Tensor
+
+    @classmethod
+    def none(cls, like: Tensor, k: int) -> "_Best":
+        nothing = like.new_full((like.size(0), k), -math.inf)
+        return cls(nothing, nothing, torch.zeros(nothing.shape, dtype=torch.long, device=like.device))
+
+    def spread(self, places: tuple[Tensor, Tensor], shape: torch.Size) -> "_Best":
+        """[p, m] tokens as [N, w·m], where each of p has its place (row, column) in a table [N, w]."""
+        width = self.ranks.size(1)
+        tables = (self.ranks.new_full((*shape, width), -math.inf), self.values.new_zeros(*shape, width),
+                  self.ids.new_zeros(*shape, width))  # fmt: skip
+        for table, own in zip(tables, (self.ranks, self.values, self.ids), strict=True):
+            table[places] = own
+        return _Best(*(table.flatten(1) for table in tables))
+
+    def joined(self, other: "_Best") -> "_Best":
+        """The k best of both, ties by smaller id."""
+        k = self.ranks.size(1)
+        ids, by_id = torch.cat([self.ids, other.ids], 1).sort(-1)
+        ranks = torch.cat([self.ranks, other.ranks], 1).gather(1, by_id)
+        ranks, by_rank = ranks.sort(dim=-1, descending=True, stable=True)
+        values = torch.cat([self.values, other.values], 1).gather(1, by_id).gather(1, by_rank[:, :k])
+        return _Best(ranks[:, :k], values, ids.gather(1, by_rank[:, :k]))

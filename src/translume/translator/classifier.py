@@ -1,0 +1,146 @@
+"""Text in, label out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from translume.checkpoint import ClassifierCheckpoint
+from translume.config import Config
+from translume.data.cleaning import shortened
+from translume.text import Labels
+from translume.translator.batching import batches, windows
+from translume.translator.plan import Line, LineError
+from translume.translator.tensors import padded
+
+SURE = 0.5
+"""A label of several is given where it is likelier than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What a text is.
+
+    labels: its label; where a text may have several, all that are likelier than not, perhaps none.
+    probabilities: of every label, the likeliest first; they sum to one unless a text may have several.
+    """
+
+    source: str
+    labels: tuple[str, ...]
+    probabilities: tuple[tuple[str, float], ...]
+    separator: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The label, or all of them parted as in the training data."""
+        return self.separator.join(self.labels)
+
+    def __str__(self) -> str:
+        return self.label
+
+    def to_dict(self, nbest: int = 0) -> dict[str, Any]:
+        """The classification as JSON knows it, with the `nbest` likeliest labels; 0 for all."""
+        shown = self.probabilities[: nbest or None]
+        return {
+            "source": self.source,
+            "label": self.label,
+            "labels": list(self.labels),
+            "probabilities": dict(shown),
+            "warnings": list(self.warnings),
+        }
+
+
+class Classifier:
+    """A classifier ready for use. It is never changed by a call, so threads may share it."""
+
+    def __init__(self, checkpoint: ClassifierCheckpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @property
+    def config(self) -> Config:
+        """The settings the model came with."""
+        return self.checkpoint.config
+
+    @property
+    def labels(self) -> Labels:
+        """The classes it knows."""
+        return self.checkpoint.labels
+
+    def classify(self, text: str) -> Classification:
+        """What a text is. Raises TranslationError if it is longer than the model reads and may not be cut.
+
+        A text is cut where the training texts were (`data.cleaning.too_long`) or `decoding.max_length_action` is
+        "truncate"; a warning says so.
+        """
+        return self._window([Line(number=0, text=text)])[0]
+
+    def classify_all(self, texts: Iterable[str]) -> Iterator[Classification]:
+        """One classification a text, in order, whatever the number of texts; see `classify`.
+
+        Texts are read some thousand ahead. Errors name the number of the text as its line, after all texts before it
+        were given back.
+        """
+        if isinstance(texts, str):
+            raise TypeError("classify_all wants many texts, found one; use classify")
+        lines = ((Line(number=number, text=text.rstrip("\r\n")), len(text)) for number, text in enumerate(texts, 1))
+        for window in windows(lines):
+            yield from self._up_to_an_error(window)
+
+    def _up_to_an_error(self, window: Sequence[Line]) -> Iterator[Classification]:
+        try:
+            done = self._window(window)
+        except LineError as error:
+            yield from self._up_to_an_error(window[: error.line.number - window[0].number])
+            raise error from None
+        yield from done
+
+    def _window(self, lines: Sequence[Line]) -> list[Classification]:
+        found = self.checkpoint.source_tokenizer.encode_all([line.text for line in lines])
+        cut = [self._cut(line, ids) for line, ids in zip(lines, found, strict=True)]
+        done: list[Classification | None] = [None] * len(lines)
+        lengths = [len(ids) + 1 for ids, _ in cut]
+        for batch in batches(lengths, self.config.decoding.max_tokens):
+            rows = self._probabilities([cut[index][0] for index in batch])
+            for index, row in zip(batch, rows, strict=True):
+                done[index] = self._classification(lines[index].text, row, cut[index][1])
+        return [each for each in done if each is not None]
+
+    def _cut(self, line: Line, ids: list[int]) -> tuple[list[int], tuple[str, ...]]:
+        """The ids that are read, and a warning if they are not all."""
+        cleaning, decoding = self.config.data.cleaning, self.config.decoding
+        longest = self.config.model.max_positions - 1
+        cuts = cleaning.too_long != "drop"
+        limit = min(longest, cleaning.max_tokens) if cuts else longest
+        if len(ids) <= limit:
+            return ids, ()
+        if not cuts and decoding.max_length_action == "error":
+            raise LineError(
+                line,
+                f"the text has {len(ids):,} tokens, wanted at most {limit:,}; "
+                'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
+            )
+        keep = cleaning.too_long if cleaning.too_long != "drop" else "keep_first"
+        end = "first" if keep == "keep_first" else "last"
+        return shortened(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
+
+    @torch.no_grad()
+    def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        specials = self.checkpoint.source_tokenizer.specials
+        device = next(self.checkpoint.model.parameters()).device
+        source, mask = padded([[*row, specials.eos] for row in rows], specials.pad, device)
+        probabilities: list[list[float]] = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
+        return probabilities
+
+    def _classification(self, text: str, row: list[float], warnings: tuple[str, ...]) -> Classification:
+        names, separator = self.labels.names, self.labels.separator
+        order = sorted(range(len(row)), key=lambda index: -row[index])
+        chosen = [index for index in range(len(row)) if row[index] > SURE] if separator else order[:1]
+        return Classification(
+            source=text,
+            labels=tuple(names[index] for index in chosen),
+            probabilities=tuple((names[index], row[index]) for index in order),
+            separator=separator,
+            warnings=warnings,
+        )

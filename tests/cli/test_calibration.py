@@ -1,0 +1,100 @@
+"""`translume evaluate` about how far a model's probabilities can be believed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from translume.checkpoint import load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that was trained for a moment, and the pairs it was trained on."""
+    from click.testing import CliRunner
+
+    from translume.cli import main
+
+    folder = tmp_path_factory.mktemp("pairs")
+    sources = [f"{first} {second}" for first in ("ab", "cde", "fgh") for second in ("kl", "mno", "a", "b")]
+    for name, texts in (("a.en", sources), ("a.de", [text.upper() for text in sources])):
+        (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    settings = """
+data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}
+tokenizer = {kind = "character", size = 300}
+model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
+training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5}
+"""
+    (folder / "a.toml").write_text(settings, encoding="utf-8")
+    words = ["train", str(folder / "a.toml"), "--out", str(folder / "model"), "--threads", "1"]
+    result = CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return folder
+
+
+def words(pairs: Path, *options: str | Path) -> tuple[str | Path, ...]:
+    return ("evaluate", pairs / "model", pairs / "a.en", pairs / "a.de", "--beam", "1", *options)
+
+
+def test_calibration_is_measured_drawn_fitted_and_used(run, pairs: Path) -> None:
+    result = run(*words(pairs, "--calibration", "-", "--json"))
+    assert result.exit_code == 0, result.stderr
+    scores, measured = map(json.loads, result.stdout.splitlines())
+    assert sorted(scores) == ["scores", "sentences"]
+    assert measured["calibration"]["temperature"] == 1.0
+    assert load_checkpoint(pairs / "model").temperature is None
+    refused = run(*words(pairs, "--calibrated"))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        "Error: decoding.calibrated: no temperature was fitted to the model's weights; "
+        "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one\n"
+    )
+    result = run(*words(pairs, "--calibration", pairs / "plot.png", "--fit-temperature", "--record"))
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == (
+        f"{pairs}/model: temperature stored; used where --calibrated or decoding.calibrated = true asks for it\n"
+        f"{pairs}/plot.png: written\n"
+    )
+    heads = [line.split("|")[0] for line in result.stdout.splitlines()]
+    assert heads == ["BLEU", "chrF2", "temperature", *["ECE"] * 4]
+    assert (pairs / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(pairs.glob(".*.part"))
+    stored = load_checkpoint(pairs / "model").temperature
+    assert stored is not None
+    events = [json.loads(line) for line in (pairs / "model" / "history.jsonl").read_text().splitlines()]
+    last = [each for each in events if each["event"] == "calibrated"]
+    assert last[0]["fitted"] == stored.to_dict()
+    assert [each["calibration"]["temperature"] for each in last[1:]] == [1.0, stored.value]
+    result = run(*words(pairs, "--calibrated", "--calibration", "-", "--json"))
+    found = [json.loads(line)["calibration"] for line in result.stdout.splitlines()[1:]]
+    assert [each["temperature"] for each in found] == [1.0, stored.value]
+    assert found[0] == measured["calibration"]
+    assert found[1]["nll"] == pytest.approx(stored.nll, rel=1e-6)
+    assert run("show", pairs / "model").exit_code == 0
+
+
+def test_a_picture_that_cannot_be_written_is_refused_at_once(run, pairs: Path) -> None:
+    result = run(*words(pairs, "--calibration", pairs / "plot.exe"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"Error: {pairs}/plot.exe: found '.exe', wanted a picture's ending such as .png, .svg or .pdf\n"
+    )
+    result = run(*words(pairs, "--calibration", pairs / "none" / "plot.png"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {pairs}/none/plot.png: cannot be written: No such file or directory\n"
+
+
+def test_smoothing_is_taken_back_by_an_option(run, pairs: Path) -> None:
+    result = run("translate", pairs / "model", "--unsmooth", "0.1", "--beam", "2", text="ab kl\n")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    result = run("translate", pairs / "model", "--unsmooth", "1.5", text="ab kl\n")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: decoding.unsmooth: found 1.5, wanted less than 1\n"
+
+
+def test_a_run_that_shall_be_calibrated_later_validates_without(run, pairs: Path) -> None:
+    wishes = ("decoding.calibrated=true", "training.metric=exact_match", "training.updates=1")
+    options = [word for wish in wishes for word in ("--set", wish)]
+    result = run("train", pairs / "a.toml", "--out", pairs / "later", "--threads", "1", *options)
+    assert result.exit_code == 0, result.stderr
+    assert run("translate", pairs / "later", "--uncalibrated", text="ab\n").exit_code == 0

@@ -1,0 +1,71 @@
+"""The head of docs/adding.md, added as the page says: one file, its settings, and its name in the union."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the sources with the page's head in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests" / "heads", folder / "tests" / "heads")
+    page = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+    snippet = page[page.index("class ScaledSettings(Settings)") : page.index("head = ScaledHead(")]
+    settings, head = snippet.split("class ScaledHead(Head)")
+    heads = folder / "src" / "translume" / "config" / "heads.py"
+    text = heads.read_text(encoding="utf-8")
+    text = text.replace("def _softmax_unless_named", f"{settings.strip()}\n\n\ndef _softmax_unless_named", 1)
+    text, listed = re.subn(r"(HeadSettings = Annotated\[\n +)", r"\1ScaledSettings | ", text)
+    assert listed == 1
+    heads.write_text(text, encoding="utf-8")
+    imports = page[page.index("import torch\nfrom torch import Tensor, nn") : page.index("class ScaledSettings")]
+    (heads.parents[1] / "heads" / "scaled.py").write_text(
+        f"{imports.replace('import Settings', 'import Settings as ScaledSettings')}\n\nclass ScaledHead(Head){head}",
+        encoding="utf-8",
+    )
+    return folder
+
+
+def run(checkout, *words):
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_head_in_one_file_keeps_the_contract(checkout):
+    words = ("-m", "pytest", "tests/heads/test_contract.py", "-q", "--import-mode=importlib", "-k", "scaled")
+    told = run(checkout, *words, "-p", "no:cacheprovider")
+    passed = re.search(r"(\d+) passed", told)
+    assert passed is not None
+    assert int(passed.group(1)) >= 15
+    assert "failed" not in told
+
+
+def test_a_head_in_one_file_stands_in_the_table(checkout):
+    words = [("a house", "ein Haus"), ("a boat", "ein Boot"), ("two cats", "zwei Katzen"), ("bread", "Brot")] * 30
+    for place, language in enumerate(("en", "de")):
+        (checkout / f"train.{language}").write_text("".join(f"{pair[place]}\n" for pair in words))
+    (checkout / "small.toml").write_text(
+        'data = {train_source = "train.en", train_target = "train.de"}\n'
+        'tokenizer = {kind = "character", size = 300}\n'
+        "model = {width = 14, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 7}\n"
+        "training = {updates = 4, max_tokens = 512, warmup_updates = 2}\n"
+        'decoding = {strategy = "greedy", max_length = 13}\n'
+    )
+    words = ("-m", "translume", "heads", "small.toml", "--kinds", "scaled", "--threads", "1", "--sentences", "5")
+    table = run(checkout, *words)
+    assert re.search(r"^\W*scaled\W", table, re.MULTILINE), table

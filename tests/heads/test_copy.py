@@ -1,0 +1,380 @@
+"""Copying from the source: each row from its own sentence, all places of a token together, and nothing but text."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from translume.belief import BeliefError, Bias
+from translume.checkpoint import build_model
+from translume.config import CopySettings, ModelSettings
+from translume.decoding import BeamSearch, search
+from translume.heads.copy import CopyHead
+from translume.model import HeadData, HeadSizes, LossOptions
+
+WIDTH, SOURCES, VOCABULARY, ROWS = 13, 89, 101, 67
+LENGTHS = (11, 1, 9, 7, 0)
+SENTENCES = len(LENGTHS)
+PLAIN = LossOptions()
+TEXT = torch.arange(VOCABULARY) > 3
+few = settings(deadline=None, max_examples=30)
+
+
+def copying(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
+    """A head that has some of the source's tokens in common with the target's, and a gate of any mind."""
+    torch.manual_seed(seed)
+    sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=SOURCES)
+    head = CopyHead(CopySettings(tie="none", bias=bias), sizes, None)
+    with torch.no_grad():
+        head.gate.weight.normal_(std=spread)
+        head.query.weight.mul_(spread)
+        head.gate.bias.zero_()
+        if copied:
+            head.copied[:] = torch.randint(-1, 31, (SOURCES,)).clamp(max=29)
+            head.copied[:20] = -1
+    return head.to(dtype)
+
+
+def begun(head, dtype=torch.float64, seed=1, lengths=LENGTHS):
+    """The context of some sentences, with their ids [B, S], masks and memories; tokens stand there more than once."""
+    generator = torch.Generator().manual_seed(seed)
+    longest = max(lengths)
+    source = torch.randint(SOURCES, (len(lengths), longest), generator=generator)
+    source[:, longest // 2 :] = source[:, : longest - longest // 2]
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    memory = torch.randn(len(lengths), longest, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+    memory.requires_grad_()
+    return head.begin(source, mask, memory), source, mask, memory
+
+
+def states(rows=ROWS, dtype=torch.float64, seed=2, sentences=SENTENCES):
+    """Hidden states, labels (many that can be copied), and sentences in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    labels = torch.randint(VOCABULARY, (rows,), generator=generator)
+    labels[::2] %= 31
+    return hidden, labels, torch.randint(sentences, (rows,), generator=generator)
+
+
+def by_definition(head, hidden, owners, source, mask, memory):
+    """[n, V]: log p, row by row and place by place, in probabilities and fp64."""
+    found = []
+    for state, owner in zip(hidden, owners.tolist(), strict=True):
+        written = F.linear(state, head.softmax.weight, head.softmax.bias).softmax(-1)
+        places = [
+            place for place in range(source.size(1)) if mask[owner, place] and head.copied[source[owner, place]] >= 0
+        ]
+        if places:
+            read = memory[owner, places]
+            weights = (read @ (head.query.weight @ state) / math.sqrt(WIDTH)).softmax(-1)
+            gate = torch.sigmoid(head.gate(torch.cat([state, weights @ read])))
+            copies = torch.zeros_like(written).index_add(0, head.copied[source[owner, places]], weights)
+            written = gate * written + (1 - gate) * copies
+        found.append(written.log())
+    return torch.stack(found)
+
+
+def relative(left, right):
+    left, right = left.detach().double(), right.detach().double()
+    return float((left - right).norm() / right.norm().clamp(min=1e-12))
+
+
+@few
+@given(
+    seed=st.integers(0, 99),
+    spread=st.sampled_from([0.1, 1.0, 3.0]),
+    bias=st.booleans(),
+    options=st.builds(
+        LossOptions, st.sampled_from([0.0, 0.1]), st.sampled_from([0.0, 1e-2]), st.sampled_from([None, TEXT])
+    ),
+)
+def test_loss_and_gradients_are_those_of_the_definition(seed, spread, bias, options):
+    """Of the memory, too, which the encoder learns from."""
+    head = copying(seed=seed, spread=spread, bias=bias)
+    context, source, mask, memory = begun(head, seed=seed)
+    hidden, labels, owners = states(seed=seed)
+    wanted = by_definition(head, hidden, owners, source, mask, memory)
+    nll = -wanted.gather(1, labels[:, None]).sum()
+    smoothed = wanted if options.smoothed is None else wanted[:, options.smoothed]
+    objective = (1 - options.label_smoothing) * nll - options.label_smoothing * smoothed.mean(-1).sum()
+    normalisers = F.linear(hidden, head.softmax.weight, head.softmax.bias).logsumexp(-1)
+    objective = objective + options.z_loss * normalisers.square().sum()
+    loss = head.loss(hidden, labels, context.select(owners), options)
+    assert relative(loss.objective, objective) < 1e-10
+    assert relative(loss.nll, nll) < 1e-10
+    learnt = [hidden, memory, *head.parameters()]
+    found, slopes = (torch.autograd.grad(each, learnt) for each in (loss.objective, objective))
+    for left, right in zip(found, slopes, strict=True):
+        assert float((left - right).norm()) < 1e-8 * max(1.0, float(right.norm()))
+    belief = head.next_token(hidden, context.select(owners))
+    torch.testing.assert_close(belief.log_probs(), wanted, rtol=1e-9, atol=1e-9)
+
+
+@few
+@given(seed=st.integers(0, 99), k=st.integers(1, 14), data=st.data())
+@torch.no_grad()
+def test_the_best_tokens_are_exact_under_any_bias(seed, k, data):
+    head = copying(seed=seed, spread=2.0)
+    hidden, _, owners = states(seed=seed)
+    belief = head.next_token(hidden, begun(head, seed=seed)[0].select(owners))
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(ROWS, (131,), generator=generator)
+    values = torch.randn(131, generator=generator, dtype=torch.float64) * 4
+    values[::3] = -math.inf
+    allowed = data.draw(st.sampled_from(["all", "some", "each", "two"]))
+    marked = {
+        "all": None,
+        "some": TEXT,
+        "each": torch.rand(ROWS, VOCABULARY, generator=generator) < 0.5,
+        "two": (torch.arange(VOCABULARY) == 50) | (torch.arange(VOCABULARY) == int(head.copied.max())),
+    }[allowed]
+    bias = Bias(rows, torch.randint(31, (131,), generator=generator), values, marked)
+    for given_bias, ranks in ((None, belief.log_probs()), (bias, bias.add_to(belief.log_probs()))):
+        top = belief.topk(k, given_bias)
+        assert torch.equal(top.ids, ranks.sort(descending=True, stable=True).indices[:, :k])
+        torch.testing.assert_close(top.ranks_by, ranks.gather(1, top.ids), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(top.log_probs, belief.log_probs().gather(1, top.ids), rtol=1e-9, atol=1e-9)
+
+
+@few
+@given(seed=st.integers(0, 99), rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=29))
+@torch.no_grad()
+def test_rows_may_be_chosen_again_and_again_in_any_order(seed, rows):
+    head = copying()
+    hidden, labels, owners = states(seed=seed)
+    context, chosen = begun(head)[0].select(owners), torch.tensor(rows)
+    whole = head.score(hidden, labels, context)
+    part = head.score(hidden[chosen], labels[chosen], context.select(chosen))
+    torch.testing.assert_close(part, whole[chosen], rtol=1e-10, atol=1e-10)
+    assert context.select(chosen).memory is context.memory
+
+
+def small(attention, gate, copied, source):
+    """The belief of a head over five tokens that gives the source's places these weights, and the gate this value."""
+    sizes = HeadSizes(width=1, vocabulary=5, source_vocabulary=len(copied))
+    head = CopyHead(CopySettings(tie="none"), sizes, None).double()
+    with torch.no_grad():
+        head.softmax.weight.zero_()
+        head.query.weight.fill_(1.0)
+        head.gate.bias.fill_(math.log(gate / (1 - gate)))
+        head.copied.copy_(torch.tensor(copied))
+    memory = torch.tensor(attention, dtype=torch.float64).log()[None, :, None]
+    context = head.begin(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool), memory)
+    return head.next_token(torch.ones(1, 1, dtype=torch.float64), context)
+
+
+def test_a_repeated_token_has_the_sum_of_its_places():
+    belief = small([0.5, 0.2, 0.3], gate=0.25, copied=[0, 1, 2, 3, 4], source=[3, 1, 3])
+    assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.05, 0.2, 0.05, 0.65, 0.05])
+    assert belief.topk(3).ids.tolist() == [[3, 1, 0]]
+    assert belief.gate.tolist() == pytest.approx([0.25])
+    assert belief.copy_attention[0].tolist() == pytest.approx([0.5, 0.2, 0.3])
+
+
+def test_what_the_target_has_no_token_for_draws_no_attention():
+    belief = small([0.5, 0.2, 0.3], gate=0.5, copied=[-1, 1, 2, -1, 4], source=[3, 1, 2])
+    assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.1, 0.3, 0.4, 0.1, 0.1])
+    assert belief.copy_attention[0].tolist() == pytest.approx([0.0, 0.4, 0.6])
+
+
+def test_nothing_to_copy_leaves_the_softmax():
+    belief = small([0.5, 0.5], gate=0.01, copied=[-1, -1, 2, 3, 4], source=[0, 1])
+    assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.2] * 5)
+    assert (belief.gate.tolist(), belief.copy_attention.tolist()) == ([1.0], [[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_empty_source_leaves_all_finite(smoothing):
+    head = copying(torch.float32)
+    context, _, _, memory = begun(head, torch.float32, lengths=(0, 5))
+    hidden, labels, owners = states(dtype=torch.float32, sentences=2)
+    loss = head.loss(hidden, labels, context.select(owners), LossOptions(smoothing))
+    grown = torch.autograd.grad(loss.objective, [hidden, memory, *head.parameters()])
+    assert bool(loss.objective.isfinite())
+    assert all(bool(each.isfinite().all()) for each in grown)
+    assert float(grown[1][0].abs().sum()) == 0.0  # of the empty source's memory
+
+
+@torch.no_grad()
+def test_what_padding_holds_changes_nothing():
+    head = copying()
+    context, source, mask, memory = begun(head)
+    hidden, labels, owners = states()
+    wanted = head.score(hidden, labels, context.select(owners))
+    other = head.begin(source.masked_fill(~mask, 77), mask, memory.masked_fill(~mask[..., None], 1e4))
+    torch.testing.assert_close(head.score(hidden, labels, other.select(owners)), wanted, rtol=1e-12, atol=0)
+
+
+@torch.no_grad()
+def test_a_copy_that_is_hardly_likely_has_its_logarithm_all_the_same():
+    """In probabilities e⁻²⁰⁰ would be nothing, and its logarithm −∞."""
+    head = copying(torch.float32)
+    head.query.weight.zero_()
+    head.softmax.bias[:] = 300.0 * (torch.arange(VOCABULARY) == 99)
+    head.gate.weight.zero_()
+    head.gate.bias.fill_(200.0)
+    hidden, _, owners = states(dtype=torch.float32)
+    context, *_ = begun(head, torch.float32, lengths=(11, 9))
+    ids = context.ids[owners % 2]
+    labels = ids.amax(-1)
+    score = head.score(hidden, labels, context.select(owners % 2))
+    counts = (ids == labels[:, None]).sum(-1) / (ids >= 0).sum(-1)
+    torch.testing.assert_close(score, counts.log() - 200.0, rtol=1e-6, atol=1e-4)
+
+
+def data(sources, targets):
+    return HeadData(corpus=None, source_pieces=sources, target_pieces=targets, end=2, specials=frozenset({0, 1, 2, 3}))
+
+
+class TestWhatIsCopied:
+    MARKS = ("<pad>", "<s>", "</s>", "<unk>")
+
+    def head(self, sources, targets):
+        return CopyHead(
+            CopySettings(tie="none"), HeadSizes(width=3, vocabulary=targets, source_vocabulary=sources), None
+        )
+
+    def test_at_first_the_same_id_if_the_vocabularies_may_be_the_same(self):
+        assert self.head(7, 7).copied.tolist() == list(range(7))
+        assert self.head(6, 7).copied.tolist() == [-1] * 6
+
+    def test_then_what_is_spelt_alike_but_no_mark(self):
+        head = self.head(7, 6)
+        head.learn(data((*self.MARKS, "Anna", "lives", "in"), (*self.MARKS, "in", "Anna")))
+        assert head.copied.tolist() == [-1, -1, -1, -1, 5, -1, 4]
+
+    def test_it_is_saved_with_the_weights(self):
+        head, other = self.head(6, 6), self.head(6, 6)
+        head.learn(data((*self.MARKS, "a", "b"), (*self.MARKS, "b", "a")))
+        other.load_state_dict(head.state_dict())
+        assert other.copied.tolist() == [-1, -1, -1, -1, 5, 4]
+
+
+def test_samples_follow_the_belief():
+    head = copying()
+    hidden, _, owners = states(rows=3)
+    with torch.no_grad():
+        belief = head.next_token(hidden, begun(head)[0].select(owners))
+        drawn = belief.sample(20_000, torch.Generator().manual_seed(1), temperature=1.3, bias=Bias.only(TEXT))
+        expected = (belief.log_probs().masked_fill(~TEXT, -math.inf) / 1.3).softmax(-1) * 20_000
+    counts = torch.stack([row.bincount(minlength=VOCABULARY) for row in drawn])
+    often = expected > 5
+    chi = float(((counts - expected).square() / expected)[often].sum())
+    assert chi < float(often.sum()) + 5 * math.sqrt(2 * float(often.sum()))
+    assert int(counts[:, ~TEXT].sum()) == 0
+
+
+@pytest.mark.parametrize("where", ["hidden", "memory"])
+@torch.no_grad()
+def test_what_is_broken_is_refused_by_its_row(where):
+    head = copying(torch.float32)
+    context, source, mask, memory = begun(head, torch.float32)
+    hidden, _, _ = states(rows=5, dtype=torch.float32)
+    hidden = hidden.detach().clone()
+    if where == "hidden":
+        hidden[2, 3] = math.nan
+        reason = "the head's logits of row 2 hold a NaN, an infinity or no finite number"
+    else:
+        memory[2] = math.nan
+        context = head.begin(source, mask, memory)
+        reason = "the head's attention or gate of row 2 is NaN"
+    belief = head.next_token(hidden, context)
+    for read in (lambda: belief.topk(3), belief.log_probs, lambda: belief.log_prob_of(torch.zeros(5, 1).long())):
+        with pytest.raises(BeliefError) as caught:
+            read()
+        assert caught.value.row == 2
+        assert str(caught.value) in (reason, "the head's attention or gate of row 2 is NaN")
+
+
+class Largest(TorchDispatchMode):
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(each, torch.Tensor):
+                self.elements = max(self.elements, each.numel())
+        return result
+
+
+def test_no_token_gets_a_memory_of_its_own():
+    head = copying(torch.float32)
+    context, *_ = begun(head, torch.float32, lengths=(31, 29))
+    hidden, labels, owners = states(rows=307, dtype=torch.float32, sentences=2)
+    with Largest() as largest:
+        head.loss(hidden, labels, context.select(owners), LossOptions(0.1)).objective.backward()
+    assert largest.elements < 307 * 31 * WIDTH / 2
+
+
+@torch.no_grad()
+def test_the_fast_top_k_makes_no_whole_belief(monkeypatch):
+    head = copying(torch.float32)
+    hidden, _, owners = states(dtype=torch.float32)
+    belief = head.next_token(hidden, begun(head, torch.float32)[0].select(owners))
+    wanted = belief.log_probs().sort(descending=True, stable=True).indices[:, :5]
+    monkeypatch.setattr("translume.heads.copy.CopyBelief.log_probs", None)
+    assert torch.equal(belief.topk(5).ids, wanted)
+
+
+def built(size=101, width=64, tie="all", layers=1):
+    settings = ModelSettings(
+        width=width, feed_forward=2 * width, encoder_layers=layers, decoder_layers=layers, attention_heads=4,
+        head=CopySettings(tie=tie),
+    )  # fmt: skip
+    torch.manual_seed(3)
+    return build_model(settings, size, size).eval()
+
+
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+@pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
+@torch.no_grad()
+def test_the_first_loss_is_that_of_knowing_nothing(width, size, layers, tie):
+    model = built(size, width, tie, layers)
+    source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
+    mask = torch.ones(12, 13, dtype=torch.bool)
+    loss = model.loss(source, mask, target, labels, mask)
+    assert math.log(size) - 0.25 <= float(loss.nll) / loss.tokens <= math.log(size) + 1
+
+
+@torch.no_grad()
+def test_a_search_scores_its_hypotheses_as_the_loss_does_alone_or_in_a_batch():
+    model = built()
+    model.head.gate.bias.zero_()
+    lengths = torch.tensor([7, 3, 5])
+    source = torch.randint(4, 101, (3, 7))
+    mask = torch.arange(7) < lengths[:, None]
+    limits = torch.full((3,), 6)
+    found = search(model.step, model.start(source, mask), bos=1, eos=2, strategy=BeamSearch(width=4), limits=limits)
+    for number, hypotheses in enumerate(found):
+        own, place = source[number : number + 1, : lengths[number]], slice(number, number + 1)
+        alone = search(
+            model.step, model.start(own, mask[place, : lengths[number]]), bos=1, eos=2, strategy=BeamSearch(width=4),
+            limits=limits[place],
+        )  # fmt: skip
+        assert [each.tokens for each in alone[0]] == [each.tokens for each in hypotheses]
+        best = hypotheses[0]
+        labels = torch.tensor([best.tokens])
+        target = F.pad(labels[:, :-1], (1, 0), value=1)
+        score = model.score(own, torch.ones_like(own, dtype=torch.bool), target, labels, torch.ones_like(labels) > 0)
+        assert float(score.sum()) == pytest.approx(best.log_prob, abs=1e-4)
+
+
+def test_copying_is_learnt_for_tokens_that_were_never_labels():
+    """A toy: each target is its source; half of the tokens are met in the test alone."""
+    model = built(61, 32, "all", 1).train()
+    generator = np.random.default_rng(1)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    mask = torch.ones(16, 5, dtype=torch.bool)
+    for _ in range(150):
+        source = torch.from_numpy(generator.integers(4, 34, (16, 5)))
+        optimizer.zero_grad()
+        model.loss(source, mask, F.pad(source[:, :-1], (1, 0), value=1), source, mask).objective.backward()
+        optimizer.step()
+    source = torch.from_numpy(generator.integers(34, 61, (16, 5)))
+    loss = model.eval().loss(source, mask, F.pad(source[:, :-1], (1, 0), value=1), source, mask)
+    assert float(loss.nll) / loss.tokens < math.log(61) - 1
