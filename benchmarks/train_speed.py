@@ -199,6 +199,8 @@ def check_equal(shape: Shape) -> float:
     model, peer = build_ours(shape, 0.0).eval(), build_theirs(shape, "eager", 0.0).eval()
     model.load_state_dict(weights_from_marian(peer.state_dict(), settings_of(shape)), strict=False)
     batch = batches(shape.vocabulary, 1)[0]
+    from translume.model import LossOptions
+
     mine = ours_batch(batch)
     with torch.no_grad():
         loss = model.loss(mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, LossOptions(0.1))

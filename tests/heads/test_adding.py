@@ -60,7 +60,8 @@ def test_a_head_in_one_file_stands_in_the_table(checkout):
     for place, language in enumerate(("en", "de")):
         (checkout / f"train.{language}").write_text("".join(f"{pair[place]}\n" for pair in words))
     (checkout / "small.toml").write_text(
-        'data = {train_source = "train.en", train_target = "train.de"}\n'
+        'data.train_source = "train.en"\ndata.train_target = "train.de"\n'
+        'data.valid_source = "train.en"\ndata.valid_target = "train.de"\n'
         'tokenizer = {kind = "character", size = 300}\n'
         "model = {width = 14, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 7}\n"
         "training = {updates = 4, max_tokens = 512, warmup_updates = 2}\n"

@@ -1,0 +1,223 @@
+"""From labelled texts to a classifier, and what it says of others."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import translume
+from translume.cli import main
+from translume.errors import DataError, ModelFolderError, SettingsError, TranslationError
+from translume.evaluation.classification import accuracy_of, judge, macro_f1_of
+from translume.training import train
+from translume.training.events import Finished, Interrupted, Started, Validated
+from translume.translator import load_classifier, load_translator
+
+from .conftest import texts
+
+
+def run(*words, text=None):
+    return CliRunner().invoke(main, [str(word) for word in words], input=text, prog_name="translume")
+
+
+def weights(folder):
+    return load_classifier(folder, device="cpu").checkpoint.model.state_dict()
+
+
+def test_it_learns_which_words_matter(trained):
+    classifier = translume.load(trained, device="cpu")
+    assert isinstance(classifier, translume.Classifier)
+    unseen = texts(101, 5)
+    scores = judge(classifier, [text for text, _ in unseen], [label for _, label in unseen])
+    assert scores.accuracy > 95
+    found = classifier.classify("a b owl c")
+    assert (found.label, str(found), found.labels, found.warnings) == ("animal", "animal", ("animal",), ())
+    assert found.probabilities[0][0] == "animal"
+    assert sum(p for _, p in found.probabilities) == pytest.approx(1, abs=1e-5)
+    assert classifier.classify("").label in classifier.labels.names
+
+
+def test_many_texts_come_back_in_order_with_the_numbers_they_have_alone(trained):
+    classifier = load_classifier(trained, device="cpu")
+    lines = [text for text, _ in texts(37, 6)]
+    found = list(classifier.classify_all(f"{line}\n" for line in lines))
+    assert [each.source for each in found] == lines
+    for each in found:
+        alone = classifier.classify(each.source)
+        assert alone.label == each.label
+        assert dict(alone.probabilities) == pytest.approx(dict(each.probabilities), abs=1e-5)
+
+
+def test_a_run_tells_accuracy_and_f1_and_goes_on_bit_for_bit(make, tmp_path):
+    events = list(train(make(updates=20, validate_every=10), tmp_path / "whole", device="cpu", threads=1))
+    started = next(event for event in events if isinstance(event, Started))
+    assert (started.training_pairs, started.validation_pairs, started.target_vocabulary) == (211, 43, 3)
+    validated = [event for event in events if isinstance(event, Validated)]
+    assert all(set(event.metrics) == {"accuracy", "macro_f1"} for event in validated)
+    assert isinstance(events[-1], Finished)
+    parts = make(updates=20, validate_every=10, save_every=7)
+    for event in train(parts, tmp_path / "parts", device="cpu", threads=1):
+        if getattr(event, "update", 0) == 8:
+            break
+    assert not isinstance(event, Interrupted)
+    list(train(parts, tmp_path / "parts", device="cpu", threads=1))
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_first_loss_is_that_of_guessing(make, tmp_path):
+    events = list(train(make(updates=1, validate_every=1, learning_rate=1e-9), tmp_path / "m", device="cpu"))
+    (validated,) = [event for event in events if isinstance(event, Validated)]
+    assert validated.nll == pytest.approx(1.0986, abs=0.2)
+
+
+def test_a_text_may_have_several_labels(make, files, tmp_path):
+    several = {"kind": "classify", "labels": "several", "pooling": "max", "class_weights": "balanced"}
+    data = {"train": str(files / "several.tsv"), "valid": (), "columns": [1, 0], "label_separator": "+"}
+    config = make({"data": data, "model": {"head": several}}, label_smoothing=0.0, metric="macro_f1", updates=200)
+    list(train(config, tmp_path / "m", device="cpu", threads=1))
+    classifier = load_classifier(tmp_path / "m", device="cpu")
+    found = classifier.classify("a owl b fig")
+    assert (found.labels, found.label) == (("animal", "fruit"), "animal+fruit")
+    scores = judge(classifier, ["a owl", "red b fig"], ["animal", "fruit+colour"])
+    assert scores.confusion is None
+    assert scores.reliability.count == 6
+
+
+def test_word_vectors_begin_the_encoder(make, tmp_path):
+    (tmp_path / "vectors.txt").write_text("".join(f"{word} {' '.join(['0.5'] * 12)}\n" for word in ("cat", "dog")))
+    config = make({"model": {"pretrained_source": str(tmp_path / "vectors.txt"), "freeze_pretrained": True}}, updates=3)
+    list(train(config, tmp_path / "m", device="cpu", threads=1))
+    checkpoint = load_classifier(tmp_path / "m", device="cpu").checkpoint
+    (cat,) = checkpoint.source_tokenizer.encode("cat")
+    embedding = checkpoint.model.encoder.embedding
+    assert (embedding.table.weight[cat] * embedding.scale).tolist() == pytest.approx([0.5] * 12)
+
+
+def test_long_texts_are_cut_where_that_is_asked_for_and_counted(make, tmp_path):
+    cleaning = {"cleaning": {"max_tokens": 5, "too_long": "keep_last"}}
+    events = list(train(make({"data": cleaning}, updates=3), tmp_path / "m", device="cpu", threads=1))
+    account = next(event for event in events if isinstance(event, Started)).training
+    assert (account.read, account.used, account.dropped) == (211, 211, {})
+    assert account.truncated == sum(len(text.split()) > 5 for text, _ in texts(211, 1))
+    assert f"{account.truncated} cut" in account.summary()
+    classifier = load_classifier(tmp_path / "m", device="cpu")
+    found = classifier.classify("a b c d e f owl")
+    assert found.warnings == ("truncated: 7 tokens were cut to the last 5",)
+    assert dict(found.probabilities) == pytest.approx(dict(classifier.classify("c d e f owl").probabilities), abs=1e-5)
+
+
+def test_a_text_that_is_too_long_is_an_error_after_those_before_it(trained):
+    found = load_classifier(trained, device="cpu").classify_all(["a owl", "a " * 50, "b"])
+    assert next(found).label == "animal"
+    with pytest.raises(TranslationError) as error:
+        next(found)
+    assert str(error.value) == (
+        "line 2: the text has 50 tokens, wanted at most 36; "
+        'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
+    )
+
+
+def test_metrics_by_hand():
+    gold, found = [{0}, {0}, {1}, {2}], [{0}, {1}, {1}, {1}]
+    assert accuracy_of(gold, found) == 50
+    assert macro_f1_of(gold, found) == pytest.approx(100 * (2 / 3 + 2 / 4 + 0) / 3)
+
+
+def test_the_command_line_classifies(trained):
+    done = run("classify", trained, text="a owl\nred b\n")
+    assert (done.exit_code, done.stdout) == (0, "animal\ncolour\n")
+    lines = run("classify", trained, "--nbest", "2", text="a owl\nred b\n").stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["1", "1", "2", "2"]
+    assert lines[0].split("\t")[2] == "animal"
+    record = json.loads(run("classify", trained, "--json", text="a owl\n").stdout)
+    assert record["label"] == "animal"
+    assert set(record["probabilities"]) == {"animal", "colour", "fruit"}
+
+
+def test_the_command_line_measures(trained, files, tmp_path):
+    done = run("evaluate", trained, files / "valid.tsv", "--write", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    first, second, third, *_ = done.stdout.splitlines()
+    assert first.startswith("accuracy|right:label|n:43 = ")
+    assert second.startswith("macro-F1|classes:seen|n:43 = ")
+    assert third.startswith("ECE|of:labels|confidence:max p|bins:15 = 0.")
+    assert "texts of" in done.stdout
+    values = json.loads(run("evaluate", trained, files / "valid.tsv", "--json").stdout)
+    assert values["labels"] == ["animal", "colour", "fruit"]
+    assert sum(map(sum, values["confusion"])) == values["sentences"] == 43
+    right = sum(values["confusion"][place][place] for place in range(3))
+    assert values["scores"][0]["value"] == pytest.approx(100 * right / 43)
+    assert len((tmp_path / "out").read_text().splitlines()) == 43
+    assert "13 tokens" not in run("show", trained).output
+    assert "3 labels" in run("show", trained).output
+
+
+def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
+    with pytest.raises(ModelFolderError) as error:
+        load_translator(trained)
+    assert str(error.value) == f"{trained}: a classifier, wanted a translator; `translume classify` uses it"
+    done = run("translate", trained, text="a\n")
+    assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
+    done = run("evaluate", trained, files / "valid.tsv", files / "valid.tsv")
+    assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
+
+
+def test_a_translator_is_no_classifier(make, files, tmp_path):
+    sides = {"task": "sequence", "columns": [2, 0]}
+    model = {"head": {"kind": "softmax", "tie": "none"}, "decoder_layers": 1}
+    folder = tmp_path / "m"
+    list(train(make({"data": sides, "model": model}, updates=1), folder, device="cpu", threads=1))
+    done = run("classify", folder, text="a\n")
+    wanted = f"Error: {folder}: a translator, wanted a classifier; `translume translate` uses it\n"
+    assert (done.exit_code, done.stderr) == (1, wanted)
+    done = run("evaluate", folder, files / "valid.tsv")
+    wanted = f"Error: evaluate: {folder} is a translator, wanted MODEL SOURCE REFERENCE\n"
+    assert (done.exit_code, done.stderr) == (1, wanted)
+
+
+def test_a_label_that_training_did_not_see_is_an_error(make, files, tmp_path):
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("fruit\t0\ta fig\nmetal\t1\ta b\n")
+    with pytest.raises(DataError) as error:
+        list(train(make({"data": {"valid": str(bad)}}), tmp_path / "m", device="cpu"))
+    assert str(error.value) == (f"{bad}:2: label 'metal' is not in the training data; known: animal, colour, fruit")
+
+
+@pytest.mark.parametrize(
+    ("others", "training", "wanted"),
+    [
+        (
+            {"model": {"head": {"kind": "softmax"}}},
+            {},
+            "data.task = 'classification' with model.head.kind = 'softmax', wanted model.head.kind = 'classify'",
+        ),
+        (
+            {"data": {"task": "sequence"}},
+            {},
+            "data.task = 'sequence' with model.head.kind = 'classify', wanted data.task = 'classification'",
+        ),
+        (
+            {},
+            {"metric": "bleu"},
+            "training.metric: found 'bleu', known for this task: nll, accuracy, macro_f1",
+        ),
+        (
+            {"model": {"pretrained_target": "x"}},
+            {},
+            "model.pretrained_target: a classifier has no target embedding",
+        ),
+        (
+            {"model": {"head": {"kind": "classify", "labels": "several"}}},
+            {"r_drop": 1.0, "label_smoothing": 0.0},
+            "training.r_drop: found 1.0, wanted 0 with model.head.labels = 'several', whose decisions are no "
+            "distribution over classes",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_an_error(make, others, training, wanted):
+    with pytest.raises(SettingsError) as error:
+        make(others, **training)
+    assert str(error.value) == f"settings: {wanted}"

@@ -1,0 +1,118 @@
+"""The head over classes beyond its contract, and how states become one vector."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import ClassifySettings
+from translume.heads.classify import ClassifyHead
+from translume.model import HeadData, HeadSizes, LossOptions
+from translume.model.classifier import Pooling
+
+WAYS = ("mean", "max", "first", "attention")
+
+
+class Labelled:
+    """Texts with one label each, or some."""
+
+    def __init__(self, targets):
+        self.targets, self.pairs = targets, len(targets)
+
+    def source(self, index):
+        return np.zeros(1, np.int64)
+
+    def target(self, index):
+        return np.array(self.targets[index], np.int64)
+
+
+def head(targets, classes=3, **settings):
+    torch.manual_seed(1)
+    made = ClassifyHead(
+        ClassifySettings(**settings), HeadSizes(width=5, vocabulary=classes, source_vocabulary=7), None
+    ).double()
+    data = HeadData(
+        corpus=Labelled(targets), source_pieces=[], target_pieces=["a", "b", "c"], end=-1, specials=frozenset()
+    )
+    made.learn(data)
+    return made
+
+
+@given(
+    way=st.sampled_from(WAYS),
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_padding_is_not_pooled_and_a_source_without_tokens_gives_zeros(way, lengths, seed):
+    torch.manual_seed(seed)
+    pooling = Pooling(way, 5)
+    if pooling.query is not None:
+        torch.nn.init.normal_(pooling.query)
+    memory = torch.randn(len(lengths), 7, 5)
+    mask = torch.arange(7) < torch.tensor(lengths)[:, None]
+    pooled = pooling(memory, mask)
+    assert bool(pooled.isfinite().all())
+    other = torch.where(mask[..., None], memory, torch.tensor(1e4))
+    torch.testing.assert_close(pooling(other, mask), pooled)
+    for row, length in enumerate(lengths):
+        alone = pooling(memory[row : row + 1, : max(length, 1)], mask[row : row + 1, : max(length, 1)])[0]
+        torch.testing.assert_close(pooled[row], alone)
+        if not length:
+            assert not bool(pooled[row].any())
+
+
+def test_each_way_of_pooling_by_hand():
+    memory = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [50.0, 50.0]]])
+    mask = torch.tensor([[True, True, False]])
+    by_hand = {"mean": [2.0, -3.0], "max": [3.0, -2.0], "first": [1.0, -4.0], "attention": [2.0, -3.0]}
+    assert {way: Pooling(way, 2)(memory, mask)[0].tolist() for way in WAYS} == by_hand
+    attention = Pooling("attention", 2)
+    attention.query.data = torch.tensor([0.0, 2.0**0.5])  # scores -4 and -2
+    share = 1 / (1 + np.exp(-2.0))
+    assert attention(memory, mask)[0, 0].item() == pytest.approx(1 * (1 - share) + 3 * share, rel=1e-6)
+
+
+def test_bf16_states_are_pooled_in_fp32():
+    memory = torch.ones(1, 1009, 1, dtype=torch.bfloat16)  # in bf16 the sum would stop at 256
+    pooled = Pooling("mean", 1)(memory, torch.ones(1, 1009, dtype=torch.bool))
+    assert (pooled.item(), pooled.dtype) == (1.0, torch.bfloat16)
+
+
+def test_balanced_weights_by_hand():
+    assert head([[0], [0], [0], [1]], class_weights="balanced").weights.tolist() == pytest.approx(
+        [4 / (3 * 3), 4 / (3 * 1), 4 / (3 * 1)]
+    )
+    several = head([[0, 1], [0], [0, 2], []], labels="several", class_weights="balanced")
+    assert several.weights.tolist() == pytest.approx([1 / 3, 3.0, 3.0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weighted_losses_are_those_of_torch(smoothing):
+    made = head([[0], [0], [0], [1]], class_weights="balanced")
+    hidden, labels = torch.randn(11, 5, dtype=torch.float64, requires_grad=True), torch.arange(11) % 3
+    loss = made.loss(hidden, labels, None, LossOptions(smoothing))
+    logits = F.linear(hidden, made.weight, made.bias)
+    smooth = -logits.log_softmax(-1).mean(-1)
+    each = (1 - smoothing) * F.cross_entropy(logits, labels, reduction="none") + smoothing * smooth
+    wanted = (made.weights[labels] * each).sum()
+    torch.testing.assert_close(loss.objective, wanted)
+    torch.testing.assert_close(loss.nll, F.cross_entropy(logits, labels, reduction="sum").detach())
+    grown, slope = (torch.autograd.grad(value, hidden)[0] for value in (loss.objective, wanted))
+    torch.testing.assert_close(grown, slope)
+
+
+def test_the_loss_of_several_labels_is_that_of_each_decision():
+    made = head([[0, 1], [0], [2]], labels="several")
+    hidden = torch.randn(7, 5, dtype=torch.float64)
+    labels = torch.randint(2, (7, 3))
+    loss = made.loss(hidden, labels, None, LossOptions())
+    logits = F.linear(hidden, made.weight, made.bias)
+    wanted = F.binary_cross_entropy_with_logits(logits, labels.double(), reduction="sum")
+    torch.testing.assert_close(loss.objective, wanted)
+    torch.testing.assert_close(loss.nll, wanted.detach())
+    assert loss.tokens == 7
+    belief = made.next_token(hidden, None)
+    assert not belief.normalised
+    torch.testing.assert_close(belief.log_probs().exp(), logits.sigmoid())
