@@ -12,7 +12,7 @@ from translume.model.dropout import Dropout
 from translume.model.encoder import Encoder
 from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.packed_attention import Form
-from translume.model.penalties import divergence, entropy
+from translume.model.penalties import penalised
 from translume.model.transformer import PLAIN, Transformer
 
 Way = Literal["mean", "max", "first", "attention"]
@@ -92,15 +92,7 @@ class Classifier(nn.Module):
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
         hidden = self.pooled(source, source_mask)
         loss = self.head.loss(hidden, labels, None, options)
-        objective, nll, tokens = loss.objective, loss.nll, loss.tokens
-        if options.confidence_penalty:
-            objective = objective - options.confidence_penalty * entropy(self.head, hidden, None)
-        if options.r_drop:
-            # As in Transformer.loss: the mean of two passes.
-            first, second = hidden.chunk(2)
-            objective = objective / 2 + options.r_drop / 4 * divergence(self.head, first, second)
-            nll, tokens = None if nll is None else nll / 2, tokens // 2
-        return HeadLoss(objective, nll, tokens)
+        return penalised(self.head, loss, hidden, None, options)
 
 
 Network = Transformer | Classifier

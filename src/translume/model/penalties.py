@@ -3,7 +3,6 @@
 Both are worked out in chunks of rows that are made again in the backward pass, so that n×V is never held.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,11 +10,32 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from translume.model.head import Head
+from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.state import Selectable
 
 CHUNK_ELEMENTS = 1 << 22
 """Probabilities held at a time."""
+
+
+Contexts = tuple[Selectable | None, Selectable | None]
+
+
+def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+    """A head's loss after hidden states [n, D] with the penalties that `options` ask for.
+
+    With R-Drop the rows are those of two passes over the same sentences, one after the other, and the result is the
+    mean of both passes (Wu et al. 2021, eq. 4, halved).
+    """
+    objective, nll, tokens = loss.objective, loss.nll, loss.tokens
+    if options.confidence_penalty:
+        objective = objective - options.confidence_penalty * entropy(head, hidden, context)
+    if options.r_drop:
+        first, second = hidden.chunk(2)
+        rows = torch.arange(len(hidden), device=hidden.device).chunk(2)
+        contexts = (None, None) if context is None else (context.select(rows[0]), context.select(rows[1]))
+        objective = objective / 2 + options.r_drop / 4 * divergence(head, first, second, contexts)
+        nll, tokens = None if nll is None else nll / 2, tokens // 2
+    return HeadLoss(objective, nll, tokens)
 
 
 def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
@@ -26,9 +46,6 @@ def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
         return -_product(log_probs.exp(), log_probs).sum()
 
     return _summed(of, head, hidden)
-
-
-Contexts = tuple[Selectable | None, Selectable | None]
 
 
 def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (None, None)) -> Tensor:
@@ -53,7 +70,6 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
         p, q, ratio = first.exp(), second.exp(), first - second
-        ratio.nan_to_num_(0.0, math.inf, -math.inf)  # two tokens without support are not apart
         difference = p - q
         ctx.save_for_backward(torch.addcmul(difference, p, ratio), torch.addcmul(difference, q, ratio).neg_())
         return (difference * ratio).sum()

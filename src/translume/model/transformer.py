@@ -12,7 +12,7 @@ from translume.model.encoder import Encoder
 from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.layout import Layout
 from translume.model.packed_attention import Form
-from translume.model.penalties import divergence, entropy
+from translume.model.penalties import penalised
 from translume.model.state import DecoderState, Selectable
 
 PLAIN = LossOptions()
@@ -58,18 +58,7 @@ class Transformer(nn.Module):
             )
         hidden, layout, context = self._teach(source, source_mask, target, target_mask)
         loss = self.head.loss(hidden, layout.pack(labels), context, options)
-        objective, nll, tokens = loss.objective, loss.nll, loss.tokens
-        if options.confidence_penalty:
-            objective = objective - options.confidence_penalty * entropy(self.head, hidden, context)
-        if options.r_drop:
-            # Two passes over every sentence: the mean of their losses (Wu et al. 2021, eq. 4, halved).
-            first, second = hidden.chunk(2)
-            rows = torch.arange(len(hidden), device=hidden.device).chunk(2)
-            contexts = (None, None) if context is None else (context.select(rows[0]), context.select(rows[1]))
-            apart = divergence(self.head, first, second, contexts)
-            objective = objective / 2 + options.r_drop / 4 * apart
-            nll, tokens = None if nll is None else nll / 2, tokens // 2
-        return HeadLoss(objective, nll, tokens)
+        return penalised(self.head, loss, hidden, context, options)
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
