@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from translume.checkpoint.build import implementation
 from translume.config import heads
+from translume.config.implementation import implementation
 from translume.model import Head, HeadData, HeadSizes
 
 WIDTH, VOCABULARY = 13, 101

@@ -225,8 +225,16 @@ def test_threads_share_a_translator(translator: Translator) -> None:
 def test_values_become_json(translator: Translator) -> None:
     found = translator.translate("abc").to_dict()
     assert list(found) == ["source", "text", "hypotheses", "warnings"]
-    assert list(found["hypotheses"][0]) == ["text", "tokens", "log_prob", "score", "finished_by"]
+    fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by"]
+    assert list(found["hypotheses"][0]) == fields
     assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs"]
+
+
+def test_each_token_has_the_log_probability_that_forced_decoding_gives_it(translator: Translator) -> None:
+    for hypothesis in translator.translate("abc de", beam=3, nbest=3).hypotheses:
+        assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        forced = translator.score("abc de", hypothesis)
+        assert hypothesis.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-4)
 
 
 def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp_path: Path) -> None:

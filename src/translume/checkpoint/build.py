@@ -1,13 +1,13 @@
 """From settings to a network."""
 
 import math
-from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 
 from translume.config import AdaptiveSettings, ClassifySettings, ModelSettings
+from translume.config.implementation import implementation
 from translume.errors import SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.bands import BandedTable
@@ -111,9 +111,3 @@ def _quieten(model: Transformer) -> None:
     most = math.log(table.num_embeddings) - 1
     if logit > most:
         gain.mul_(max(most, 0.0) / logit)
-
-
-def implementation(name: str) -> Any:
-    """The class that a settings class names as "package.module:Class"."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)

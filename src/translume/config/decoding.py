@@ -2,16 +2,23 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from translume.config.base import Settings
+from translume.errors import nearest
+
+STRATEGIES = {
+    "beam": "translume.decoding.beam_search:BeamSearch",
+    "greedy": "translume.decoding.greedy:Greedy",
+}
+"""What builds each strategy: a class with `of(settings, keys)`, imported when it is asked for."""
 
 
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""
 
-    strategy: Literal["beam", "greedy"] = "beam"
-    """How the next tokens are chosen."""
+    strategy: str = "beam"
+    """How the next tokens are chosen: "beam" or "greedy"."""
     beam: int = Field(default=5, ge=1)
     """Targets kept per sentence by beam search."""
     nbest: int = Field(default=1, ge=1)
@@ -43,6 +50,13 @@ class DecodingSettings(Settings):
 
     Best the `label_smoothing` of the training. Neither this nor `calibrated` changes the log-probabilities reported.
     """
+
+    @field_validator("strategy")
+    @classmethod
+    def _strategy_is_known(cls, name: str) -> str:
+        if name not in STRATEGIES:
+            raise ValueError(f"found {name!r}{nearest(name, STRATEGIES)}")
+        return name
 
     @model_validator(mode="after")
     def _one_cure_is_enough(self) -> Self:

@@ -10,7 +10,7 @@ from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.rules import ForbidTokens, ForcedPrefix, MinimumLength, Rule, RuleContext
 from translume.decoding.search import search
 from translume.decoding.standing import Standing
-from translume.decoding.step import SearchState, Step
+from translume.decoding.step import SearchState, Step, Stepper
 from translume.decoding.strategy import Strategy, strategy_from
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "SearchState",
     "Standing",
     "Step",
+    "Stepper",
     "Strategy",
     "Tempered",
     "Unsmoothed",

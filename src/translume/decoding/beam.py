@@ -12,12 +12,14 @@ class Hypothesis:
 
     tokens: its ids without bos; eos is the last one if and only if `finished_by` is "eos".
     log_prob: nats, Σ log p_model of its own tokens, a forced prefix and eos included; no rule or bias changes it.
+    log_probs: of each token, adding up to it.
     score: what it is ranked by: log_prob with the rules' biases and the length penalty.
     finished_by: "length" when its sentence's limit was reached; eos is neither added nor paid for then.
     """
 
     tokens: tuple[int, ...]
     log_prob: float
+    log_probs: tuple[float, ...]
     score: float
     finished_by: Literal["eos", "length"]
 

@@ -1,14 +1,17 @@
 """The K best partial targets, at every step."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from torch import Tensor
 
 from translume.belief import Bias, NextToken
+from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, Candidates
+from translume.decoding.greedy import Greedy
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
+from translume.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,17 @@ class BeamSearch:
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
             raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+
+    @classmethod
+    def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | Greedy":
+        if settings.beam == 1:
+            return Greedy.of(settings, keys)
+        if settings.nbest > settings.beam:
+            raise SettingsError(
+                f"decoding.nbest: {settings.nbest}, wanted at most as many as beam keeps {settings.beam}"
+            )
+        penalty = LengthPenalty.of(settings)
+        return cls(width=settings.beam, nbest=settings.nbest, length_penalty=penalty, stop=settings.stop)
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """The 2·width best: at most `width` of them can end with eos, so that `width` others are left."""

@@ -1,13 +1,16 @@
 """The likeliest next token, at every step."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from torch import Tensor
 
 from translume.belief import Bias, NextToken
+from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, Candidates
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
+from translume.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,12 @@ class Greedy:
     """One hypothesis per sentence; never reorders rows, so no cache is copied until a sentence leaves."""
 
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
+
+    @classmethod
+    def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
+        if settings.nbest > 1:
+            raise SettingsError(f"decoding.nbest: {settings.nbest}, wanted at most as many as greedy keeps 1")
+        return cls(length_penalty=LengthPenalty.of(settings))
 
     @property
     def width(self) -> int:

@@ -1,9 +1,11 @@
 """How a hypothesis's length enters its score."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from torch import Tensor
+
+from translume.config import DecodingSettings
 
 L = TypeVar("L", float, Tensor)
 
@@ -18,6 +20,11 @@ class LengthPenalty:
 
     form: Literal["power", "gnmt"] = "power"
     exponent: float = 1.0
+
+    @classmethod
+    def of(cls, settings: DecodingSettings) -> Self:
+        """The penalty of [decoding]."""
+        return cls(form=settings.length_penalty_form, exponent=settings.length_penalty)
 
     def divisor(self, length: L) -> L:
         """What the total of a hypothesis of `length` tokens is divided by."""

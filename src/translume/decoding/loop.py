@@ -66,6 +66,7 @@ class _Search:
         self.limits = limits  # [B]
         self.ends = set(limits.tolist())
         self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t hold nothing
+        self.log_probs = zeros.new_zeros(size, 1 + CHUNK)  # [N, …], log_prob after each column of tokens
         self.best = zeros.new_full((size, strategy.nbest), -math.inf)  # scores of finished hypotheses, best first
         self.ended = torch.zeros_like(limits, dtype=torch.long)  # [B], how many finished
         self.beam = Beam(
@@ -131,7 +132,7 @@ class _Search:
             done = done | last
             ended += self._endings(going, score, last[:, None] & ~score.isneginf(), first, "length")
         rows = (first + going.origin).flatten()
-        self._append(rows, going.token.flatten())
+        self._append(rows, going)
         standing = Standing(length=self.length, limits=self.limits, total=going.total, best=self.best, ended=self.ended)
         done = done | self.strategy.done(standing)
         self._refuse_nothing(done, rules)
@@ -154,7 +155,7 @@ class _Search:
             return rows
         stay = (~beam.finished).nonzero()[:, 0]
         kept = (stay[:, None] * beam.width + torch.arange(beam.width, device=rows.device)).flatten()
-        self.tokens = self.tokens.index_select(0, kept)
+        self.tokens, self.log_probs = self.tokens.index_select(0, kept), self.log_probs.index_select(0, kept)
         self.limits, self.best, self.ended = self.limits[stay], self.best[stay], self.ended[stay]
         self.beam = Beam(
             sentences=beam.sentences[stay],
@@ -191,12 +192,16 @@ class _Search:
         self.ended = self.ended + which.sum(1)
         sentence, place = which.nonzero(as_tuple=True)
         origin = candidates.origin[sentence, place]
-        before = self.tokens[first[sentence, 0] + origin, 1 : 1 + self.length]
-        tokens = torch.cat([before, candidates.token[sentence, place, None]], 1)
+        row = first[sentence, 0] + origin
+        tokens = torch.cat([self.tokens[row, 1 : 1 + self.length], candidates.token[sentence, place, None]], 1)
+        log_probs = torch.cat(
+            [self.log_probs[row, : 1 + self.length], candidates.log_prob[sentence, place, None]], 1
+        ).diff(dim=1)
         columns = (
             self.beam.sentences[sentence].tolist(),
             origin.tolist(),
             tokens.tolist(),
+            log_probs.tolist(),
             candidates.log_prob[sentence, place].tolist(),
             scores[sentence, place].tolist(),
         )
@@ -204,19 +209,24 @@ class _Search:
             Ending(
                 sentence=number,
                 origin=parent,
-                hypothesis=Hypothesis(tokens=tuple(ids), log_prob=log_prob, score=score, finished_by=by),
+                hypothesis=Hypothesis(
+                    tokens=tuple(ids), log_prob=log_prob, log_probs=tuple(own), score=score, finished_by=by
+                ),
             )
-            for number, parent, ids, log_prob, score in zip(*columns, strict=True)
+            for number, parent, ids, own, log_prob, score in zip(*columns, strict=True)
         ]
 
-    def _append(self, rows: Tensor, token: Tensor) -> None:
+    def _append(self, rows: Tensor, going: Candidates) -> None:
         """Go on with `rows` of the tokens and write one more column; what earlier beams show does not change."""
         if not _same(rows, self.tokens.size(0)):
             self.tokens = self.tokens.index_select(0, rows)
+            self.log_probs = self.log_probs.index_select(0, rows)
         self.length += 1
         if self.length == self.tokens.size(1):
             self.tokens = functional.pad(self.tokens, (0, CHUNK))
-        self.tokens[:, self.length] = token
+            self.log_probs = functional.pad(self.log_probs, (0, CHUNK))
+        self.tokens[:, self.length] = going.token.flatten()
+        self.log_probs[:, self.length] = going.log_prob.flatten()
 
     def _refuse_nothing(self, done: Tensor, rules: Sequence[Rule]) -> None:
         """SearchError when a sentence ends without a hypothesis."""

@@ -1,6 +1,6 @@
 """What a search asks of a model: a step, and a state that can be reordered."""
 
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -22,3 +22,13 @@ class Step(Protocol[S]):
 
     def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
         """The belief about the token after prefix [N, 1 + t], which begins with bos, and the state that has read it."""
+
+
+class Stepper(Protocol):
+    """What translates: the plain model, or an engine made of it."""
+
+    def start(self, source: Tensor, mask: Tensor) -> Any:
+        """The state before the first target token of sources [B, S], read where mask [B, S] is True."""
+
+    def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
+        """A `Step` over such states."""

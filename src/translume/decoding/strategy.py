@@ -2,16 +2,16 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken
-from translume.config.decoding import DecodingSettings
+from translume.config import DecodingSettings
+from translume.config.decoding import STRATEGIES
+from translume.config.implementation import implementation
 from translume.decoding.beam import Beam, Candidates
-from translume.decoding.beam_search import BeamSearch
-from translume.decoding.greedy import Greedy
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
-from translume.errors import SettingsError
 
 
 class Strategy(Protocol):
@@ -39,13 +39,19 @@ class Strategy(Protocol):
         """[B], True where going on cannot or shall not change the result."""
 
 
-def strategy_from(settings: DecodingSettings) -> Strategy:
-    """The strategy of [decoding]; SettingsError when more hypotheses are wanted than kept."""
-    width = 1 if settings.strategy == "greedy" else settings.beam
-    if settings.nbest > width:
-        why = "greedy keeps 1" if settings.strategy == "greedy" else f"beam keeps {width}"
-        raise SettingsError(f"decoding.nbest: {settings.nbest}, wanted at most as many as {why}")
-    penalty = LengthPenalty(form=settings.length_penalty_form, exponent=settings.length_penalty)
-    if width == 1:
-        return Greedy(length_penalty=penalty)
-    return BeamSearch(width=width, nbest=settings.nbest, length_penalty=penalty, stop=settings.stop)
+class Buildable(Protocol):
+    """A class of strategies that settings can ask for."""
+
+    @classmethod
+    def of(cls, settings: DecodingSettings, keys: Tensor) -> Strategy:
+        """The strategy of [decoding] for a search of B sentences; SettingsError when settings do not fit each other.
+
+        keys: [B], a number for each sentence's source, for strategies that draw: what they draw for a sentence depends
+        on the seed and its key, not on its neighbours.
+        """
+
+
+def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Strategy:
+    """The strategy of [decoding] for sentences of `keys` [B], None for none; SettingsError when settings do not fit."""
+    strategy: Buildable = implementation(STRATEGIES[settings.strategy])
+    return strategy.of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)

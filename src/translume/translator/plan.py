@@ -110,6 +110,7 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
                 tokens=before.tokens + hypothesis.tokens,
                 ids=before.ids + hypothesis.ids,
                 log_prob=before.log_prob + hypothesis.log_prob,
+                token_log_probs=before.token_log_probs + hypothesis.token_log_probs,
                 score=before.score + hypothesis.score,
                 finished_by="length" if before.finished_by == "length" else hypothesis.finished_by,
             )

@@ -16,23 +16,13 @@ from translume.checkpoint import (
     load_classifier_checkpoint,
 )
 from translume.config import Config, DecodingSettings
-from translume.decoding import (
-    ForbidTokens,
-    ForcedPrefix,
-    Hypothesis,
-    MinimumLength,
-    Rule,
-    SearchError,
-    reshaped,
-    search,
-    strategy_from,
-)
+from translume.decoding import Hypothesis, SearchError, strategy_from
 from translume.errors import SettingsError
 from translume.translator.batching import SHORTEST, batches, windows
 from translume.translator.classifier import Classifier
-from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
+from translume.translator.plan import Line, LineError, Plan, finish, plan_line
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
-from translume.translator.tensors import padded
+from translume.translator.searching import search_pieces
 from translume.translator.values import TargetScore, TextHypothesis, Translation
 
 
@@ -53,7 +43,7 @@ class Translator:
         text: str,
         *,
         settings: DecodingSettings | None = None,
-        strategy: Literal["beam", "greedy"] | None = None,
+        strategy: str | None = None,
         beam: int | None = None,
         nbest: int | None = None,
         length_penalty: float | None = None,
@@ -71,7 +61,7 @@ class Translator:
         texts: Iterable[str],
         *,
         settings: DecodingSettings | None = None,
-        strategy: Literal["beam", "greedy"] | None = None,
+        strategy: str | None = None,
         beam: int | None = None,
         nbest: int | None = None,
         length_penalty: float | None = None,
@@ -155,7 +145,7 @@ class Translator:
         for batch in batches(lengths, settings.max_tokens, shortest=SHORTEST):
             chosen = [wanted[place] for place in batch]
             try:
-                results = self._search([pieces[index][1] for index in chosen], settings)
+                results = search_pieces(self.checkpoint, [pieces[index][1] for index in chosen], settings)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
@@ -173,43 +163,6 @@ class Translator:
             for line, ids in zip(lines, encoded, strict=True)
         ]
 
-    @torch.no_grad()
-    def _search(self, pieces: Sequence[Piece], settings: DecodingSettings) -> list[list[Hypothesis]]:
-        model, specials = self.checkpoint.model, self.checkpoint.target_tokenizer.specials
-        end = self.checkpoint.source_tokenizer.specials
-        device = next(model.parameters()).device
-        source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
-        forced = self.checkpoint.target_tokenizer.encode(settings.prefix)
-        prefixes = [forced if piece.first else [] for piece in pieces]
-        limits = [
-            self._limit(len(piece.ids), len(prefix), settings) for piece, prefix in zip(pieces, prefixes, strict=True)
-        ]
-        rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
-        if settings.min_length:
-            rules.append(MinimumLength(settings.min_length))
-        if forced:
-            rules.append(ForcedPrefix(prefixes))
-        temperature = self.checkpoint.temperature if settings.calibrated else None
-        return search(
-            reshaped(model.step, temperature=temperature.value if temperature else 1.0, unsmooth=settings.unsmooth),
-            model.start(source, mask),
-            bos=specials.bos,
-            eos=specials.eos,
-            strategy=strategy_from(settings),
-            limits=torch.tensor(limits, device=device),
-            rules=rules,
-        )
-
-    def _limit(self, length: int, prefix: int, settings: DecodingSettings) -> int:
-        """Most target tokens, end mark counted, for a source of `length` tokens, its end mark not counted.
-
-        prefix: how many tokens of the target are given.
-        """
-        limit = int(settings.max_length_ratio * length) + settings.max_length_extra + prefix
-        if settings.max_length:
-            limit = min(limit, settings.max_length)
-        return min(limit, self.config.model.max_positions)
-
     def _read(self, hypothesis: Hypothesis) -> TextHypothesis:
         tokenizer = self.checkpoint.target_tokenizer
         return TextHypothesis(
@@ -217,6 +170,7 @@ class Translator:
             tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
             ids=hypothesis.tokens,
             log_prob=hypothesis.log_prob,
+            token_log_probs=hypothesis.log_probs,
             score=hypothesis.score,
             finished_by=hypothesis.finished_by,
         )

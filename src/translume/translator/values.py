@@ -10,7 +10,7 @@ class TextHypothesis:
     """One target that a search found.
 
     tokens: pieces as people read them; ids: their numbers; the end mark is the last one if `finished_by` is "eos".
-    log_prob: nats, the sum over its own tokens.  score: what it was ranked by.
+    log_prob: nats, the sum of `token_log_probs`, one for each of `tokens`.  score: what it was ranked by.
     Of a text that was translated in parts, tokens follow one another, each part with its end mark, and log_prob and
     score are sums over the parts.
     """
@@ -21,6 +21,7 @@ class TextHypothesis:
     log_prob: float
     score: float
     finished_by: Literal["eos", "length"]
+    token_log_probs: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The hypothesis as JSON knows it."""
@@ -28,6 +29,7 @@ class TextHypothesis:
             "text": self.text,
             "tokens": list(self.tokens),
             "log_prob": self.log_prob,
+            "token_log_probs": list(self.token_log_probs),
             "score": self.score,
             "finished_by": self.finished_by,
         }

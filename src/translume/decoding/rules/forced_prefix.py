@@ -1,62 +1,13 @@
-"""What may be said: rules stand beside the belief and yield a bias, or None where they have nothing to say."""
+"""A beginning that is given, as tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from translume.belief import Bias
 from translume.decoding.error import SearchError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleContext:
-    """Where a search stands, for a rule over N rows.
-
-    eos: its id.  size: V.  step: tokens chosen so far, t.
-    sentences: [N], the number of each row's sentence.  limits: [N], most tokens each row may have, eos counted.
-    """
-
-    eos: int
-    size: int
-    step: int
-    sentences: Tensor
-    limits: Tensor
-
-
-class Rule(Protocol):
-    """A ban, a force, a preference."""
-
-    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
-        """What to add to the belief about the token after prefix [N, 1 + t], which begins with bos."""
-
-
-@dataclass(frozen=True, slots=True)
-class MinimumLength:
-    """Forbids eos until a hypothesis has `tokens` tokens before it; a smaller limit wins."""
-
-    tokens: int
-
-    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
-        if context.step >= self.tokens:
-            return None
-        rows = torch.arange(prefix.size(0), device=prefix.device)
-        return Bias.forbid(rows, torch.full_like(rows, context.eos))
-
-
-@dataclass(frozen=True, slots=True)
-class ForbidTokens:
-    """Forbids the tokens `ids` everywhere: pad and bos always, unk if so wished."""
-
-    ids: tuple[int, ...]
-
-    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
-        if not self.ids:
-            return None
-        rows = torch.arange(prefix.size(0), device=prefix.device).repeat_interleave(len(self.ids))
-        return Bias.forbid(rows, torch.tensor(self.ids, device=prefix.device).repeat(prefix.size(0)))
+from translume.decoding.rules.rule import RuleContext
 
 
 class ForcedPrefix:
