@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,7 +141,7 @@ def test_a_belief_that_is_none_is_refused_with_its_row(what):
         lambda b: b.topk(2),
         lambda b: b.log_probs(),
         lambda b: b.log_prob_of(torch.zeros(5, 1).long()),
-        lambda b: b.sample(1, torch.Generator()),
+        lambda b: b.sample(torch.zeros(5, 1)),
     ):
         with pytest.raises(BeliefError) as error:
             read(Logits(logits))
@@ -157,17 +158,60 @@ def test_samples_follow_the_belief_the_bias_and_the_temperature():
     logits = torch.tensor([[0.0, math.log(2.0), math.log(4.0), 3.0], [0.0, 0.0, 0.0, 0.0]])
     bias = Bias.forbid(torch.tensor([0, 1, 1]), torch.tensor([3, 0, 1]))
     count = 100_000
-    drawn = Logits(logits).sample(count, torch.Generator().manual_seed(1), temperature=0.5, bias=bias)
+    drawn = Logits(logits).sample(
+        torch.rand(2, count, generator=torch.Generator().manual_seed(1)), temperature=0.5, bias=bias
+    )
     seen = torch.stack([row.bincount(minlength=4) for row in drawn]) / count
     wanted = torch.tensor([[1 / 21, 4 / 21, 16 / 21, 0.0], [0.0, 0.0, 0.5, 0.5]])
     torch.testing.assert_close(seen, wanted, rtol=0, atol=0.01)
     assert (seen[wanted == 0] == 0).all()
 
 
+@pytest.mark.parametrize("size", [1, 7, 1031])
+def test_a_draw_is_the_inverse_of_the_distribution_function(size):
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.randn(5, size, generator=generator).masked_fill(torch.rand(5, size, generator=generator) < 0.3, -99)
+    uniforms = torch.rand(5, 211, generator=generator, dtype=torch.float64)
+    drawn = Logits(logits).sample(uniforms, temperature=0.7)
+    below = (logits.double() / 0.7).softmax(-1).cumsum(-1)
+    assert (uniforms < below.gather(1, drawn) + 1e-6).all()
+    assert (uniforms > F.pad(below, (1, 0)).gather(1, drawn) - 1e-6).all()
+    rows = torch.cat([Logits(logits[[row]]).sample(uniforms[[row]], temperature=0.7) for row in range(5)])
+    assert torch.equal(drawn, rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_uniform_draws_what_has_no_probability(dtype):
+    """The first and last tokens are forbidden or so unlikely that their weight is 0 in fp32."""
+    logits = torch.full((3, 50_000), -1.0)
+    logits[0, :3] = logits[0, -3:] = -math.inf
+    logits[1, :3] = logits[1, -3:] = -200.0
+    logits[2] = -math.inf
+    logits[2, 17] = -40.0
+    ends = torch.tensor([0.0, 1e-300, 0.5, 1 - 2**-24, 1 - 2**-53], dtype=torch.float64).to(dtype).clamp(max=1 - 2**-24)
+    exact = torch.tensor([[0.0, math.nextafter(1.0, 0.0)]], dtype=torch.float64).repeat(3, 1)
+    for uniforms in (ends.repeat(3, 1), exact):
+        drawn = Logits(logits).sample(uniforms)
+        assert drawn[:2].min() == 3
+        assert drawn[:2].max() == 49_996
+        assert (drawn[2] == 17).all()
+
+
+@pytest.mark.parametrize("mask", [None, 1, 2])
+def test_what_a_bias_adds_to_some_tokens_is_what_it_adds_to_all(mask):
+    generator = torch.Generator().manual_seed(3)
+    rows, ids = torch.randint(5, (17,), generator=generator), torch.randint(7, (17,), generator=generator)
+    shape = (7,) if mask == 1 else (5, 7)
+    allowed = None if mask is None else torch.rand(shape, generator=generator) < 0.7
+    bias = Bias(rows, ids, torch.randn(17, generator=generator), allowed)
+    asked = torch.randint(7, (5, 3), generator=generator)
+    torch.testing.assert_close(bias.of(asked), bias.add_to(torch.zeros(5, 7)).gather(1, asked))
+
+
 def test_sampling_where_all_is_forbidden_raises():
     bias = Bias.only(torch.tensor([[True, True], [False, False]]))
     with pytest.raises(BeliefError) as error:
-        Logits(torch.zeros(2, 2)).sample(1, torch.Generator(), bias=bias)
+        Logits(torch.zeros(2, 2)).sample(torch.zeros(2, 1), bias=bias)
     assert str(error.value) == "every next token of row 1 is forbidden"
 
 

@@ -32,7 +32,9 @@ def write(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
-def toy(folder: Path, pairs: list[tuple[str, str]], *, seed: int = 3, **training: Any) -> Config:
+def toy(
+    folder: Path, pairs: list[tuple[str, str]], *, seed: int = 3, mixing: str = "attention", **training: Any
+) -> Config:
     """Settings of a small run on `pairs`, whose last 40 are the validation set if there are so many."""
     data = {}
     for split, chosen in (("train", pairs[:-40] or pairs), ("valid", pairs[-40:] if len(pairs) > 40 else [])):
@@ -47,6 +49,7 @@ def toy(folder: Path, pairs: list[tuple[str, str]], *, seed: int = 3, **training
                 "feed_forward": 67,
                 "encoder_layers": 1,
                 "decoder_layers": 1,
+                "decoder_mixing": mixing,
                 "attention_heads": 1,
                 "max_positions": LONGEST,
                 "dropout": 0.0,
@@ -72,11 +75,11 @@ def copies(count: int, seed: int) -> list[tuple[str, str]]:
     return [(text, text) for text in texts]
 
 
-@pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], Config]:
+@pytest.fixture(scope="session", params=["attention", "ssru"])
+def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, list[Event], Config]:
     """A model folder, the events that led to it, and its settings: numbers to themselves."""
     folder = tmp_path_factory.mktemp("copies")
-    config = toy(folder, copies(1200, 1), updates=240, save_every=240)
+    config = toy(folder, copies(1200, 1), mixing=request.param, updates=240, save_every=240)
     return folder / "model", list(translume.train(config, folder / "model")), config
 
 
@@ -241,9 +244,9 @@ def test_5_scores_agree_with_the_loss_of_training(
 # ---- 6. a run that was cut off ends like one that was not
 
 
-@pytest.mark.parametrize("cut", [1, 6, 9])
-def test_6_a_run_that_was_cut_off_ends_with_the_same_weights(tmp_path: Path, cut: int) -> None:
-    config = toy(tmp_path, copies(240, 5), validate_every=5)
+@pytest.mark.parametrize(("mixing", "cut"), [("attention", 1), ("attention", 6), ("attention", 9), ("ssru", 6)])
+def test_6_a_run_that_was_cut_off_ends_with_the_same_weights(tmp_path: Path, mixing: str, cut: int) -> None:
+    config = toy(tmp_path, copies(240, 5), mixing=mixing, validate_every=5)
 
     def weights(folder: Path) -> bytes:
         return next(folder.glob("weights-*")).read_bytes()

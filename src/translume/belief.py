@@ -67,6 +67,22 @@ class Bias:
             allowed,
         )
 
+    def lowered(self) -> int | None:
+        """The most tokens of a row that it lowers or forbids; None where it lifts one, or has a mask."""
+        if self.allowed is not None or bool((self.values > 0).any()):
+            return None
+        return int(self.rows.bincount().max()) if self.rows.numel() else 0
+
+    def of(self, ids: Tensor) -> Tensor:
+        """[N, m], fp32: what is added to tokens `ids` [N, m]; −inf for what is forbidden."""
+        same = ids[self.rows] == self.ids[:, None]  # [P, m]
+        values = torch.where(same, self.values.float()[:, None], 0.0)
+        added = torch.zeros(ids.shape, device=ids.device).index_add_(0, self.rows, values)
+        if self.allowed is None:
+            return added
+        allowed = self.allowed[ids] if self.allowed.dim() == 1 else self.allowed.gather(1, ids)
+        return added.masked_fill(~allowed, -math.inf)
+
     def add_to(self, scores: Tensor) -> Tensor:
         """A copy of `scores` [N, V] with the bias added; what is forbidden becomes −inf."""
         scores = scores.index_put((self.rows, self.ids), self.values.to(scores.dtype), accumulate=True)
@@ -109,10 +125,12 @@ class NextToken(Protocol):
     def log_prob_of(self, ids: Tensor) -> Tensor:
         """[N, m], fp32: the log-probabilities of tokens `ids` [N, m]."""
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
-        """[N, count] ids drawn with replacement from p_used: the belief with bias, sharpened by 1/temperature."""
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
+        """[N, count] ids of p_used, the belief with bias, sharpened by 1/temperature: one for each uniform [N, count].
+
+        By the inverse of the cumulative distribution over ids in their order, so that a row's draws depend on nothing
+        but its own belief and its own uniforms, in [0, 1). Raises BeliefError where a row's tokens are all forbidden.
+        """
 
 
 class Logits:
@@ -173,24 +191,25 @@ class Logits:
             values, ids = exact_topk(self._logits, k, self._maxima)
             log_probs = self._normalised(values)
             return TopK(ids, log_probs, log_probs)
-        if bias.allowed is None and self._may_be_lent():
-            # A few pairs are written in and taken back: copying [N, V] would cost more than finding the k best.
-            pairs = (bias.rows, bias.ids)
-            before = self._logits[pairs]
-            try:
-                self._logits.index_put_(pairs, bias.values.to(self._logits.dtype), accumulate=True)
-                values, ids = exact_topk(self._logits, k)
-            finally:
-                self._logits.index_put_(pairs, before)
-        else:
-            values, ids = exact_topk(bias.add_to(self._logits), k)
-        return TopK(ids, self._normalised(self._logits.gather(1, ids)), self._normalised(values))
+        values, ids, logits = self._biased(k, bias)
+        return TopK(ids, self._normalised(logits), self._normalised(values))
 
-    def _may_be_lent(self) -> bool:
-        """Whether writing into the logits for a moment is possible and safe."""
-        logits = self._logits
-        writable = torch.is_inference_mode_enabled() or not logits.is_inference()
-        return writable and logits.is_contiguous() and not logits.requires_grad
+    def _biased(self, k: int, bias: Bias) -> tuple[Tensor, Tensor, Tensor]:
+        """[N, k] each, best first: logits with the bias, ids, and logits without."""
+        lowered = bias.lowered()
+        if lowered is None or k + lowered > self.size:
+            values, ids = exact_topk(bias.add_to(self._logits), k)
+            return values, ids, self._logits.gather(1, ids)
+        # What a bias only lowers cannot lift a token above the k best that it leaves alone.
+        logits, ids = exact_topk(self._logits, k, self._maxima)
+        if not bool(bias.of(ids).any()):
+            return logits, ids, logits
+        logits, ids = exact_topk(self._logits, k + lowered, self._maxima)
+        ids, by_id = ids.sort(-1)
+        logits = logits.gather(1, by_id)
+        values, order = (logits + bias.of(ids)).sort(dim=-1, descending=True, stable=True)
+        order = order[:, :k]
+        return values[:, :k], ids.gather(1, order), logits.gather(1, order)
 
     def log_probs(self) -> Tensor:
         return self._normalised(self._logits)
@@ -198,16 +217,30 @@ class Logits:
     def log_prob_of(self, ids: Tensor) -> Tensor:
         return self._normalised(self._logits.gather(1, ids))
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         self._normaliser()  # refuses a NaN before it is taken for a ban
-        scores = self._logits if bias is None else bias.add_to(self._logits)
-        forbidden = scores.amax(-1).isneginf()
-        if bool(forbidden.any()):
-            row = int(forbidden.nonzero()[0, 0])
-            raise BeliefError(row, f"every next token of row {row} is forbidden")
-        return (scores / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
+        return drawn(self._logits if bias is None else bias.add_to(self._logits), uniforms, temperature)
+
+
+def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
+    """Ids [N, count] in proportion to exp(scores / temperature), scores [N, V]: one for each uniform [N, count].
+
+    The first id whose cumulative weight is above uniform · Σ weights: never one of weight 0, however near 1 a uniform
+    is. Raises BeliefError for a row that is −inf throughout.
+    """
+    peak = scores.amax(-1, keepdim=True)
+    forbidden = peak.isneginf()
+    if bool(forbidden.any()):
+        row = int(forbidden.nonzero()[0, 0])
+        raise BeliefError(row, f"every next token of row {row} is forbidden")
+    weights = ((scores - peak) / temperature).exp_()
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    if not cumulative.is_cpu:
+        # A parallel scan may round a step of weight 0 to something else, down too.
+        cumulative = cumulative.masked_fill_(weights == 0, 0.0).cummax(-1).values
+    total = cumulative[:, -1:]
+    wanted = (uniforms.double() * total).minimum(torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, wanted, right=True)
 
 
 def _maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,6 +280,8 @@ def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Te
     maxima: the largest of each block of scores, where they are at hand.
     """
     rows, size = scores.shape
+    if k == 1:
+        return _largest(scores, maxima)
     wanted = min(k + 1, size)
     blocks = size // BLOCK
     if blocks <= 2 * wanted:
@@ -282,6 +317,17 @@ def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Te
     ids, by_id = ids.sort(-1)
     values, order = values.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(1, order)
+
+
+def _largest(scores: Tensor, maxima: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The largest of scores [N, V] and its id, [N, 1] each; the first of equal ones."""
+    if maxima is None or scores.size(1) < 2 * BLOCK:
+        values, ids = scores.max(-1, keepdim=True)
+        return values, ids
+    block = maxima.max(-1, keepdim=True).indices  # torch gives the first of equal ones
+    columns = block * BLOCK + torch.arange(BLOCK, device=scores.device)
+    values, place = scores.gather(1, columns.clamp_(max=scores.size(1) - 1)).max(-1, keepdim=True)
+    return values, columns.gather(1, place)
 
 
 def _first_of_equal(scores: Tensor, border: Tensor, k: int) -> Tensor:

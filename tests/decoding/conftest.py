@@ -73,3 +73,22 @@ class Toy:
 @pytest.fixture(scope="session")
 def toy():
     return Toy
+
+
+@pytest.fixture(scope="session")
+def likely():
+    """Whether counts [m] come from probabilities [m], by Pearson's chi-square, rare outcomes taken together."""
+
+    def judge(counts, probabilities):
+        counts = torch.as_tensor(counts, dtype=torch.float64)
+        expected = torch.as_tensor(probabilities, dtype=torch.float64) * counts.sum()
+        assert (counts[expected == 0] == 0).all(), "what is impossible came out"
+        often = expected >= 5
+        counts = torch.cat([counts[often], counts[~often].sum()[None]])
+        expected = torch.cat([expected[often], expected[~often].sum()[None]])
+        seen = expected > 0
+        chi = float(((counts - expected).square() / expected)[seen].sum())
+        freedom = int(seen.sum()) - 1
+        return chi <= freedom + 4.5 * math.sqrt(2 * max(freedom, 1))
+
+    return judge

@@ -111,14 +111,13 @@ def test_samples_follow_the_new_shape():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]).log()
     bias = Bias.forbid(torch.tensor([0, 1]), torch.tensor([0, 3]))
     count = 100_000
-    drawn = Unsmoothed(Logits(logits), 0.2).sample(count, torch.Generator().manual_seed(1), bias=bias)
+    uniforms = torch.rand(2, count, generator=torch.Generator().manual_seed(1))
+    drawn = Unsmoothed(Logits(logits), 0.2).sample(uniforms, bias=bias)
     seen = torch.stack([row.bincount(minlength=4) for row in drawn]) / count
     wanted = torch.tensor([[0.0, 5 / 7, 2 / 7, 0.0], [1 / 3, 1 / 3, 1 / 3, 0.0]])
     torch.testing.assert_close(seen, wanted, rtol=0, atol=0.01)
     with pytest.raises(BeliefError) as error:
-        Tempered(Logits(logits), 2.0).sample(
-            1, torch.Generator(), bias=Bias.only(torch.tensor([[True] * 4, [False] * 4]))
-        )
+        Tempered(Logits(logits), 2.0).sample(torch.zeros(2, 1), bias=Bias.only(torch.tensor([[True] * 4, [False] * 4])))
     assert str(error.value) == "every next token of row 1 is forbidden"
 
 

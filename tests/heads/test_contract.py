@@ -71,6 +71,24 @@ def test_probabilities_sum_to_one(make):
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
 
 
+@torch.no_grad()
+def test_draws_follow_the_belief_its_temperature_and_its_bias(make):
+    belief, count = believed(make()), 3000
+    best, rows = belief.topk(2).ids, torch.arange(ROWS)
+    allowed = TEXT.repeat(ROWS, 1).scatter(1, best, value=True)  # some heads have no more than one possible token
+    bias = Bias.join([Bias.forbid(rows, best[:, 1]), Bias(rows, best[:, 0], -torch.ones(ROWS)), Bias.only(allowed)])
+    uniforms = torch.rand(ROWS, count, generator=torch.Generator().manual_seed(1))
+    drawn = belief.sample(uniforms, temperature=1.3, bias=bias)
+    expected = (bias.add_to(belief.log_probs()).double() / 1.3).softmax(-1) * count
+    counts = torch.zeros_like(expected).scatter_add_(1, drawn, torch.ones(drawn.shape, dtype=torch.float64))
+    assert (counts[expected == 0] == 0).all()
+    often = expected > 5
+    chi = float(((counts - expected).square() / expected)[often].sum())
+    assert chi < float(often.sum()) + 5 * math.sqrt(2 * float(often.sum()))
+    # What a row draws is its own affair.
+    assert torch.equal(belief.sample(uniforms[:, :1], temperature=1.3, bias=bias), drawn[:, :1])
+
+
 def test_the_nll_is_minus_the_scores(make):
     head = make()
     hidden, labels, context = given(head)

@@ -260,7 +260,8 @@ def test_samples_follow_the_belief():
     hidden, _, owners = states(rows=3)
     with torch.no_grad():
         belief = head.next_token(hidden, begun(head)[0].select(owners))
-        drawn = belief.sample(20_000, torch.Generator().manual_seed(1), temperature=1.3, bias=Bias.only(TEXT))
+        uniforms = torch.rand(3, 20_000, generator=torch.Generator().manual_seed(1))
+        drawn = belief.sample(uniforms, temperature=1.3, bias=Bias.only(TEXT))
         expected = (belief.log_probs().masked_fill(~TEXT, -math.inf) / 1.3).softmax(-1) * 20_000
     counts = torch.stack([row.bincount(minlength=VOCABULARY) for row in drawn])
     often = expected > 5

@@ -199,7 +199,7 @@ def test_all_components_together_hold_no_more_than_a_chunk(monkeypatch):
 def test_samples_follow_the_belief():
     head = mixture(spread=2.0)
     belief = head.next_token(states(rows=2)[0], None)
-    drawn = belief.sample(20_000, torch.Generator().manual_seed(1), bias=Bias.only(TEXT))
+    drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(1)), bias=Bias.only(TEXT))
     wanted = belief.log_probs().masked_fill(~TEXT, -math.inf).softmax(-1)
     counts = torch.stack([row.bincount(minlength=VOCABULARY) for row in drawn])
     expected = wanted * 20_000

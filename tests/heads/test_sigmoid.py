@@ -162,7 +162,8 @@ def test_draws_are_in_proportion_to_the_probabilities():
         wanted = weights ** (1 / temperature)
         if forbidden is not None:
             wanted = wanted * torch.tensor([1.0, 1.0, 0.0, 1.0])
-        drawn = belief.sample(20_000, torch.Generator().manual_seed(3), temperature=temperature, bias=forbidden)
+        uniforms = torch.rand(1, 20_000, generator=torch.Generator().manual_seed(3))
+        drawn = belief.sample(uniforms, temperature=temperature, bias=forbidden)
         found = drawn[0].bincount(minlength=4) / 20_000
         torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=0.015)
 
@@ -177,5 +178,5 @@ def test_a_broken_belief_names_its_row():
         assert caught.value.row == 1
     everything = Bias.only(torch.tensor([[True] * 5, [False] * 5]))
     with pytest.raises(BeliefError) as caught:
-        Decisions(torch.zeros(2, 5)).sample(1, torch.Generator(), bias=everything)
+        Decisions(torch.zeros(2, 5)).sample(torch.zeros(2, 1), bias=everything)
     assert str(caught.value) == "every next token of row 1 is forbidden"

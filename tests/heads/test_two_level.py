@@ -169,7 +169,7 @@ def test_what_a_rule_allows_alone_is_all_that_is_opened():
 def test_samples_come_as_often_as_they_are_likely():
     torch.manual_seed(1)
     belief = hierarchical().next_token(torch.randn(1, WIDTH), None)
-    drawn = belief.sample(20_000, torch.Generator().manual_seed(1))
+    drawn = belief.sample(torch.rand(1, 20_000, generator=torch.Generator().manual_seed(1)))
     shares = drawn[0].bincount(minlength=VOCABULARY) / 20_000
     torch.testing.assert_close(shares, belief.log_probs().exp()[0], rtol=0, atol=0.015)
 

@@ -86,6 +86,10 @@ def test_weights_come_back_from_pegasus(tmp_path):
         ({"norm": "post", "positions": "learned"},
          "model.positions: found 'learned', wanted 'sinusoidal' for MarianMTModel"),
         ({"head": SoftmaxSettings(tie="none")}, "model.head.tie: found 'none', wanted 'all' for Pegasus"),
+        ({"norm": "pre", "decoder_mixing": "ssru"},
+         "model.decoder_mixing: found 'ssru', wanted 'attention' for Pegasus"),
+        ({"norm": "post", "decoder_mixing": "ssru"},
+         "model.decoder_mixing: found 'ssru', wanted 'attention' for MarianMTModel"),
     ],
 )  # fmt: skip
 def test_what_transformers_cannot_express_is_refused_by_name(tmp_path, changes, message):

@@ -55,10 +55,17 @@ def test_weights_come_back_from_torch(make, norm):
         assert torch.equal(tensor, ours[name]), name
 
 
-def test_what_torch_cannot_express_is_refused_by_name(make):
-    model, settings = make(positions="rotary")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "rotary"},
+         "model.positions: found 'rotary', wanted 'sinusoidal' or 'learned' or 'none' for torch.nn.Transformer"),
+        ({"decoder_mixing": "ssru"},
+         "model.decoder_mixing: found 'ssru', wanted 'attention' for torch.nn.Transformer"),
+    ],
+)  # fmt: skip
+def test_what_torch_cannot_express_is_refused_by_name(make, changes, message):
+    model, settings = make(**changes)
     with pytest.raises(SettingsError) as caught:
         weights_to_torch(model, settings)
-    assert str(caught.value) == (
-        "model.positions: found 'rotary', wanted 'sinusoidal' or 'learned' or 'none' for torch.nn.Transformer"
-    )
+    assert str(caught.value) == message

@@ -19,6 +19,10 @@ SHAPES = [
     (256, 3001, 3, 3, {"norm": "pre", "positions": "learned", "bias": False}),
     (256, 3001, 0, 2, {"norm": "pre", "positions": "none", "activation": "gelu"}),
     (128, 997, 2, 2, {"norm": "pre", "scale_embeddings": False}),
+    (512, 500, 1, 1, {"norm": "pre", "decoder_mixing": "ssru"}),
+    (128, 997, 6, 2, {"norm": "pre", "decoder_mixing": "ssru"}),
+    (64, 101, 1, 1, {"norm": "post", "decoder_mixing": "ssru"}),
+    (128, 997, 12, 1, {"norm": "pre"}),
 ]
 
 

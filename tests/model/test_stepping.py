@@ -19,7 +19,10 @@ VARIANTS = [
     {"norm": "pre", "segments": 3, "activation": "swiglu"},
     {"norm": "post", "segments": 2, "scale_embeddings": False, "positions": "learned"},
     {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1},
+    {"norm": "pre", "decoder_mixing": "ssru"},
+    {"norm": "post", "decoder_mixing": "ssru", "positions": "none", "bias": False, "tie": "all"},
 ]
+SSRU = [changes for changes in VARIANTS if "decoder_mixing" in changes]
 
 every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-".join(map(str, each.values())))
 
@@ -59,7 +62,7 @@ def test_padding_changes_nothing(make, make_inputs, changes):
         torch.testing.assert_close(model.score(*alone)[0], model.score(*args)[row, :target], **CLOSE)
 
 
-@given(pieces=st.lists(st.integers(1, 3), min_size=1, max_size=5), variant=st.sampled_from(VARIANTS[:4]))
+@given(pieces=st.lists(st.integers(1, 3), min_size=1, max_size=5), variant=st.sampled_from(VARIANTS[:4] + SSRU))
 @torch.no_grad()
 def test_reading_the_target_in_any_pieces_gives_the_same_hidden_states(make, make_inputs, pieces, variant):
     model = make(**variant)
@@ -73,11 +76,12 @@ def test_reading_the_target_in_any_pieces_gives_the_same_hidden_states(make, mak
     torch.testing.assert_close(torch.cat(read, 1), whole, **CLOSE)
 
 
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @given(data=st.data(), steps=st.integers(1, 4))
 @torch.no_grad()
-def test_selecting_rows_commutes_with_stepping(make, make_inputs, data, steps):
+def test_selecting_rows_commutes_with_stepping(make, make_inputs, mixing, data, steps):
     """Kept, repeated, dropped, reordered, in even and uneven groups: each row goes on as it would alone."""
-    model = make(norm="pre", positions="rotary")
+    model = make(norm="pre", positions="rotary", decoder_mixing=mixing)
     given_ = make_inputs([5, 2, 7], [1, 1, 1], seed=steps)
     state = model.start(given_.source, given_.source_mask)
     owner, prefix = torch.arange(3), torch.ones(3, 0, dtype=torch.long)
@@ -106,9 +110,10 @@ def test_a_state_used_twice_is_stale(make, make_inputs):
         model.decoder(data.target[:, 1:2], newer)
 
 
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @torch.no_grad()
-def test_a_branch_and_its_origin_go_on_apart(make, make_inputs):
-    model, data = make(), make_inputs([5, 2], [4, 4])
+def test_a_branch_and_its_origin_go_on_apart(make, make_inputs, mixing):
+    model, data = make(decoder_mixing=mixing), make_inputs([5, 2], [4, 4])
     _, state = model.decoder(data.target[:, :2], model.start(data.source, data.source_mask))
     branch = state.select(torch.tensor([1, 0]))
     model.decoder(data.target[:, 2:3] * 0, branch)
@@ -117,10 +122,11 @@ def test_a_branch_and_its_origin_go_on_apart(make, make_inputs):
     torch.testing.assert_close(hidden, whole[:, 2:], **CLOSE)
 
 
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @pytest.mark.parametrize("grad", [True, False])
 @given(length=st.integers(0, 4))
-def test_rewinding_takes_tokens_back(make, make_inputs, grad, length):
-    model, data = make(norm="post"), make_inputs([5, 2], [4, 4])
+def test_rewinding_takes_tokens_back(make, make_inputs, grad, mixing, length):
+    model, data = make(norm="post", decoder_mixing=mixing), make_inputs([5, 2], [4, 4])
     with torch.set_grad_enabled(grad):
         whole, _ = model.decoder(data.target, model.start(data.source, data.source_mask))
         _, state = model.decoder(data.labels, model.start(data.source, data.source_mask))
@@ -134,10 +140,16 @@ def test_rewinding_takes_tokens_back(make, make_inputs, grad, length):
         state.rewind(-1)
 
 
-def test_the_state_carries_gradients_as_teaching_does(make, make_inputs):
-    model, data = make(norm="pre", positions="rotary"), make_inputs([5, 2, 7], [3, 6, 1])
-    hidden, _ = model.decoder(data.target, model.start(data.source, data.source_mask))
-    picked = hidden[data.target_mask]
+@pytest.mark.parametrize("pieces", [[6], [1, 3, 2]])
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
+def test_the_state_carries_gradients_as_teaching_does(make, make_inputs, mixing, pieces):
+    model = make(norm="pre", positions="rotary", decoder_mixing=mixing)
+    data = make_inputs([5, 2, 7], [3, 6, 1])
+    state, read = model.start(data.source, data.source_mask), []
+    for piece in data.target.split(pieces, dim=1):
+        hidden, state = model.decoder(piece, state)
+        read.append(hidden)
+    picked = torch.cat(read, 1)[data.target_mask]
     nll = -model.head.score(picked, data.labels[data.target_mask], None).sum()
     stepped = torch.autograd.grad(nll, list(model.parameters()))
     taught = torch.autograd.grad(model.loss(*data.all()).objective, list(model.parameters()))
@@ -145,9 +157,10 @@ def test_the_state_carries_gradients_as_teaching_does(make, make_inputs):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @pytest.mark.parametrize("rows", [[0, 4], [4, 0], [0]])
-def test_an_empty_source_or_target_is_finite_and_sees_nothing(make, make_inputs, rows):
-    model = make(norm="pre")
+def test_an_empty_source_or_target_is_finite_and_sees_nothing(make, make_inputs, rows, mixing):
+    model = make(norm="pre", decoder_mixing=mixing)
     data = make_inputs([4] * len(rows), [3] * len(rows))
     mask = torch.arange(4)[None] < torch.tensor(rows)[:, None]
     results = []
@@ -165,8 +178,9 @@ def test_an_empty_source_or_target_is_finite_and_sees_nothing(make, make_inputs,
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
-def test_no_label_at_all_costs_nothing(make, make_inputs):
-    model, data = make(), make_inputs([4, 2], [3, 3])
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
+def test_no_label_at_all_costs_nothing(make, make_inputs, mixing):
+    model, data = make(decoder_mixing=mixing), make_inputs([4, 2], [3, 3])
     loss = model.loss(data.source, data.source_mask, data.target, data.labels, torch.zeros_like(data.target_mask))
     assert (float(loss.objective.detach()), float(loss.nll), loss.tokens) == (0.0, 0.0, 0)
 

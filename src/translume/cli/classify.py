@@ -58,7 +58,7 @@ def load_as_told(model: Path) -> "Classifier":
     from translume.translator import Classifier, load_classifier
 
     where = compute()
-    loaded = load_classifier(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    loaded = load_classifier(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
     config = changed(loaded.config, "decoding", "data")
     return Classifier(replace(loaded.checkpoint, config=config))
 

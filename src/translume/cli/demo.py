@@ -91,7 +91,7 @@ def _look(folder: Path, corpus: "DemoCorpus", data: Path) -> None:
     from translume.translator import load_translator
 
     where = compute()
-    translator = load_translator(folder, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = load_translator(folder, device=where.device, dtype=where.plain_dtype, threads=where.threads)
     _measure(translator, corpus)
     click.echo(f"\n{SHOWN} sentences it has never seen:")
     translations = [translator.translate(source) for source, _ in corpus.test[:SHOWN]]

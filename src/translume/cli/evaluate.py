@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.calibrating import calibrated, check_picture
+from translume.cli.engines import engine, engine_option, translator_at
 from translume.cli.group import resume_with
 from translume.cli.options import (
     FILE,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @decoding_options
 @json_option
 @set_option
+@engine_option
 @compute_options
 def command(
     model: Path,
@@ -117,10 +119,7 @@ def _of_classifier(
 
 
 def _load(model: Path) -> "Translator":
-    from translume.translator import load_translator
-
-    where = compute()
-    return load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    return translator_at(model, compute(), engine())
 
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-Dtype = Literal["auto", "fp32", "bf16"]
+Dtype = Literal["auto", "fp32", "bf16", "int8"]
 
 _SET, _DECODING, _COMPUTE = "translume.set", "translume.decoding", "translume.compute"
 _EVALUATION, _CALIBRATION = "translume.evaluation", "translume.calibration"
@@ -32,6 +32,13 @@ class Compute:
     device: str = "auto"
     dtype: Dtype = "auto"
     threads: int | None = None
+
+    @property
+    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
+        """The dtype for a verb that has no engine; SettingsError if it is one that only an engine has."""
+        if self.dtype == "int8":
+            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translate and evaluate")
+        return self.dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +66,28 @@ def _all(options: list[Callable[[Command], Command]]) -> Callable[[Command], Com
     return decorate
 
 
+class _StrategyOption(click.Option):
+    """Names the strategies there are, when someone asks: to know them, settings must be imported."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from translume.config.decoding import STRATEGIES
+
+        record = super().get_help_record(ctx)
+        return record and (record[0], f"{', '.join(sorted(STRATEGIES))}: {record[1]}")
+
+
 def _option(
-    key: str, *names: str, type: Any = None, multiple: bool = False, help: str, metavar: str | None = None
+    key: str,
+    *names: str,
+    type: Any = None,
+    multiple: bool = False,
+    help: str,
+    metavar: str | None = None,
+    cls: type[click.Option] = click.Option,
 ) -> Callable[[Command], Command]:
     return click.option(
         *names,
+        cls=cls,
         type=type,
         multiple=multiple,
         default=None,
@@ -82,7 +106,7 @@ set_option = _option(
 compute_options = _all(
     [
         _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
-        _option(_COMPUTE, "--dtype", type=click.Choice(["auto", "fp32", "bf16"]), help="[default: auto]"),
+        _option(_COMPUTE, "--dtype", type=click.Choice(["auto", "fp32", "bf16", "int8"]), help="[default: auto]"),
         _option(
             _COMPUTE, "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.  [default: all cores]"
         ),
@@ -94,7 +118,7 @@ decoding_options = _all(
     [
         _option(_DECODING, "--beam", type=int, metavar="N", help="Targets kept per sentence: decoding.beam."),
         _option(_DECODING, "--nbest", type=int, metavar="N", help="Targets returned per sentence: decoding.nbest."),
-        _option(_DECODING, "--strategy", metavar="NAME", help="beam or greedy: decoding.strategy."),
+        _option(_DECODING, "--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
         _option(_DECODING, "--length-penalty", type=float, metavar="X", help="decoding.length_penalty."),
         _option(_DECODING, "--min-length", type=int, metavar="N", help="Fewest target tokens: decoding.min_length."),
         _option(_DECODING, "--max-length", type=int, metavar="N", help="Most target tokens: decoding.max_length."),
@@ -112,6 +136,15 @@ decoding_options = _all(
             _DECODING, "--calibrated/--uncalibrated", type=bool, help="At the fitted temperature: decoding.calibrated."
         ),
         _option(_DECODING, "--unsmooth", type=float, metavar="X", help="Take label smoothing back: decoding.unsmooth."),
+        _option(_DECODING, "--samples", type=int, metavar="N", help="Targets drawn per sentence: decoding.samples."),
+        _option(_DECODING, "--seed", type=int, metavar="N", help="Of what is drawn: decoding.seed."),
+        _option(_DECODING, "--temperature", type=float, metavar="X", help="Of what is drawn: decoding.temperature."),
+        _option(_DECODING, "--top-k", type=int, metavar="N", help="Draw from the N likeliest: decoding.top_k."),
+        _option(_DECODING, "--top-p", type=float, metavar="X", help="Draw from the nucleus: decoding.top_p."),
+        _option(_DECODING, "--min-p", type=float, metavar="X", help="Times the likeliest: decoding.min_p."),
+        _option(_DECODING, "--epsilon", type=float, metavar="X", help="Least probability drawn: decoding.epsilon."),
+        _option(_DECODING, "--eta", type=float, metavar="X", help="The same by entropy: decoding.eta."),
+        _option(_DECODING, "--utility", metavar="NAME", help="none, chrf or bleu, for least risk: decoding.utility."),
     ]
 )
 """Short flags of decoding.*, read back with `overrides`."""
@@ -184,7 +217,13 @@ def changed(config: "Config", *rooms: str) -> "Config":
             only = " and ".join(f"{room}.*" for room in rooms)
             raise SettingsError(f"--set {assignment}: this verb changes only {only}; the model is trained already")
     try:
-        return config.change(*wanted) if wanted else config
+        found = config.change(*wanted) if wanted else config
     except SettingsError as error:
         # Whether it was --set or a short flag, the setting's path says what is meant.
         raise SettingsError(str(error).removeprefix("--set: ")) from None
+    given = [path.partition("=")[0].strip().removeprefix("decoding.") for path in wanted]
+    if given:
+        from translume.decoding import refuse_unread
+
+        refuse_unread(found.decoding, given)
+    return found

@@ -27,7 +27,7 @@ def command(model: Path, source: Path, target: Path, as_json: bool) -> None:
     from translume.translator import load_translator
 
     where = compute()
-    translator = load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
     files = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     impossible = 0

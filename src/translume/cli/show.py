@@ -20,9 +20,18 @@ from translume.cli.terminal import note
 @click.option(
     "--plot", type=FILE, help="Draw loss, nll, metric and learning rate into this picture (.png, .svg, .pdf)."
 )
+@click.option(
+    "--engine", is_flag=True, help="Probe the fast engine on this machine instead: how it packs, how near it is."
+)
 @json_option
-def command(model: Path, plot: Path | None, as_json: bool) -> None:
+def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None:
     """Show a model: its size, vocabulary, settings, scores and where it comes from."""
+    if engine:
+        from translume.cli.engines import findings, print_findings
+
+        found = findings(model)
+        click.echo(json.dumps(found, ensure_ascii=False)) if as_json else print_findings(found)
+        return
     from translume.checkpoint import read_config, read_history, read_vocabularies
 
     config = read_config(model)

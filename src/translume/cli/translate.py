@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.engines import engine, engine_option, translator_at
 from translume.cli.group import resume_with
 from translume.cli.options import (
     FOLDER,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @decoding_options
 @json_option
 @set_option
+@engine_option
 @compute_options
 def command(model: Path, file: str, as_json: bool) -> None:
     """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.
@@ -41,11 +43,10 @@ def command(model: Path, file: str, as_json: bool) -> None:
     With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
     """
     from translume.data import read_lines
-    from translume.translator import load_translator
 
     where = compute()
     resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
-    translator = load_translator(model, device=where.device, dtype=where.dtype, threads=where.threads)
+    translator = translator_at(model, where, engine())
     settings = changed(translator.config, "decoding").decoding
     with Meter("translating", unit="lines", prints=True) as meter:
         lines = read_lines(file)

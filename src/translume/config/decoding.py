@@ -10,19 +10,21 @@ from translume.errors import nearest
 STRATEGIES = {
     "beam": "translume.decoding.beam_search:BeamSearch",
     "greedy": "translume.decoding.greedy:Greedy",
+    "sampling": "translume.decoding.sampling:Sampling",
+    "stochastic": "translume.decoding.stochastic_beam:StochasticBeam",
 }
-"""What builds each strategy: a class with `of(settings, keys)`, imported when it is asked for."""
+"""What builds each strategy: a class with `of(settings, keys)` and `reads`, imported when it is asked for."""
 
 
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""
 
     strategy: str = "beam"
-    """How the next tokens are chosen: "beam" or "greedy"."""
+    """How the next tokens are chosen: "beam", "greedy", "sampling" or "stochastic" (a beam without replacement)."""
     beam: int = Field(default=5, ge=1)
     """Targets kept per sentence by beam search."""
     nbest: int = Field(default=1, ge=1)
-    """Targets returned per sentence; at most `beam`."""
+    """Targets returned per sentence; at most `beam`, or `samples`."""
     length_penalty: float = 1.0
     """Exponent of the length in a hypothesis's score; 0 ranks by log-probability alone."""
     length_penalty_form: Literal["power", "gnmt"] = "power"
@@ -43,6 +45,24 @@ class DecodingSettings(Settings):
     """Most source tokens in a batch, padding counted."""
     max_length_action: Literal["error", "truncate"] = "error"
     """What to do with a single sentence that is longer than the model reads: stop, or cut it and warn."""
+    samples: int = Field(default=1, ge=1)
+    """Targets drawn per sentence: "sampling" draws equal ones too, "stochastic" none twice."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """What is drawn: for a sentence always the same with the same seed, whatever is translated beside it."""
+    temperature: float = Field(default=1.0, gt=0.0)
+    """Targets are drawn from p ** (1/T): closer to the likeliest ones below 1, more mixed above."""
+    top_k: int = Field(default=0, ge=0)
+    """Draw only from the k likeliest next tokens (Fan et al. 2018); 0: from all."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Draw only from the fewest next tokens that have this probability together (Holtzman et al. 2020); 1: from all."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Draw only next tokens at least this many times as likely as the likeliest (Nguyen et al. 2024); 0: all."""
+    epsilon: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Draw only next tokens with at least this probability, or the likeliest (Hewitt et al. 2022); 0: all."""
+    eta: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """ε of η-sampling: as `epsilon` with min(ε, √ε · e^−entropy), less where much is possible (Hewitt et al. 2022)."""
+    utility: Literal["none", "chrf", "bleu"] = "none"
+    """Rank what was found by its mean sentence chrF or BLEU against all that was found (minimum Bayes risk)."""
     calibrated: bool = False
     """Rank by beliefs at the temperature that `translume evaluate --fit-temperature` stored with the model."""
     unsmooth: float = Field(default=0.0, ge=0.0, lt=1.0)

@@ -8,10 +8,13 @@ from translume.decoding.length import LengthPenalty
 from translume.decoding.loop import decode
 from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.rules import ForbidTokens, ForcedPrefix, MinimumLength, Rule, RuleContext
+from translume.decoding.sampling import Sampling
 from translume.decoding.search import search
 from translume.decoding.standing import Standing
 from translume.decoding.step import SearchState, Step, Stepper
-from translume.decoding.strategy import Strategy, strategy_from
+from translume.decoding.stochastic_beam import StochasticBeam
+from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
+from translume.decoding.truncation import Truncation
 
 __all__ = [
     "Beam",
@@ -27,15 +30,19 @@ __all__ = [
     "Reshaped",
     "Rule",
     "RuleContext",
+    "Sampling",
     "SearchError",
     "SearchState",
     "Standing",
     "Step",
     "Stepper",
+    "StochasticBeam",
     "Strategy",
     "Tempered",
+    "Truncation",
     "Unsmoothed",
     "decode",
+    "refuse_unread",
     "reshaped",
     "search",
     "strategy_from",

@@ -45,6 +45,7 @@ class Beam:
     log_prob: [B, K], nats.  total: [B, K], log_prob with biases added.
     score: [B, K], what they would be ranked by if they ended now; −inf where a place holds no hypothesis.
     origin: [B, K], the place among its sentence's in the beam before that each continues.
+    carried: [B, K], what the strategy gave its candidates to carry; None where it gave nothing.
     finished: [B], whether the sentence's search ends with this step; it is not in the next beam.
     ended: hypotheses that finished in this step, by sentence, best first; they are no longer among the K,
         except those that reached the limit, which stand in both.
@@ -58,6 +59,7 @@ class Beam:
     origin: Tensor
     finished: Tensor
     ended: tuple[Ending, ...] = ()
+    carried: Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -71,12 +73,14 @@ class Candidates:
 
     token: the next token.  origin: the place among the sentence's K that it continues.
     log_prob, total: nats, of the whole hypothesis, without and with biases; a total of −inf is no candidate.
+    carried: any number that the strategy wants back for each that goes on, as the next beam's `carried`.
     """
 
     token: Tensor
     origin: Tensor
     log_prob: Tensor
     total: Tensor
+    carried: Tensor | None = None
 
     def take(self, places: Tensor) -> "Candidates":
         """Those at `places` [B, M] of each sentence."""
@@ -85,4 +89,5 @@ class Candidates:
             origin=self.origin.gather(1, places),
             log_prob=self.log_prob.gather(1, places),
             total=self.total.gather(1, places),
+            carried=None if self.carried is None else self.carried.gather(1, places),
         )

@@ -1,7 +1,7 @@
 """The K best partial targets, at every step."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -22,6 +22,10 @@ class BeamSearch:
     stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones;
         "first" when `width` have finished.  A beam of 1 ends at its first, whatever `stop` says: it is greedy search.
     """
+
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"beam", "nbest", "utility", "length_penalty", "length_penalty_form", "stop"}
+    )
 
     width: int = 5
     nbest: int = 1

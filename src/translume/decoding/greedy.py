@@ -1,7 +1,7 @@
 """The likeliest next token, at every step."""
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from translume.errors import SettingsError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
     """One hypothesis per sentence; never reorders rows, so no cache is copied until a sentence leaves."""
+
+    reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form"})
 
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
 

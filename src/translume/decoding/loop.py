@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,7 +21,7 @@ CHUNK = 32
 """Columns by which the matrix of tokens grows."""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def decode(
     step: Step[S],
     state: S,
@@ -88,12 +89,13 @@ class _Search:
         """What all rules say of the next token."""
         if not rules:
             return None
+        width = self.beam.width
         context = RuleContext(
             eos=self.eos,
             size=belief.size,
             step=self.length,
-            sentences=self.beam.sentences.repeat_interleave(self.beam.width),
-            limits=self.limits.repeat_interleave(self.beam.width),
+            sentences=self.beam.sentences if width == 1 else self.beam.sentences.repeat_interleave(width),
+            limits=self.limits if width == 1 else self.limits.repeat_interleave(width),
         )
         said = (rule(self.prefix, context) for rule in rules)
         return Bias.join([bias for bias in said if bias is not None])
@@ -115,6 +117,7 @@ class _Search:
             origin=functional.pad(candidates.origin, (0, missing)),
             log_prob=functional.pad(candidates.log_prob, (0, missing), value=-math.inf),
             total=functional.pad(candidates.total, (0, missing), value=-math.inf),
+            carried=None if candidates.carried is None else functional.pad(candidates.carried, (0, missing)),
         )
 
     def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor:
@@ -144,6 +147,7 @@ class _Search:
             score=score,
             origin=going.origin,
             finished=done,
+            carried=going.carried,
             ended=tuple(sorted(ended, key=lambda ending: (ending.sentence, -ending.hypothesis.score))),
         )
         return rows
@@ -165,6 +169,7 @@ class _Search:
             score=beam.score[stay],
             origin=beam.origin[stay],
             finished=beam.finished[stay],
+            carried=None if beam.carried is None else beam.carried[stay],
         )
         return rows.index_select(0, kept)
 
@@ -180,7 +185,7 @@ class _Search:
         # Fewer than K others: what is left in their places ends with eos, so it holds no live hypothesis.
         dead = ends.gather(1, places)
         total = going.total.masked_fill(dead, -math.inf)
-        going = Candidates(token=going.token, origin=going.origin, log_prob=going.log_prob, total=total)
+        going = replace(going, total=total)
         return going, ends[:, :width]
 
     def _endings(

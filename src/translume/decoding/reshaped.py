@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from translume.belief import BeliefError, Bias, NextToken, TopK, exact_topk
+from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
 from translume.decoding.step import S, Step
 
 
@@ -36,6 +36,11 @@ class Reshaped(ABC):
     @property
     def size(self) -> int:
         return self._belief.size
+
+    @property
+    def own(self) -> NextToken:
+        """The model's own belief."""
+        return self._belief
 
     def _both(self) -> tuple[Tensor, Tensor]:
         """Log-probabilities [N, V] before and after."""
@@ -66,15 +71,8 @@ class Reshaped(ABC):
     def log_prob_of(self, ids: Tensor) -> Tensor:
         return self._both()[1].gather(1, ids)
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
-        ranks = self._ranks(bias)
-        forbidden = ranks.amax(-1).isneginf()
-        if bool(forbidden.any()):
-            row = int(forbidden.nonzero()[0, 0])
-            raise BeliefError(row, f"every next token of row {row} is forbidden")
-        return (ranks / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
+        return drawn(self._ranks(bias), uniforms, temperature)
 
 
 class Tempered(Reshaped):
@@ -117,6 +115,11 @@ class Unsmoothed(Reshaped):
         unsmoothed = torch.full_like(log_probs, -math.inf, memory_format=torch.contiguous_format)
         unsmoothed.view(-1)[places] = kept.clamp(max=0)
         return unsmoothed
+
+
+def own_belief(belief: NextToken) -> NextToken:
+    """The model's own belief, whatever shape it was given: what a log_prob is the sum of."""
+    return belief.own if isinstance(belief, Reshaped) else belief
 
 
 def reshaped(step: Step[S], *, temperature: float = 1.0, unsmooth: float = 0.0) -> Step[S]:

@@ -21,8 +21,9 @@ def search(
     limits: Tensor,
     rules: Sequence[Rule] = (),
 ) -> list[list[Hypothesis]]:
-    """For each sentence its 1 to `strategy.nbest` best finished hypotheses, best first; no two have equal tokens.
+    """For each sentence its 1 to `strategy.nbest` best finished hypotheses, best first.
 
+    No two have equal tokens, unless the strategy draws its hypotheses one by one, as `Sampling` does.
     Ranked by score alone, whether eos or the limit finished them; of equal ones the earlier finished stands first.
     The arguments and errors are those of `decode`.
     """

@@ -1,6 +1,7 @@
 """What a strategy is, and which one settings ask for."""
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from translume.config.implementation import implementation
 from translume.decoding.beam import Beam, Candidates
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
+from translume.errors import SettingsError
 
 
 class Strategy(Protocol):
@@ -40,7 +42,12 @@ class Strategy(Protocol):
 
 
 class Buildable(Protocol):
-    """A class of strategies that settings can ask for."""
+    """A class of strategies that settings can ask for.
+
+    reads: the settings of [decoding] that change what it does and that some other strategy may not read.
+    """
+
+    reads: ClassVar[frozenset[str]]
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Strategy:
@@ -53,5 +60,22 @@ class Buildable(Protocol):
 
 def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Strategy:
     """The strategy of [decoding] for sentences of `keys` [B], None for none; SettingsError when settings do not fit."""
-    strategy: Buildable = implementation(STRATEGIES[settings.strategy])
-    return strategy.of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)
+    return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)
+
+
+def refuse_unread(settings: DecodingSettings, given: Iterable[str]) -> None:
+    """SettingsError for the first of the settings `given` by someone that only other strategies than theirs read.
+
+    What no strategy reads, such as a limit, is read by the search itself.
+    """
+    readers = {name: _class_of(name).reads for name in STRATEGIES}
+    for setting in given:
+        others = [name for name, reads in readers.items() if setting in reads]
+        if others and settings.strategy not in others:
+            wanted = " or ".join(f"'{name}'" for name in others)
+            raise SettingsError(f"decoding.{setting}: strategy '{settings.strategy}' does not read it, wanted {wanted}")
+
+
+def _class_of(name: str) -> type[Buildable]:
+    found: type[Buildable] = implementation(STRATEGIES[name])
+    return found

@@ -278,10 +278,8 @@ class CopyBelief:
             return None
         return ranks, ids
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
-        return Logits(self.log_probs()).sample(count, generator, temperature=temperature, bias=bias)
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
+        return Logits(self.log_probs()).sample(uniforms, temperature=temperature, bias=bias)
 
 
 def _of_candidates(bias: Bias, ids: Tensor, dtype: torch.dtype) -> Tensor:

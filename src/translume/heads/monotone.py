@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from translume.belief import BeliefError, Bias, TopK, exact_topk
+from translume.belief import BeliefError, Bias, TopK, drawn, exact_topk
 
 SLACK = 4
 """How many times fewer than V the candidates must be for looking at them alone to pay."""
@@ -90,15 +90,8 @@ class MonotoneBelief(ABC):
             return None
         return ranks, first_impossible(ranks, ids, self.size)
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
-        scores = self._biased(bias)
-        forbidden = scores.amax(-1).isneginf()
-        if bool(forbidden.any()):
-            row = int(forbidden.nonzero()[0, 0])
-            raise BeliefError(row, f"every next token of row {row} is forbidden")
-        return (scores / temperature).softmax(-1).multinomial(count, replacement=True, generator=generator)
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
+        return drawn(self._biased(bias), uniforms, temperature)
 
 
 def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:

@@ -199,9 +199,7 @@ class Listed:
         columns, found = self._columns(ids, torch.arange(self.rows, device=ids.device))
         return self._belief.log_prob_of(columns).masked_fill(~found, -torch.inf)
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         of_columns = None if bias is None else self._of_columns(bias)
-        columns = self._belief.sample(count, generator, temperature=temperature, bias=of_columns)
+        columns = self._belief.sample(uniforms, temperature=temperature, bias=of_columns)
         return self._ids.gather(1, columns)

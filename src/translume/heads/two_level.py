@@ -132,10 +132,8 @@ class TwoLevel(ABC):
             found = found.index_put(asked, part.values[slot[asked], column], accumulate=True)
         return found
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, temperature: float = 1.0, bias: Bias | None = None
-    ) -> Tensor:
-        return Logits(self.log_probs()).sample(count, generator, temperature=temperature, bias=bias)
+    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
+        return Logits(self.log_probs()).sample(uniforms, temperature=temperature, bias=bias)
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
         first = self._first.log_probs()

@@ -9,11 +9,11 @@ from translume.checkpoint import FolderLock, build_network, choose_device
 from translume.config import Config
 from translume.errors import SettingsError
 from translume.model.classifier import Classifier, Network
+from translume.model.memory import keep_freed_memory
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
 from translume.training.classified import judge_of
 from translume.training.decoded import decoder_of
 from translume.training.events import Event, Finished, Resumed, Started, Warned
-from translume.training.memory import keep_freed_memory
 from translume.training.run import Run, end_reason
 from translume.training.store import Store, kept_words
 from translume.training.validation import Validator, measured_by

@@ -9,6 +9,8 @@ WINDOW_CHARACTERS = 2_000_000
 """Most characters in a window, unless a single line has more."""
 SHORTEST = 16
 """Tokens that a shorter text counts for in a search: the logits of thousands of single words would take gigabytes."""
+WIDE = 8
+"""Hypotheses per sentence up to which a batch of a search may be full; with more of them it is that much smaller."""
 
 T = TypeVar("T")
 

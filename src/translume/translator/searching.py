@@ -22,7 +22,7 @@ from translume.translator.plan import Piece
 from translume.translator.tensors import padded
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def search_pieces(
     checkpoint: Checkpoint, pieces: Sequence[Piece], settings: DecodingSettings, stepper: Stepper | None = None
 ) -> list[list[Hypothesis]]:

@@ -17,10 +17,12 @@ from translume.checkpoint import (
 )
 from translume.config import Config, DecodingSettings
 from translume.decoding import Hypothesis, SearchError, strategy_from
+from translume.engine import Engine, build_engine
 from translume.errors import SettingsError
-from translume.translator.batching import SHORTEST, batches, windows
+from translume.translator.batching import SHORTEST, WIDE, batches, windows
 from translume.translator.classifier import Classifier
 from translume.translator.plan import Line, LineError, Plan, finish, plan_line
+from translume.translator.risk import least_risk
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
 from translume.translator.searching import search_pieces
 from translume.translator.values import TargetScore, TextHypothesis, Translation
@@ -29,14 +31,25 @@ from translume.translator.values import TargetScore, TextHypothesis, Translation
 class Translator:
     """A model ready for use. It is never changed by a call, so threads may share it."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in."""
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, engine: Engine | None = None) -> None:
+        """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in.
+
+        engine: what steps instead of the plain model when texts are translated; see `compile`.
+        """
+        self.checkpoint, self.engine = checkpoint, engine
 
     @property
     def config(self) -> Config:
         """The settings the model came with."""
         return self.checkpoint.config
+
+    def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Translator":
+        """A translator of the same model whose search runs on weights packed for this machine.
+
+        dtype: of the packed weights; beliefs are fp32, and forced decoding (`score`) stays with the plain model.
+        Raises EngineError (a SettingsError) where the model or the machine has no engine.
+        """
+        return Translator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
 
     def translate(
         self,
@@ -142,15 +155,19 @@ class Translator:
         wanted = [index for index, (_, piece) in enumerate(pieces) if piece.ids]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         lengths = [len(pieces[index][1].ids) + 1 for index in wanted]
-        for batch in batches(lengths, settings.max_tokens, shortest=SHORTEST):
+        width = strategy_from(settings).width
+        ranked = settings.utility != "none" and width > 1
+        search = settings.model_copy(update={"nbest": width}) if ranked else settings
+        for batch in batches(lengths, settings.max_tokens * WIDE // max(width, WIDE), shortest=SHORTEST):
             chosen = [wanted[place] for place in batch]
             try:
-                results = search_pieces(self.checkpoint, [pieces[index][1] for index in chosen], settings)
+                results = search_pieces(self.checkpoint, [pieces[index][1] for index in chosen], search, self.engine)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             for index, hypotheses in zip(chosen, results, strict=True):
-                found[index] = [self._read(hypothesis) for hypothesis in hypotheses]
+                read = [self._read(hypothesis) for hypothesis in hypotheses]
+                found[index] = least_risk(read, settings.utility, settings.nbest) if ranked else read
         rest = iter(found)
         return [finish(plan, [next(rest) for _ in plan.pieces], settings.nbest) for plan in plans]
 

@@ -10,7 +10,8 @@ class TextHypothesis:
     """One target that a search found.
 
     tokens: pieces as people read them; ids: their numbers; the end mark is the last one if `finished_by` is "eos".
-    log_prob: nats, the sum of `token_log_probs`, one for each of `tokens`.  score: what it was ranked by.
+    log_prob: nats, the sum of `token_log_probs`, one for each of `tokens`.  score: what it was ranked by, such as its
+    mean utility where `decoding.utility` asks for one.
     Of a text that was translated in parts, tokens follow one another, each part with its end mark, and log_prob and
     score are sums over the parts.
     """

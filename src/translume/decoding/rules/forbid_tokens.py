@@ -1,6 +1,7 @@
 """Tokens that are never said."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,5 +19,11 @@ class ForbidTokens:
     def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
         if not self.ids:
             return None
-        rows = torch.arange(prefix.size(0), device=prefix.device).repeat_interleave(len(self.ids))
-        return Bias.forbid(rows, torch.tensor(self.ids, device=prefix.device).repeat(prefix.size(0)))
+        return _everywhere(self.ids, prefix.size(0), prefix.device)
+
+
+@lru_cache(maxsize=64)
+def _everywhere(ids: tuple[int, ...], rows: int, device: torch.device) -> Bias:
+    """Forbids `ids` in every row; kept, since a search asks for the same again and again."""
+    each = torch.arange(rows, device=device).repeat_interleave(len(ids))
+    return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows))

@@ -1,0 +1,110 @@
+"""Which engine a verb translates with."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from translume.cli.options import Compute
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.translator import Translator
+
+_ENGINE = "translume.engine"
+
+
+def _remember(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+    ctx.meta[_ENGINE] = value
+
+
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["auto", "fast", "plain"]),
+    default="auto",
+    show_default=True,
+    expose_value=False,
+    callback=_remember,
+    help="What steps: weights packed for this machine, or the plain model. auto: fast where its self-test passes.",
+)
+"""--engine, read back with `engine`."""
+
+
+def engine() -> str:
+    """What the running verb was told by --engine."""
+    return str(click.get_current_context().meta.get(_ENGINE, "auto"))
+
+
+def translator_at(model: Path, where: Compute, name: str) -> "Translator":
+    """The translator of a folder as --engine (`name`), --device, --dtype and --threads want it.
+
+    int8 is the fast engine's alone.
+    """
+    from translume.translator import load_translator
+
+    if where.dtype == "int8":
+        if name == "plain":
+            raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
+        return load_translator(model, device=where.device, dtype="fp32", threads=where.threads).compile("int8")
+    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    if name == "plain":
+        return translator
+    if name == "fast":
+        return translator.compile("bf16" if where.dtype == "bf16" else "fp32")
+    return _if_sound(translator, where)
+
+
+def _if_sound(translator: "Translator", where: Compute) -> "Translator":
+    """The translator with an engine in its own dtype if there is one and it agrees with the plain model."""
+    from translume.engine import EngineError, self_test
+
+    if where.dtype == "bf16":
+        return translator
+    try:
+        compiled = translator.compile("fp32")
+    except EngineError:
+        return translator
+    if compiled.engine is None or not self_test(compiled.engine, translator.checkpoint.model, alone=False).agrees:
+        return translator
+    return compiled
+
+
+def findings(model: Path) -> dict[str, Any]:
+    """What the probe and the self-test of the engine find for a model on this machine, a dtype each.
+
+    The probe is made anew: what was kept of earlier ones is neither read nor changed.
+    """
+    import torch
+
+    from translume.engine import Choice, Engine, self_test
+    from translume.engine.probe import CANDIDATES
+    from translume.translator import load_translator
+
+    network = load_translator(model, device="cpu", dtype="fp32").checkpoint.model
+    found: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
+    for dtype in CANDIDATES:
+        engine = Engine(network, Choice(dtype))
+        found["dtypes"][dtype] = {
+            "packed": engine.choice.kinds,
+            "microseconds": engine.choice.microseconds,
+            **self_test(engine, network).to_dict(),
+        }
+    return found
+
+
+def print_findings(found: dict[str, Any]) -> None:
+    """The findings as people read them."""
+    from translume.engine.probe import ROWS
+
+    rows = ", ".join(map(str, ROWS))
+    click.echo(f"{found['model']} on {found['threads']} thread(s); µs a product of {rows} rows")
+    for dtype, facts in found["dtypes"].items():
+        sound = "agrees with" if facts["agrees"] else "DISAGREES with"
+        same = "the same bit for bit" if facts["alone_equals_batched"] else "not the same bit for bit"
+        click.echo(
+            f"\n{dtype}: {sound} the plain model, by at most {facts['difference']:.1e} nats; alone and batched {same}"
+        )
+        for shape, kind in facts["packed"].items():
+            times = facts["microseconds"].get(shape, {})
+            each = "; ".join(f"{name} {', '.join(f'{time:.0f}' for time in took)}" for name, took in times.items())
+            click.echo(f"  {shape:>12}  {kind:12} {each}".rstrip())

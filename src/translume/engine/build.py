@@ -1,0 +1,34 @@
+"""An engine of a model, as far as there is one here."""
+
+from translume.engine.engine import Engine
+from translume.engine.probe import CANDIDATES
+from translume.engine.remembered import remember, remembered
+from translume.errors import SettingsError, nearest
+from translume.model import Transformer
+from translume.model.attention import SelfAttention
+
+
+class EngineError(SettingsError):
+    """There is no engine for this model or machine; the plain model does all that it does."""
+
+
+def build_engine(model: Transformer, dtype: str = "fp32") -> Engine:
+    """The fast engine of a model, its weights packed as "fp32", "bf16" or "int8".
+
+    What a probe chose for a shape is kept in the user's cache and taken again by the next run.
+    Raises EngineError where the model or its device has none.
+    """
+    if dtype not in CANDIDATES:
+        raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, CANDIDATES)}")
+    device = next(model.parameters()).device
+    if device.type != "cpu":
+        raise EngineError(f"engine: found a model on {device}, wanted one on the CPU")
+    mixing = type(next(iter(model.decoder.stack)).self_attention)
+    if mixing is not SelfAttention:
+        raise EngineError(f"engine: found decoder layers with {mixing.__name__}, wanted self-attention")
+    choice = remembered(dtype)
+    before = dict(choice.kinds)
+    engine = Engine(model, choice)
+    if choice.kinds != before:
+        remember(choice)
+    return engine

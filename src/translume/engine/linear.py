@@ -1,0 +1,176 @@
+"""Linear maps made ready for one machine: weights packed once, in the number format that is fastest there.
+
+All take and give fp32. What a row gets does not depend on how many rows there are beyond the order of sums in a matrix
+product: scales are a row's own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.engine.quiet import quietly
+
+SIGNED = 127
+"""Largest number of a quantised weight, and of a quantised activation above its zero point."""
+ZERO = 128
+"""What stands for 0 in an unsigned byte."""
+
+
+class PackedLinear(nn.Module):
+    """x Wᵀ + b for a weight [N, K] that was made ready; `kind` says how."""
+
+    kind: str
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.inputs, self.outputs = weight.size(1), weight.size(0)
+        self.bias = None if bias is None else bias.detach().float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., K], fp32, to [..., N], fp32."""
+        raise NotImplementedError
+
+
+class PlainLinear(PackedLinear):
+    """The weight as it is, in fp32."""
+
+    kind = "fp32"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self.weight = weight.detach().float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Bfloat16Linear(PackedLinear):
+    """Weight and input in bf16, sums in fp32; packed by oneDNN."""
+
+    kind = "bf16"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        # A private call of torch (what its compiler uses): `packed_as` checks it before it is relied on.
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16().contiguous(), 64)
+        self.multiply = _bare(torch.ops.mkldnn._linear_pointwise.default)
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = self.multiply(x.bfloat16(), self.packed, None, "none", [], "")
+        return product.float() if self.bias is None else product + self.bias
+
+
+class _Quantized(PackedLinear):
+    """Weights in int8 with a scale an output, inputs in uint8 with a scale a row (absmax / 127); sums are exact."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        weight = weight.detach().float()
+        self.scales = weight.abs().amax(1).clamp_min_(torch.finfo(torch.float32).tiny) / SIGNED
+        self.pack((weight / self.scales[:, None]).round_().clamp_(-SIGNED, SIGNED).to(torch.int8))
+
+    def pack(self, weight: Tensor) -> None:
+        """Keep the quantised weight [N, K] in the kernel's own order."""
+        raise NotImplementedError
+
+    def product(self, x: Tensor) -> Tensor:
+        """[n, K], in rows whose largest magnitude is at most 1, to [n, N]: the product with the weight, scaled back."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x if x.dim() == 2 else x.reshape(-1, x.size(-1))
+        scaled = rows.abs()
+        peaks = scaled.amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny)
+        product = self.product(torch.div(rows, peaks, out=scaled))
+        if self.bias is None:
+            product.mul_(peaks)
+        else:
+            torch.addcmul(self.bias, product, peaks, out=product)
+        return product if x.dim() == 2 else product.view(*x.shape[:-1], self.outputs)
+
+
+class Int8Linear(_Quantized):
+    """int8 by FBGEMM, which quantises the input itself; best for few rows."""
+
+    kind = "int8"
+
+    def pack(self, weight: Tensor) -> None:
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        with quietly():
+            quantized = torch._make_per_channel_quantized_tensor(weight, self.scales.double(), zeros, 0)
+            self.packed: Any = torch.ops.quantized.linear_prepack(quantized, None)
+        self.multiply = _bare(torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default)
+
+    def product(self, x: Tensor) -> Tensor:
+        product: Tensor = self.multiply(x, 1 / SIGNED, ZERO, self.packed)
+        return product
+
+
+class Int8OneDnnLinear(_Quantized):
+    """int8 by oneDNN; best for many rows and wide outputs."""
+
+    kind = "int8-onednn"
+
+    def pack(self, weight: Tensor) -> None:
+        self.packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), [64, weight.size(1)])
+        self.zeros = torch.zeros(len(weight), dtype=torch.long)
+        self.multiply = _bare(torch.ops.onednn.qlinear_pointwise.default)
+
+    def product(self, x: Tensor) -> Tensor:
+        # Halves are cut off after a half was added: rounding, as all that is left is positive.
+        inputs = x.mul_(SIGNED).add_(ZERO + 0.5).to(torch.uint8)
+        product: Tensor = self.multiply(
+            inputs,
+            1.0 / SIGNED,
+            ZERO,
+            self.packed,
+            self.scales,
+            self.zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        return product
+
+
+def _bare(overload: Any) -> Callable[..., Tensor]:
+    """The call behind an overload of torch's: what stands before it takes as long as a small product."""
+    bare: Callable[..., Tensor] = getattr(overload, "_op", overload)
+    return bare
+
+
+Make = Callable[[Tensor, Tensor | None], PackedLinear]
+
+KINDS: dict[str, Make] = {each.kind: each for each in (PlainLinear, Bfloat16Linear, Int8Linear, Int8OneDnnLinear)}
+"""Every way to pack, by name."""
+
+TOLERANCES = {"fp32": 1e-5, "bf16": 2e-2, "int8": 3e-2, "int8-onednn": 3e-2}
+"""How far a result may be from fp32's, as a share of the largest one, for the kind to be trusted."""
+
+
+def packed_as(kind: str, weight: Tensor, bias: Tensor | None) -> PackedLinear | None:
+    """The weight [N, K] packed as `kind`; None where this torch or machine cannot, or gives other numbers."""
+    try:
+        packed = KINDS[kind](weight, bias)
+        rows = _trial(weight)
+        found = packed(rows)
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError):
+        # What a build of torch without the kernel raises depends on the build.
+        return None
+    wanted = F.linear(rows, weight.detach().float(), None if bias is None else bias.detach().float())
+    error = (found - wanted).abs().amax() / wanted.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    return packed if bool(error <= TOLERANCES[kind]) else None
+
+
+def _trial(weight: Tensor) -> Tensor:
+    """Five rows [5, K] as they come: of other sizes, one of them zero."""
+    generator = torch.Generator().manual_seed(weight.size(1))
+    rows = torch.randn(5, weight.size(1), generator=generator)
+    return rows * torch.tensor([1.0, 0.0, 1e-3, 50.0, 7.0])[:, None]

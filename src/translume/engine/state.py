@@ -1,0 +1,177 @@
+"""What the engine carries from step to step: buffers written in place, and who reads what of them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from translume.model.state import GROWTH, Selectable, StaleStateError
+
+
+@dataclass(slots=True)
+class Buffers:
+    """What B sentences hold, in one tensor for all L layers, keys and values by turns.
+
+    past: [2L, B, H, capacity, K, D/H], of the target read so far: a place holds what its K hypotheses wrote there, and
+        is never moved when hypotheses are; `EngineState.reach` says which of them a hypothesis continues.
+    cross: [2L, B, H, S, D/H], of the memory.
+    hidden: [B, 1, 1, S], −inf where no source token stands; None where all do.
+    generation: counts changes.
+    """
+
+    past: Tensor
+    cross: Tensor
+    hidden: Tensor | None
+    generation: int = 0
+
+    def changed(self) -> int:
+        """Count a change; every state before it is stale."""
+        self.generation += 1
+        return self.generation
+
+    def grow(self, length: int) -> None:
+        """Make room for place `length`."""
+        if length < self.past.size(3):
+            return
+        shape = list(self.past.shape)
+        shape[3] = (length // GROWTH + 1) * GROWTH
+        wider = self.past.new_empty(shape)
+        wider[:, :, :, : self.past.size(3)] = self.past
+        self.past = wider
+
+    def widen(self, width: int, length: int) -> None:
+        """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""
+        shape = list(self.past.shape)
+        shape[4] = width
+        wider = self.past.new_zeros(shape)
+        wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
+        self.past = wider
+
+    def leave(self, stay: Tensor, length: int) -> Tensor:
+        """Keep the sentences in slots `stay` [M], which are all different; the slots that they stand in now.
+
+        Those in the last slots move into the holes, the others stay where they are: what is copied is not more than
+        what leaves.
+        """
+        count = stay.numel()
+        taken = torch.zeros(self.past.size(1), dtype=torch.bool, device=stay.device)
+        taken[stay] = True
+        holes, moved = (~taken[:count]).nonzero()[:, 0], taken[count:].nonzero()[:, 0] + count
+        if moved.numel():
+            past = self.past[:, :, :, :length]
+            past[:, holes] = past.index_select(1, moved)
+            self.cross[:, holes] = self.cross.index_select(1, moved)
+            if self.hidden is not None:
+                self.hidden[holes] = self.hidden.index_select(0, moved)
+        self.past, self.cross = self.past[:, :count], self.cross[:, :count]
+        if self.hidden is not None:
+            self.hidden = self.hidden[:count]
+        places = torch.arange(taken.numel(), device=stay.device)
+        places[moved] = holes
+        return places[stay]
+
+    def chosen(self, slots: Tensor, reach: Tensor | None, length: int) -> "Buffers":
+        """A copy for rows [M] of their own, one hypothesis a sentence: row i is of slot `slots[i]`.
+
+        reach: [M, length], which of the K at each place row i continues; None for the first.
+        """
+        past = self.past[:, :, :, :length].index_select(1, slots)
+        if reach is None:
+            past = past[..., :1, :]
+        else:
+            index = reach[None, :, None, :, None, None].expand(*past.shape[:4], 1, past.size(5))
+            past = past.gather(4, index)
+        hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
+        return Buffers(past.contiguous(), self.cross.index_select(1, slots), hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """An encoded source and the target read so far; rows b·width … (b+1)·width−1 belong to sentence b.
+
+    slots: [B], where each sentence stands in the buffers; None: in order.
+    reach: [B, width, position], in order of slots: which of a sentence's hypotheses wrote what a hypothesis reads at
+        each place; None while there is one a sentence.
+    context: what the head made of the source, or None; in order of rows.
+    """
+
+    buffers: Buffers
+    position: int
+    width: int = 1
+    slots: Tensor | None = None
+    reach: Tensor | None = None
+    context: Selectable | None = None
+    generation: int = 0
+
+    @property
+    def sentences(self) -> int:
+        """B."""
+        return self.buffers.past.size(1)
+
+    def check(self) -> None:
+        """Raise StaleStateError if another state has written since."""
+        if self.generation != self.buffers.generation:
+            raise StaleStateError("this engine state was used already; only the newest may go on")
+
+    def advanced(self, reach: Tensor | None) -> "EngineState":
+        """The state after one more token was written; reach as in the fields."""
+        return replace(self, position=self.position + 1, reach=reach, generation=self.buffers.changed())
+
+    @torch.inference_mode()
+    def rewind(self, length: int) -> "EngineState":
+        """The state after the first `length` tokens; the one it was made from becomes stale."""
+        self.check()
+        if not 0 <= length <= self.position:
+            raise ValueError(f"cannot rewind to {length}: the state has read {self.position} tokens")
+        reach = None if self.reach is None else self.reach[:, :, :length]
+        return replace(self, position=length, reach=reach, generation=self.buffers.changed())
+
+    @torch.inference_mode()
+    def select(self, rows: Tensor) -> "EngineState":
+        """Rows [M] of the current ones; the state it was made from becomes stale.
+
+        Nothing is copied for reordered hypotheses, and for sentences that left only as much as left. Rows that are not
+        whole groups of one size a sentence get buffers of their own.
+        """
+        self.check()
+        context = None if self.context is None else self.context.select(rows)
+        owners = rows // self.width
+        stay, counts = torch.unique_consecutive(owners, return_counts=True)
+        width = int(counts[0]) if counts.numel() else 1
+        regular = bool((counts == width).all()) and bool((stay.diff() > 0).all())
+        if not regular or (self.width > 1 and width != self.width):
+            return self._apart(rows, owners, context)
+        return self._together(stay, (rows % self.width).view(-1, width), context)
+
+    def _apart(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
+        """A state whose rows are one a sentence, in buffers of their own."""
+        slots = owners if self.slots is None else self.slots[owners]
+        reach = None if self.reach is None else self.reach[slots, rows % self.width]
+        buffers = self.buffers.chosen(slots, reach, self.position)
+        self.buffers.changed()
+        return EngineState(buffers, self.position, context=context)
+
+    def _together(self, stay: Tensor, origin: Tensor, context: Selectable | None) -> "EngineState":
+        """The sentences `stay` [M] with their hypotheses `origin` [M, K]."""
+        buffers, width = self.buffers, origin.size(1)
+        before = slots = stay if self.slots is None else self.slots[stay]
+        if stay.numel() < self.sentences:
+            slots = buffers.leave(before, self.position)
+        kept = None if self.reach is None else self.reach[before]
+        if width > self.width:
+            buffers.widen(width, self.position)
+            kept = origin.new_zeros(stay.numel(), 1, self.position)
+        reach = None
+        if kept is not None:
+            chosen = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
+            reach = torch.empty_like(chosen).index_copy_(0, slots, chosen)
+        ordered = bool((slots == torch.arange(slots.numel(), device=slots.device)).all())
+        return EngineState(
+            buffers,
+            self.position,
+            width=width,
+            slots=None if ordered else slots,
+            reach=reach,
+            context=context,
+            generation=buffers.changed(),
+        )

@@ -1,0 +1,116 @@
+"""Minimum Bayes risk: of what was found, what is most like all the rest (Kumar and Byrne 2004; Eikema and Aziz 2022).
+
+Utilities are sentence BLEU and chrF as sacreBLEU defines them. Texts are cut into n-grams once each, not once a pair:
+with a column for the r-th occurrence of each n-gram, the matches of all pairs are one product of 0-1 matrices.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.translator.values import TextHypothesis
+
+Utilities = NDArray[np.float64]
+CHARACTERS, WORDS = 6, 4
+"""Longest n-grams of chrF and BLEU."""
+BETA = 2.0
+"""How many times chrF weighs recall as much as precision."""
+COLUMNS = 1 << 14
+"""Columns of a 0-1 matrix held at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overlap:
+    """Of n texts and n-grams of the orders 1 to m. totals: [m, n], of each text. matches: [m, n, n], of each pair."""
+
+    totals: Utilities
+    matches: Utilities
+
+
+def least_risk(
+    found: Sequence[TextHypothesis], utility: Literal["none", "chrf", "bleu"], nbest: int
+) -> list[TextHypothesis]:
+    """Up to `nbest` of `found`, by their mean utility, 0 to 100, against all of `found`, which is their new score.
+
+    utility: not "none".  Hypotheses of equal text count as often as they were found, and the first of them stands for
+    all. Of equally good ones the earlier stands first. Nothing else of them changes.
+    """
+    counts = Counter(hypothesis.text for hypothesis in found)
+    texts = list(counts)
+    weights = np.array([counts[text] for text in texts], dtype=np.float64)
+    means = MEASURES[utility](texts) @ weights / weights.sum()
+    score = dict(zip(texts, means.tolist(), strict=True))
+    first = {hypothesis.text: hypothesis for hypothesis in reversed(found)}
+    ranked = sorted(texts, key=lambda text: -score[text])[:nbest]
+    return [replace(first[text], score=score[text]) for text in ranked]
+
+
+def pairwise_chrf(texts: Sequence[str]) -> Utilities:
+    """[n, n]: chrF2 of each text, by row, with each as its reference, by column; 0 to 100 (Popović 2015)."""
+    overlap = _overlap(["".join(text.split()) for text in texts], CHARACTERS)
+    hypotheses, references = overlap.totals[:, :, None], overlap.totals[:, None, :]
+    both = (hypotheses > 0) & (references > 0)  # orders that a text is too short for do not count
+    orders = np.maximum(both.sum(0), 1)
+    precision = (overlap.matches / np.maximum(hypotheses, 1)).sum(0, where=both) / orders
+    recall = (overlap.matches / np.maximum(references, 1)).sum(0, where=both) / orders
+    none = precision + recall == 0
+    scores: Utilities = precision * recall / np.where(none, 1, BETA**2 * precision + recall)
+    return 100 * (1 + BETA**2) * scores
+
+
+def pairwise_bleu(texts: Sequence[str]) -> Utilities:
+    """[n, n]: sentence BLEU of each text, by row, with each as its reference, by column; 0 to 100.
+
+    As sacreBLEU's sentence score: tokenizer 13a, exponential smoothing, no more orders than the text has words.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    tokenizer = BLEU(tokenize="13a").tokenizer
+    words = [tuple(tokenizer(text.rstrip()).split()) for text in texts]
+    overlap = _overlap(words, WORDS)
+    matches = overlap.matches
+    totals = np.maximum(overlap.totals, 1)[:, :, None]
+    has = np.broadcast_to((overlap.totals > 0)[:, :, None], matches.shape)
+    # The k-th order without any match has half a match, a quarter, … (Chen and Cherry 2014, method 3).
+    halvings = np.cumsum(has & (matches == 0), 0)
+    logs = np.log(np.where(matches > 0, matches, 0.5**halvings) / totals)
+    means = logs.sum(0, where=has) / np.maximum(has.sum(0), 1)
+    lengths = np.array([len(each) for each in words], dtype=np.float64)
+    brevity = np.exp(np.minimum(0.0, 1 - lengths[None, :] / np.maximum(lengths, 1)[:, None]))
+    return np.where(matches.any(0), 100 * brevity * np.exp(means), 0.0)
+
+
+MEASURES: dict[str, Callable[[Sequence[str]], Utilities]] = {"chrf": pairwise_chrf, "bleu": pairwise_bleu}
+"""Utilities of all pairs of some texts."""
+
+
+def _overlap(sequences: Sequence[Sequence[str]], longest: int) -> _Overlap:
+    """n-grams of sequences of characters or words, as str or tuples, in common: a match counts at most once."""
+    totals = [[max(len(each) - order + 1, 0) for each in sequences] for order in range(1, longest + 1)]
+    matches = [_matches(sequences, order) for order in range(1, longest + 1)]
+    return _Overlap(totals=np.array(totals, dtype=np.float64), matches=np.array(matches))
+
+
+def _matches(sequences: Sequence[Sequence[str]], order: int) -> Utilities:
+    """[n, n]: n-grams of one order that each two sequences have in common."""
+    column_of: dict[tuple[Sequence[str], int], int] = {}
+    rows, columns = [], []
+    for row, sequence in enumerate(sequences):
+        seen: Counter[Sequence[str]] = Counter()
+        for start in range(len(sequence) - order + 1):
+            gram = sequence[start : start + order]
+            seen[gram] += 1
+            rows.append(row)
+            columns.append(column_of.setdefault((gram, seen[gram]), len(column_of)))
+    places, column = np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)
+    matches = np.zeros((len(sequences), len(sequences)))
+    for start in range(0, len(column_of), COLUMNS):
+        here = (column >= start) & (column < start + COLUMNS)
+        part = np.zeros((len(sequences), min(COLUMNS, len(column_of) - start)), dtype=np.float32)
+        part[places[here], column[here] - start] = 1.0
+        matches += part @ part.T  # whole numbers, exact in fp32 up to 2²⁴
+    return matches

@@ -1,0 +1,69 @@
+"""Strategies at the command line: their flags, and what is said of flags that they do not read."""
+
+from pathlib import Path
+
+import pytest
+
+from translume.config.decoding import STRATEGIES
+
+
+@pytest.fixture
+def model(run, files: Path) -> Path:
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    return files / "model"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "3"], "decoding.seed: strategy 'beam' does not read it, wanted 'sampling' or 'stochastic'"),
+        (["--set", "decoding.top_k=3"], "decoding.top_k: strategy 'beam' does not read it, wanted 'sampling'"),
+        (["--strategy", "stochastic", "--samples", "2", "--top-p", "0.5"],
+         "decoding.top_p: strategy 'stochastic' does not read it, wanted 'sampling'"),
+        (["--strategy", "sampling", "--nbest", "3"], "decoding.nbest: 3, wanted at most as many as samples 1"),
+        (["--strategy", "sampling", "--top-p", "0"], "decoding.top_p: found 0.0, wanted greater than 0"),
+        (["--strategy", "sampling", "--utility", "bluer"], "decoding.utility: found 'bluer'; did you mean 'bleu'?"),
+        (["--strategy", "samplin"], "decoding.strategy: found 'samplin'; did you mean 'sampling'?"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message: str) -> None:
+    found = run("translate", model, *words, text="one two\n")
+    assert (found.exit_code, found.stderr, found.stdout) == (1, f"Error: {message}\n", "")
+
+
+def test_a_greedy_model_refuses_a_beam_that_is_asked_for(run, model: Path) -> None:
+    found = run("translate", model, "--strategy", "greedy", "--beam", "7", text="one two\n")
+    assert found.exit_code == 1
+    assert found.stderr.startswith("Error: decoding.beam: strategy 'greedy' does not read it, wanted 'beam'")
+
+
+def test_settings_of_other_strategies_that_came_with_the_model_are_not_refused(run, files: Path) -> None:
+    stored = ["--set", "decoding.seed=5", "--set", "decoding.top_p=0.5", "--set", "decoding.samples=4"]
+    assert run("train", files / "en-de.toml", "--out", files / "model", *stored).exit_code == 0
+    found = run("translate", files / "model", "--strategy", "greedy", "--max-length", "5", text="one two\n")
+    assert (found.exit_code, found.stderr) == (0, "")
+
+
+def test_the_same_seed_writes_the_same_lines_and_another_one_others(run, model: Path) -> None:
+    words = ["translate", model, "--strategy", "sampling", "--samples", "3", "--nbest", "3", "--max-length", "9"]
+    text = "one two\nthree\nseven nine\n"
+    once = run(*words, "--seed", "4", text=text)
+    assert once.exit_code == 0, once.stderr
+    assert len(once.stdout.splitlines()) == 9
+    assert run(*words, "--seed", "4", text=text).stdout == once.stdout
+    assert run(*words, "--seed", "5", text=text).stdout != once.stdout
+    last = [line.split("\t")[2] for line in once.stdout.splitlines()[6:]]
+    alone = run(*words, "--seed", "4", text="seven nine\n").stdout.splitlines()
+    assert [line.split("\t")[2] for line in alone] == last
+
+
+def test_least_risk_at_the_command_line(run, model: Path) -> None:
+    words = ["--strategy", "sampling", "--samples", "6", "--utility", "chrf", "--temperature", "0.5", "--top-k", "9"]
+    found = run("translate", model, *words, "--min-p", "0.01", "--epsilon", "0.001", text="one two\n")
+    assert (found.exit_code, found.stderr) == (0, "")
+
+
+def test_help_names_every_strategy(run) -> None:
+    shown = " ".join(run("translate", "--help").stdout.split())
+    assert all(name in shown for name in STRATEGIES)
+    assert all(flag in shown for flag in ("--seed", "--samples", "--temperature", "--top-k", "--top-p", "--utility"))

@@ -1,0 +1,160 @@
+"""Stochastic beam search draws targets without replacement, as often as drawing them one after another would."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.decoding import ForbidTokens, MinimumLength, StochasticBeam, decode, reshaped, search
+
+BOS, EOS = 0, 1
+few = settings(deadline=None, max_examples=30)
+seeds = st.integers(0, 10**6)
+ROUNDS = 4000
+
+
+def run(step, strategy, limits, rules=(), state=None):
+    state = step.start() if state is None else state
+    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+
+
+def rounds(step, width, temperature=1.0, rules=(), count=ROUNDS, limit=2):
+    """As many searches of sentence 0 as that, by as many keys, in one batch."""
+    strategy = StochasticBeam(
+        keys=torch.arange(count) * 7919, width=width, nbest=width, seed=5, temperature=temperature
+    )
+    return run(step, strategy, [limit] * count, rules, step.start([0] * count))
+
+
+def targets(step, limit=2, temperature=1.0, forbidden=()):
+    """Every target of sentence 0 and its probability when each next token is drawn from p ** (1/T) without some."""
+    live, ended = {(): 1.0}, {}
+    for length in range(limit):
+        grown = {}
+        for tokens, mass in live.items():
+            place = sum(id * step.size ** (length - 1 - i) for i, id in enumerate(tokens))
+            logits = step.logits[length][0, place].double() / temperature
+            logits[list(forbidden)] = -math.inf
+            for id, chance in enumerate(logits.softmax(-1).tolist()):
+                (ended if id == EOS or length == limit - 1 else grown)[(*tokens, id)] = mass * chance
+        live = grown
+    return {tokens: mass for tokens, mass in ended.items() if mass}
+
+
+@few
+@given(seeds, st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_as_many_as_there_are_gives_all_of_them_once(toy, seed, limits):
+    step = toy(seed, size=4, longest=3)
+    strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=4**3, nbest=4**3, seed=seed)
+    for sentence, found in enumerate(run(step, strategy, limits)):
+        wanted = step.complete(sentence, limits[sentence])
+        assert sorted(h.tokens for h in found) == sorted(tokens for _, tokens in wanted)
+        assert len(found) == len(wanted)
+
+
+@few
+@given(seeds, st.integers(1, 6), st.lists(st.integers(1, 4), min_size=3, max_size=3))
+def test_no_target_is_drawn_twice_and_no_log_probability_is_perturbed(toy, seed, width, limits):
+    step = toy(seed, sharpness=2.0)
+    strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=width, nbest=width, seed=seed)
+    for sentence, found in enumerate(run(step, strategy, limits)):
+        assert len(found) == min(width, len(step.complete(sentence, limits[sentence])))
+        assert len({h.tokens for h in found}) == len(found)
+        for h in found:
+            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize(("temperature", "forbidden"), [(1.0, ()), (0.6, ()), (2.0, (BOS,))])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_ordered_draws_come_as_often_as_one_after_another_would(toy, likely, width, temperature, forbidden):
+    step = toy(8, size=3, longest=2)
+    chances = targets(step, temperature=temperature, forbidden=forbidden)
+    found = rounds(step, width, temperature, [ForbidTokens(forbidden)])
+    drawn = Counter(tuple(h.tokens for h in each) for each in found)
+    wanted = {}
+    for order in itertools.permutations(chances, width):
+        left, chance = 1.0, 1.0
+        for tokens in order:
+            chance *= chances[tokens] / left
+            left -= chances[tokens]
+        wanted[order] = chance
+    assert sum(wanted.values()) == pytest.approx(1.0)
+    assert likely([drawn[order] for order in wanted], list(wanted.values()))
+
+
+def test_inclusion_follows_enumeration_over_longer_targets(toy, likely):
+    step = toy(3, size=4, longest=3)
+    chances = targets(step, limit=3)
+    found = rounds(step, 2, count=8000, limit=3)
+    first = Counter(each[0].tokens for each in found)
+    assert likely([first[tokens] for tokens in chances], list(chances.values()))
+    second = Counter(each[1].tokens for each in found)
+    wanted = {
+        tokens: sum(q * p / (1 - q) for other, q in chances.items() if other != tokens) for tokens, p in chances.items()
+    }
+    assert likely([second[tokens] for tokens in wanted], list(wanted.values()))
+
+
+def test_scores_are_gumbel_perturbed_log_probabilities(toy, likely):
+    step = toy(8, size=3, longest=2)
+    found = rounds(step, 9)
+    for tokens, chance in targets(step).items():
+        scores = torch.tensor([next(h.score for h in each if h.tokens == tokens) for each in found])
+        shares = torch.exp(-torch.exp(-(scores.double() - math.log(chance))))  # uniform if they are what they say
+        assert likely((shares * 23).long().clamp(max=22).bincount(minlength=23), torch.full((23,), 1 / 23))
+
+
+def test_fewer_are_the_first_of_more(toy):
+    step = toy(4, sharpness=2.0)
+
+    def found(width):
+        strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=width, nbest=width)
+        return [h.tokens for h in run(step, strategy, [1, 1, 1])[1]]
+
+    assert found(5)[:2] == found(2)
+
+
+def test_what_is_returned_does_not_depend_on_when_the_search_stops(toy):
+    class Endless(StochasticBeam):
+        def done(self, standing):
+            return torch.zeros_like(standing.limits, dtype=torch.bool)
+
+    for seed in range(12):
+        step, options = toy(seed), {"keys": torch.tensor([3, 4, 5]), "width": 4, "nbest": 2, "seed": seed}
+        assert run(step, StochasticBeam(**options), [4, 4, 4]) == run(step, Endless(**options), [4, 4, 4])
+
+
+def test_rules_and_shapes_hold(toy):
+    step = toy(4, sharpness=2.0)
+    strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3, nbest=3)
+    found = search(
+        reshaped(step, unsmooth=0.3),
+        step.start(),
+        bos=BOS,
+        eos=EOS,
+        strategy=strategy,
+        limits=torch.tensor([4, 4, 4]),
+        rules=[ForbidTokens((BOS,)), MinimumLength(2)],
+    )
+    for sentence, each in enumerate(found):
+        for h in each:
+            assert BOS not in h.tokens
+            assert h.finished_by == "length" or len(h.tokens) > 2
+            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-4)
+
+
+def test_a_beam_shows_its_perturbed_totals_best_first(toy):
+    step = toy(4)
+    strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3)
+    for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([4, 4, 4])):
+        assert (beam.total.diff(dim=1).nan_to_num(0.0) <= 0).all()
+        assert beam.carried.shape == beam.total.shape
+
+
+def test_more_returned_than_kept_is_our_own_mistake():
+    with pytest.raises(ValueError, match=r"^nbest is 3, wanted from 1 to the width, 2$"):
+        StochasticBeam(keys=torch.tensor([1]), width=2, nbest=3)

@@ -1,0 +1,179 @@
+"""What every strategy promises; a new one is covered as soon as its name is in STRATEGIES."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.belief import Bias
+from translume.config import DecodingSettings
+from translume.config.decoding import STRATEGIES
+from translume.decoding import (
+    ForbidTokens,
+    ForcedPrefix,
+    MinimumLength,
+    SearchError,
+    refuse_unread,
+    reshaped,
+    search,
+    strategy_from,
+)
+from translume.errors import SettingsError
+
+BOS, EOS = 0, 1
+KEYS = torch.tensor([11, 5, 2**62])
+few = settings(deadline=None, max_examples=30)
+seeds = st.integers(0, 10**6)
+limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
+every = pytest.mark.parametrize("name", sorted(STRATEGIES))
+shapes = st.sampled_from([{}, {"temperature": 0.5}, {"temperature": 2.0}, {"unsmooth": 0.1}])
+drawing = st.sampled_from(
+    [{}, {"temperature": 0.7}, {"top_k": 2}, {"top_k": 3, "min_p": 0.2}, {"top_p": 0.8}, {"epsilon": 0.1, "eta": 0.2}]
+)
+
+
+def built(name, keys=KEYS, **options):
+    """The strategy of four hypotheses, all of them returned where it keeps so many."""
+    wanted = DecodingSettings(strategy=name, beam=4, samples=4, **options)
+    try:
+        return strategy_from(wanted.model_copy(update={"nbest": 4}), keys)
+    except SettingsError:
+        return strategy_from(wanted, keys)
+
+
+def run(step, strategy, limits, rules=(), state=None):
+    state = step.start() if state is None else state
+    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+
+
+class Unspoken:
+    """Forbids a token after itself, and is fond of the token 3."""
+
+    def __call__(self, prefix, context):
+        rows = torch.arange(prefix.size(0))
+        fond = Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 0.5))
+        return Bias.join([Bias.forbid(rows, prefix[:, -1]), fond])
+
+
+@every
+@few
+@given(seeds, limits3, shapes, drawing)
+def test_every_rule_is_obeyed_and_log_probabilities_are_the_model_s_own(toy, name, seed, limits, shape, options):
+    step = toy(seed, sharpness=2.0)
+    rules = [ForbidTokens((BOS,)), MinimumLength(2), ForcedPrefix([[], [2], [3]]), Unspoken()]
+    strategy = built(name, seed=seed, **options)
+    found = search(
+        reshaped(step, **shape),
+        step.start(),
+        bos=BOS,
+        eos=EOS,
+        strategy=strategy,
+        limits=torch.tensor(limits),
+        rules=rules,
+    )
+    for sentence, hypotheses in enumerate(found):
+        assert 1 <= len(hypotheses) <= strategy.nbest
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        for h in hypotheses:
+            assert math.isfinite(h.score)
+            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-4)
+            assert math.fsum(h.log_probs) == pytest.approx(h.log_prob, abs=1e-4)
+            assert BOS not in h.tokens
+            assert EOS not in h.tokens[:-1]
+            assert (h.tokens[-1] == EOS) == (h.finished_by == "eos")
+            assert h.finished_by == "eos" or len(h.tokens) == limits[sentence]
+            assert h.finished_by == "length" or len(h.tokens) > 2
+            assert h.tokens[: min(sentence, 1)] == ((), (2,), (3,))[sentence]
+            assert not any(one == other for one, other in zip(h.tokens, h.tokens[1:], strict=False))
+
+
+@every
+@few
+@given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, drawing)
+def test_neighbours_and_their_order_change_nothing(toy, name, seed, sentences, limits, options):
+    step, rules = toy(seed), [ForbidTokens((BOS,))]
+
+    def found(which):
+        strategy = built(name, KEYS[which], seed=seed, **options)
+        return run(step, strategy, [limits[each] for each in which], rules, step.start(which))
+
+    for sentence, together in zip(sentences, found(sentences), strict=True):
+        (alone,) = found([sentence])
+        assert [h.tokens for h in together] == [h.tokens for h in alone]
+        assert [h.score for h in together] == pytest.approx([h.score for h in alone], abs=1e-5)
+
+
+@every
+def test_a_dead_end_of_some_is_no_dead_end_of_all(toy, name):
+    step = toy(3)
+    step.logits[0][:] = torch.tensor([-9.0, -9.0, 1.0, 1.0, 1.0])
+    found = run(step, built(name), [4, 4, 4], [ForbidTokens((BOS,)), OnlyAfterTwo()])
+    assert all(h.tokens[0] != 3 for hypotheses in found for h in hypotheses)
+    assert all(hypotheses for hypotheses in found)
+
+
+class OnlyAfterTwo:
+    """Leaves nothing to say after the token 3, which may only stand first, as 2 may, and is less likely."""
+
+    def __call__(self, prefix, context):
+        allowed = (prefix[:, -1] != 3)[:, None].repeat(1, context.size)
+        allowed &= torch.tensor([False, False, True, True, False] if context.step == 0 else [True] * 3 + [False, True])
+        rows = torch.arange(prefix.size(0))
+        fond = Bias(rows, torch.full_like(rows, 2), torch.full(rows.shape, 0.5))
+        return Bias.join([Bias.only(allowed), fond])
+
+
+@every
+def test_everything_forbidden_is_said_in_one_line(toy, name):
+    with pytest.raises(SearchError) as error:
+        run(toy(3), built(name), [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
+    assert str(error.value) == (
+        "sentence 2, token 2: every next token is impossible or forbidden, "
+        "wanted one that is neither (rules: ForbidTokens, ForcedPrefix)"
+    )
+
+
+@every
+def test_a_nan_stops_with_its_sentence(toy, name):
+    step = toy(3)
+    step.logits[0][1] = math.nan
+    with pytest.raises(SearchError) as error:
+        run(step, built(name), [4, 4, 4])
+    assert (error.value.sentence, error.value.token) == (1, 1)
+
+
+@every
+def test_what_it_reads_are_settings_and_does_not_break_it(name):
+    strategy = type(built(name, temperature=0.9))
+    assert strategy.reads <= set(DecodingSettings.model_fields)
+    refuse_unread(DecodingSettings(strategy=name), strategy.reads)
+
+
+@every
+@few
+@given(data=st.data())
+def test_what_it_does_not_read_does_not_change_it(toy, name, data):
+    strategy = built(name)
+    others = {"beam": 9, "stop": "first", "samples": 9, "seed": 3, "temperature": 0.3, "top_k": 1, "top_p": 0.2}
+    setting = data.draw(st.sampled_from(sorted(others.keys() - type(strategy).reads) or [None]))
+    if setting is None:
+        return
+    wanted = DecodingSettings(strategy=name, beam=4, samples=4, nbest=strategy.nbest)
+    other = strategy_from(wanted.model_copy(update={setting: others[setting]}), KEYS)
+    assert run(toy(3), strategy, [4, 4, 4]) == run(toy(3), other, [4, 4, 4])
+    with pytest.raises(SettingsError) as error:
+        refuse_unread(wanted, ["max_length", setting])
+    readers = sorted(each for each in STRATEGIES if setting in type(built(each)).reads)
+    assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, wanted ")
+    assert all(f"'{reader}'" in str(error.value) for reader in readers)
+
+
+def test_a_setting_of_another_strategy_is_refused_in_one_line():
+    with pytest.raises(SettingsError) as error:
+        refuse_unread(DecodingSettings(strategy="greedy"), ["prefix", "beam", "seed"])
+    assert "'beam'" in str(error.value)
+    with pytest.raises(SettingsError) as error:
+        refuse_unread(DecodingSettings(), ["top_p"])
+    assert str(error.value) == "decoding.top_p: strategy 'beam' does not read it, wanted 'sampling'"

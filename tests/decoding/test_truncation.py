@@ -1,0 +1,131 @@
+"""What each truncation keeps: by definition, by hand, and as transformers does."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.decoding.truncation import Truncation, epsilon, eta, min_p, top_k, top_p
+
+few = settings(deadline=None, max_examples=60)
+seeds = st.integers(0, 10**6)
+sizes = st.sampled_from([1, 2, 7, 31, 33, 257, 1031])
+sharpness = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
+ALL = {
+    "top_k": (top_k, st.integers(1, 40)),
+    "top_p": (top_p, st.floats(1e-3, 0.999)),
+    "min_p": (min_p, st.floats(1e-3, 1.0)),
+    "epsilon": (epsilon, st.floats(1e-5, 0.9)),
+    "eta": (eta, st.floats(1e-5, 0.9)),
+}
+
+
+def draw(seed, size, sharpness, rows=5, quantum=None):
+    logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * sharpness
+    if quantum:
+        logits = (logits / quantum).round() * quantum  # many ties
+    return logits.float().log_softmax(-1)
+
+
+def by_definition(name, row, value):
+    """What a truncation keeps of one row's probabilities, in lists."""
+    order = sorted(range(len(row)), key=lambda id: (-row[id], id))
+    if name == "top_k":
+        return set(order[:value])
+    if name == "top_p":
+        kept, mass = [], 0.0
+        for id in order:
+            if kept and mass >= value:
+                break
+            kept.append(id)
+            mass += row[id]
+        return set(kept)
+    entropy = -sum(p * math.log(p) for p in row if p)
+    threshold = {
+        "min_p": value * row[order[0]],
+        "epsilon": value,
+        "eta": min(value, math.sqrt(value) * math.exp(-entropy)),
+    }[name]
+    return {id for id in order if row[id] >= threshold} or {id for id in order if row[id] == row[order[0]]}
+
+
+@pytest.mark.parametrize("name", ALL)
+@few
+@given(seeds, sizes, sharpness, st.data())
+def test_each_keeps_what_its_definition_says(name, seed, size, sharpness, data):
+    function, values = ALL[name]
+    value = data.draw(values)
+    log_probs = draw(seed, size, sharpness)
+    kept = function(log_probs, value)
+    for row, found in zip(log_probs.double().exp().tolist(), kept, strict=True):
+        wanted = by_definition(name, row, value)
+        found = set(found.nonzero()[:, 0].tolist())
+        # Where a probability is a hair from the border, fp32 may see it on the other side.
+        nearly = by_definition(name, row, value * (1 - 1e-4) if name != "top_k" else value)
+        fewer = by_definition(name, row, value * (1 + 1e-4) if name != "top_k" else value)
+        assert wanted & nearly & fewer <= found <= wanted | nearly | fewer
+        assert found
+
+
+@few
+@given(seeds, sizes, sharpness, st.integers(0, 9), st.data())
+def test_together_they_keep_what_all_keep_and_always_a_likeliest_token(seed, size, sharpness, used, data):
+    log_probs = draw(seed, size, sharpness, quantum=0.5)
+    names = data.draw(st.lists(st.sampled_from(sorted(ALL)), unique=True))
+    values = {name: data.draw(ALL[name][1]) for name in names}
+    kept = Truncation(**values).kept(log_probs)
+    wanted = torch.ones_like(kept)
+    for name, value in values.items():
+        wanted &= ALL[name][0](log_probs, value)
+    assert torch.equal(kept, wanted)
+    assert ((log_probs == log_probs.amax(-1, keepdim=True)) & kept).any(-1).all()
+    assert Truncation(**values).nothing == (not values)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_impossible_is_never_wanted_for_company(name):
+    log_probs = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 0.0, 1.0, 0.0]]).log()
+    value = 2 if name == "top_k" else 0.25
+    assert not ALL[name][0](log_probs, value)[0, 1]
+    if name != "top_k":  # the k best may be impossible ones: they are never drawn
+        assert ALL[name][0](log_probs, value)[1].tolist() == [False, False, True, False]
+
+
+def test_the_nucleus_of_a_flat_distribution_is_found_however_large_it_is():
+    log_probs = torch.full((3, 10_007), -math.log(10_007))
+    assert top_p(log_probs, 0.5).sum(1).tolist() == [5004] * 3
+    assert top_p(log_probs, 0.5)[:, :5004].all()  # ties by smaller id
+
+
+def test_by_hand():
+    log_probs = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]]).log()
+    assert top_k(log_probs, 2).tolist() == [[False, True, False, True, False]]
+    assert top_p(log_probs, 0.64).tolist() == [[False, True, False, True, False]]
+    assert top_p(log_probs, 0.66).tolist() == [[False, True, False, True, True]]
+    assert min_p(log_probs, 0.3).tolist() == [[False, True, False, True, True]]
+    assert epsilon(log_probs, 0.07).tolist() == [[True, True, False, True, True]]
+    assert epsilon(log_probs, 0.7).tolist() == [[False, True, False, False, False]]
+    # H = 1.4150 nats: √0.16 · e^−H = 0.0972.
+    assert eta(log_probs, 0.16).tolist() == [[True, True, False, True, True]]
+
+
+@few
+@given(seeds, sharpness, st.floats(0.05, 0.95))
+def test_transformers_cuts_the_same(seed, sharpness, p):
+    transformers = pytest.importorskip("transformers")
+    warpers = {
+        "top_k": lambda: transformers.TopKLogitsWarper(1 + int(p * 20)),
+        "top_p": lambda: transformers.TopPLogitsWarper(p),
+        "min_p": lambda: transformers.MinPLogitsWarper(p),
+        "epsilon": lambda: transformers.EpsilonLogitsWarper(p),
+        "eta": lambda: transformers.EtaLogitsWarper(p),
+    }
+    log_probs = draw(seed, 257, sharpness or 1.0)
+    for name, warper in warpers.items():
+        theirs = ~warper()(torch.zeros(5, 1).long(), log_probs.clone()).isneginf()
+        ours = ALL[name][0](log_probs, 1 + int(p * 20) if name == "top_k" else p)
+        # A sum or a product that rounds to the other side of p moves at most one token of a row.
+        assert (theirs ^ ours).sum(1).max() <= 1, name
+        assert (theirs ^ ours).float().mean() < 0.002, name

@@ -1,0 +1,146 @@
+"""The engine is the plain model by another way: the same beliefs, the same hypotheses, the same log-probabilities."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import AdaptiveSettings, CopySettings, MixtureSettings
+from translume.decoding import BeamSearch, Greedy, MinimumLength, search
+from translume.engine import Choice, Engine, EngineError, build_engine, self_test
+from translume.model import StaleStateError
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+VARIANTS = [
+    {"norm": "pre"},
+    {"norm": "post", "tie": "all", "positions": "learned"},
+    {"norm": "post", "activation": "gelu", "bias": False, "tie": "target"},
+    {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
+    {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
+    {"norm": "pre", "segments": 3, "activation": "swiglu"},
+    {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
+    {"head": CopySettings(tie="none")},
+    {"head": MixtureSettings(tie="none")},
+    {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
+]
+
+every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-".join(map(str, each.values()))[:60])
+
+
+@every_variant
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
+def test_searching_with_the_engine_finds_what_the_plain_model_finds(make, sources, changes, strategy):
+    model = make(**changes)
+    engine = Engine(model, Choice())
+    source, mask = sources(5, 2, 7, 3)
+    limits = torch.tensor([37, 5, 3, 11])
+    found = [
+        search(each.step, each.start(source, mask), bos=1, eos=2, strategy=strategy, limits=limits,
+               rules=[MinimumLength(4)])
+        for each in (model, engine)
+    ]  # fmt: skip
+    for plain, fast in zip(*found, strict=True):
+        assert [each.tokens for each in fast] == [each.tokens for each in plain]
+        for one, other in zip(fast, plain, strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+@given(data=st.data(), steps=st.integers(1, 6), variant=st.sampled_from(VARIANTS[:5]))
+@torch.no_grad()
+def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(
+    make, sources, data, steps, variant
+):
+    """Even groups in order, as a search has them, and any others."""
+    model = make(**variant)
+    engine = Engine(model, Choice())
+    source, mask = sources(5, 2, 7, 3, 1, seed=steps)
+    state, owner = engine.start(source, mask), torch.arange(5)
+    prefix, width = torch.ones(5, 0, dtype=torch.long), 1
+    for _ in range(steps):
+        ids = data.draw(st.lists(st.integers(0, 16), min_size=len(owner), max_size=len(owner)))
+        prefix = torch.cat([prefix, torch.tensor(ids)[:, None]], 1)
+        belief, state = engine.step(prefix, state)
+        fresh = model.start(source[owner], mask[owner])
+        torch.testing.assert_close(belief.log_probs(), model.step(prefix, fresh)[0].log_probs(), **CLOSE)
+        count = len(owner) // width
+        stay = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
+        if data.draw(st.booleans()) or width > 1:
+            wider = width if width > 1 else data.draw(st.integers(1, 3))
+            origins = data.draw(st.lists(st.integers(0, width - 1), min_size=len(stay) * wider,
+                                         max_size=len(stay) * wider))  # fmt: skip
+            rows = [stay[place // wider] * width + origin for place, origin in enumerate(origins)]
+            width = wider
+        if data.draw(st.integers(0, 3)) == 0:
+            rows = data.draw(st.lists(st.integers(0, len(owner) - 1), min_size=1, max_size=7))
+            width = 1
+        elif width == 1:
+            rows = stay
+        rows = torch.tensor(rows)
+        state, owner, prefix = state.select(rows), owner[rows], prefix[rows]
+        width = state.width
+
+
+def test_a_state_used_twice_is_stale(make, sources):
+    engine = Engine(make(), Choice())
+    first = engine.start(*sources(5, 2))
+    prefix = torch.ones(2, 1, dtype=torch.long)
+    _, second = engine.step(prefix, first)
+    second.select(torch.tensor([1]))
+    uses = {"step": lambda: engine.step(prefix, first), "select": lambda: second.select(torch.tensor([0]))}
+    for use in uses.values():
+        with pytest.raises(StaleStateError) as caught:
+            use()
+        assert str(caught.value) == "this engine state was used already; only the newest may go on"
+
+
+@torch.no_grad()
+def test_rewinding_takes_tokens_back(make, sources):
+    model = make(positions="rotary")
+    engine = Engine(model, Choice())
+    source, mask = sources(5, 2)
+    target = torch.tensor([[1, 4, 6, 3], [1, 9, 2, 8]])
+    _, state = engine.step(target.flip(1), engine.start(source, mask))
+    belief, state = engine.step(target, state.rewind(0))
+    wanted, _ = model.step(target, model.start(source, mask))
+    torch.testing.assert_close(belief.log_probs(), wanted.log_probs(), **CLOSE)
+    with pytest.raises(ValueError, match=r"^cannot rewind to 5: the state has read 4 tokens$"):
+        state.rewind(5)
+
+
+def test_the_model_stays_as_it_was(make, sources):
+    model = make(tie="target")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = Engine(model, Choice("int8"))
+    engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8", "bf16"])
+def test_the_self_test_finds_an_engine_sound(make, dtype):
+    model = make(width=66, feed_forward=131)
+    findings = self_test(build_engine(model, dtype), model)
+    assert findings.agrees
+    assert findings.difference < {"fp32": 1e-4, "int8": 0.3, "bf16": 0.3}[dtype]
+    assert isinstance(findings.alone_equals_batched, bool)
+    assert self_test(build_engine(model, dtype), model, alone=False).alone_equals_batched is None
+
+
+def test_the_self_test_finds_an_engine_of_other_weights_unsound(make):
+    model, other = make(), make()
+    with torch.no_grad():
+        next(iter(other.decoder.stack)).feed_forward.outer.weight.mul_(-1)
+    findings = self_test(Engine(other, Choice()), model)
+    assert not findings.agrees
+    assert findings.difference > 1e-3
+
+
+def test_what_has_no_engine_is_refused_by_name(make):
+    with pytest.raises(EngineError) as caught:
+        build_engine(make(), "int4")
+    assert str(caught.value) == "engine: dtype: found 'int4'; did you mean 'int8'?"
+    with pytest.raises(EngineError) as caught:
+        build_engine(make().to("meta"))
+    assert str(caught.value) == "engine: found a model on meta, wanted one on the CPU"

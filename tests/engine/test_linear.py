@@ -1,0 +1,116 @@
+"""Packed linear maps give the product, row by row, and what cannot be trusted is not taken."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.engine import linear
+from translume.engine.linear import KINDS, TOLERANCES, packed_as
+from translume.engine.probe import CANDIDATES, Choice
+from translume.engine.remembered import remember, remembered
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+@given(seed=st.integers(0, 99), rows=st.integers(1, 23), inputs=st.sampled_from([1, 7, 64, 131]),
+       outputs=st.sampled_from([1, 5, 64, 257]), bias=st.booleans())  # fmt: skip
+@torch.inference_mode()
+def test_every_packing_gives_the_product_within_its_tolerance(kind, seed, rows, inputs, outputs, bias):
+    generator = torch.Generator().manual_seed(seed)
+    weight, x = (torch.randn(count, inputs, generator=generator) for count in (outputs, rows))
+    shift = torch.randn(outputs, generator=generator) if bias else None
+    packed = packed_as(kind, weight, shift)
+    if packed is None:
+        assert kind != "fp32"
+        pytest.skip(f"{kind} cannot be had here for {inputs}×{outputs}")
+    wanted = F.linear(x, weight, shift)
+    share = (packed(x) - wanted).abs().max() / (x.norm(dim=1).max() * weight.norm(dim=1).max())
+    assert packed.kind == kind
+    assert share <= TOLERANCES[kind]
+    assert packed(x[None]).shape == (1, rows, outputs)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int8-onednn"])
+@given(seed=st.integers(0, 99), row=st.integers(0, 28))
+@torch.inference_mode()
+def test_a_quantised_row_has_the_same_numbers_bit_for_bit_whatever_rows_stand_beside_it(kind, seed, row):
+    generator = torch.Generator().manual_seed(seed)
+    weight, x = (torch.randn(count, 67, generator=generator) for count in (131, 29))
+    packed = packed_as(kind, weight, torch.randn(131, generator=generator))
+    if packed is None:
+        pytest.skip(f"{kind} cannot be had here")
+    assert torch.equal(packed(x)[row : row + 1], packed(x[row : row + 1]))
+    assert torch.equal(packed(x * 50.0)[:1], packed(x[:1] * 50.0))
+
+
+@every_kind
+@torch.inference_mode()
+def test_a_row_of_zeros_gives_the_bias(kind):
+    packed = packed_as(kind, torch.randn(13, 7), torch.arange(13.0))
+    if packed is None:
+        pytest.skip(f"{kind} cannot be had here")
+    assert torch.equal(packed(torch.zeros(2, 7)), torch.arange(13.0).expand(2, -1))
+
+
+def test_a_kernel_that_gives_other_numbers_is_not_taken(monkeypatch):
+    class Wrong(linear.PlainLinear):
+        def forward(self, x):
+            return super().forward(x) * 1.1
+
+    class Missing(linear.PlainLinear):
+        def forward(self, x):
+            raise RuntimeError("no such kernel on this machine")
+
+    for kind in (Wrong, Missing):
+        monkeypatch.setitem(KINDS, "int8", kind)
+        assert packed_as("int8", torch.randn(13, 7), None) is None
+    monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8"))
+    choice = Choice("int8")
+    assert choice.pack(torch.randn(13, 7), None).kind == "fp32"
+    assert choice.kinds == {"7×13": "fp32"}
+
+
+def test_a_choice_is_made_once_a_shape_and_taken_again():
+    first = Choice("int8")
+    kinds = [first.pack(torch.randn(257, 131), None).kind for _ in range(3)]
+    assert kinds == [first.kinds["131×257"]] * 3
+    assert set(first.microseconds["131×257"]) <= set(CANDIDATES["int8"])
+    for kind in CANDIDATES["int8"]:
+        again = Choice("int8", {"131×257": kind})
+        assert again.pack(torch.randn(257, 131), None).kind == kind
+        assert again.microseconds == {}
+
+
+def test_what_a_probe_chose_is_kept_for_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "deep" / "cache"))
+    assert remembered("int8").kinds == {}
+    assert remember(Choice("int8", {"7×13": "int8", "3×5": "fp32"}))
+    assert remember(Choice("fp32", {"7×13": "fp32"}))
+    assert remembered("int8") == Choice("int8", {"7×13": "int8", "3×5": "fp32"})
+    assert remembered("bf16").kinds == {}
+    assert [path.name for path in (tmp_path / "deep" / "cache").iterdir()] == ["engine.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"int8": 3}'])
+def test_what_is_kept_but_broken_is_as_good_as_nothing(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    (tmp_path / "engine.json").write_text(text)
+    assert remembered("int8").kinds == {}
+    remember(Choice("int8", {"7×13": "int8"}))
+    kept = json.loads((tmp_path / "engine.json").read_text())
+    (key,) = (name for name in kept if name.startswith("int8 "))
+    kept[key]["3×5"] = "a kind of a later version"
+    (tmp_path / "engine.json").write_text(json.dumps(kept))
+    assert remembered("int8").kinds == {"7×13": "int8"}
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_probe(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "file"))
+    assert not remember(Choice("int8", {"7×13": "int8"}))
+    assert remembered("int8").kinds == {}
