@@ -144,3 +144,6 @@ def test_what_has_no_engine_is_refused_by_name(make):
     with pytest.raises(EngineError) as caught:
         build_engine(make().to("meta"))
     assert str(caught.value) == "engine: found a model on meta, wanted one on the CPU"
+    with pytest.raises(EngineError) as caught:
+        build_engine(make(decoder_mixing="ssru"))
+    assert str(caught.value) == "engine: found decoder layers with Ssru, wanted self-attention"

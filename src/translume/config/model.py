@@ -19,6 +19,12 @@ class ModelSettings(Settings):
     """Layers that read the source."""
     decoder_layers: int = Field(default=3, ge=1)
     """Layers that write the target."""
+    decoder_mixing: Literal["attention", "ssru"] = "attention"
+    """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
+
+    The "simpler simple recurrent unit" has half the weights and one vector as memory: a step's cost does not grow with
+    the target. Other toolkits cannot read such a model.
+    """
     attention_heads: int = Field(default=4, ge=1)
     """Attention heads of every attention; must divide `width`."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)

@@ -35,6 +35,10 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
         )
     if settings.segments:
         raise SettingsError(f"model.segments: found {settings.segments}, wanted 0 for CTranslate2")
+    if settings.decoder_mixing != "attention":
+        raise SettingsError(
+            f"model.decoder_mixing: found {settings.decoder_mixing!r}, wanted 'attention' for CTranslate2"
+        )
 
 
 def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
@@ -93,6 +97,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         _self_attention(each.self_attention, layer.self_attention, layer.around_attention)
         _feed_forward(each.ffn, layer.feed_forward, layer.around_feed_forward)
     for block, each in zip(model.decoder.stack, decoder.layer, strict=True):
+        assert isinstance(block.self_attention, SelfAttention)  # `refuse_for_ctranslate2` names others
         _self_attention(each.self_attention, block.self_attention, block.around_self)
         _cross_attention(each.attention, block.cross_attention, block.around_cross)
         _feed_forward(each.ffn, block.feed_forward, block.around_feed_forward)

@@ -92,7 +92,7 @@ def refuse_for_pegasus(settings: ModelSettings) -> None:
 def _refuse(settings: ModelSettings, family: str, special: Mapping[str, tuple[object, ...]]) -> None:
     possible: dict[str, tuple[object, ...]] = {
         **special, "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu"),
-        "bias": (True,), "segments": (0,),
+        "bias": (True,), "segments": (0,), "decoder_mixing": ("attention",),
     }  # fmt: skip
     for name, values in possible.items():
         found = getattr(settings, name)

@@ -10,7 +10,7 @@ from translume.config import ModelSettings
 from translume.model.layout import Layout
 from translume.model.packed_attention import Form, Mixing, packed_attention
 from translume.model.positions import rotate, rotation
-from translume.model.state import KeyValue
+from translume.model.state import KeyValue, LayerPast
 
 
 class SelfAttention(nn.Module):
@@ -37,8 +37,14 @@ class SelfAttention(nn.Module):
         result: Tensor = self.output(mixed)
         return result
 
-    def cached(self, x: Tensor, past: KeyValue, place: int) -> Tensor:
+    def begin(self, memory: Tensor) -> KeyValue:
+        """What `cached` needs before the first token, for the sentences of a memory [B, S, D]."""
+        none = memory.new_empty(memory.size(0), self.heads, 0, memory.size(2) // self.heads)
+        return KeyValue(none, none, 0)
+
+    def cached(self, x: Tensor, past: LayerPast, place: int) -> Tensor:
         """x [N, t, D] at places `place` … to the same shape; their keys and values are added to the past."""
+        assert isinstance(past, KeyValue)
         query, keys, values = self._heads(x, place)
         past.write(keys, values, place)
         keys, values = past.read(place + x.size(1))

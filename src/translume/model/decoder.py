@@ -11,7 +11,7 @@ from translume.config import ModelSettings
 from translume.model.embedding import Embedding
 from translume.model.layers import DecoderLayer, norm_of
 from translume.model.layout import Layout
-from translume.model.state import DecoderState, KeyValue, Past, Selectable
+from translume.model.state import DecoderState, Past, Selectable
 
 
 class Decoder(nn.Module):
@@ -31,8 +31,8 @@ class Decoder(nn.Module):
     def start(self, memory: Tensor, mask: Tensor, context: Selectable | None = None) -> DecoderState:
         """The state before any target token is read, over memory [B, S, D] and its mask [B, S]."""
         cross = tuple(layer.cross_attention.read(memory) for layer in self.stack)
-        none = [KeyValue(kv.keys[:, :, :0], kv.values[:, :, :0], 0) for kv in cross]
-        return DecoderState(memory, mask, cross, Past(none), position=0, context=context)
+        past = Past([layer.self_attention.begin(memory) for layer in self.stack])
+        return DecoderState(memory, mask, cross, past, position=0, context=context)
 
     def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next t target ids [N, t]: hidden states [N, t, D] and the state after them.

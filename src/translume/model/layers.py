@@ -8,6 +8,7 @@ from translume.config import ModelSettings
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.feed_forward import FeedForward
+from translume.model.ssru import Ssru
 
 SubLayer = Callable[[Tensor], Tensor]
 
@@ -54,18 +55,19 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the target so far, cross-attention over the memory, then feed-forward."""
+    """Self-attention over the target so far, or an SSRU in its place; cross-attention over the memory; feed-forward."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(settings)
+        self.self_attention: SelfAttention | Ssru
+        self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings)
         self.cross_attention = CrossAttention(settings)
         self.feed_forward = FeedForward(settings)
         self.around_self, self.around_cross = Residual(settings), Residual(settings)
         self.around_feed_forward = Residual(settings)
 
     def forward(self, x: Tensor, attend: SubLayer, look: SubLayer) -> Tensor:
-        """x [..., D] to the same shape; `attend` and `look` apply this layer's self- and cross-attention."""
+        """x [..., D] to the same shape; `attend` and `look` apply what this layer reads target and memory by."""
         x = self.around_self(x, attend)
         x = self.around_cross(x, look)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)

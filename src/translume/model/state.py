@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 GROWTH = 32
-"""Steps by which a full buffer of keys and values grows."""
+"""Steps by which a full buffer grows."""
 
 
 class Selectable(Protocol):
@@ -26,24 +26,8 @@ class KeyValue:
 
     def write(self, keys: Tensor, values: Tensor, place: int) -> None:
         """Put keys and values [N, H, t, D/H] at `place`, in place; the buffers grow when they are full."""
-        end = place + keys.size(2)
-        if keys.requires_grad or (place == 0 and self.keys.size(2) == 0 and torch.is_grad_enabled()):
-            self.keys = torch.cat([self.keys[:, :, :place], keys], 2)
-            self.values = torch.cat([self.values[:, :, :place], values], 2)
-        else:
-            if end > self.keys.size(2):
-                self.keys = self._grown(self.keys, keys, place, end)
-                self.values = self._grown(self.values, values, place, end)
-            self.keys[:, :, place:end] = keys
-            self.values[:, :, place:end] = values
-        self.length = end
-
-    @staticmethod
-    def _grown(old: Tensor, new: Tensor, place: int, end: int) -> Tensor:
-        rows, heads, _, width = new.shape
-        buffer = new.new_empty(rows, heads, (end // GROWTH + 1) * GROWTH, width)
-        buffer[:, :, :place] = old[:, :, :place]
-        return buffer
+        self.keys, self.values = _written(self.keys, keys, place), _written(self.values, values, place)
+        self.length = place + keys.size(2)
 
     def read(self, length: int) -> tuple[Tensor, Tensor]:
         """The keys and values of the first `length` places."""
@@ -56,10 +40,53 @@ class KeyValue:
 
 
 @dataclass(slots=True)
-class Past:
-    """The target read so far: one `KeyValue` a layer. `generation` counts its changes."""
+class Cells:
+    """What one recurrent unit held after each place of the target, [N, capacity, D]; all are kept, for `rewind`."""
 
-    layers: list[KeyValue]
+    cells: Tensor
+
+    def write(self, cells: Tensor, place: int) -> None:
+        """Put cells [N, t, D] at `place`, in place; the buffer grows when it is full."""
+        self.cells = _written(self.cells, cells, place)
+
+    def read(self, length: int) -> Tensor:
+        """The cell [N, D] after the first `length` places; zeros before the first."""
+        if not length:
+            return self.cells.new_zeros(self.cells.size(0), self.cells.size(2))
+        return self.cells[:, length - 1]
+
+    def select(self, rows: Tensor, length: int) -> "Cells":
+        """A copy of rows [M] of the first `length` places, with room for more."""
+        return Cells(self.cells[:, :length].index_select(0, rows))
+
+
+def _written(buffer: Tensor, new: Tensor, place: int) -> Tensor:
+    """The buffer [N, ..., capacity, w] with `new` [N, ..., t, w] at `place`: the same one, unless it was full.
+
+    Where gradients flow it is a new one, since the old one's numbers are still needed.
+    """
+    if new.requires_grad or (place == 0 and buffer.size(-2) == 0 and torch.is_grad_enabled()):
+        return torch.cat([buffer.narrow(-2, 0, place), new], -2)
+    end = place + new.size(-2)
+    if end > buffer.size(-2):
+        grown = new.new_empty(*new.shape[:-2], (end // GROWTH + 1) * GROWTH, new.size(-1))
+        grown.narrow(-2, 0, place).copy_(buffer.narrow(-2, 0, place))
+        buffer = grown
+    buffer.narrow(-2, place, new.size(-2)).copy_(new)
+    return buffer
+
+
+class LayerPast(Protocol):
+    """What one layer keeps of the target read so far."""
+
+    def select(self, rows: Tensor, length: int) -> Self: ...
+
+
+@dataclass(slots=True)
+class Past:
+    """The target read so far: what each layer keeps of it. `generation` counts its changes."""
+
+    layers: list[LayerPast]
     generation: int = 0
 
 
@@ -73,7 +100,7 @@ class DecoderState:
 
     memory: [B, S, D] and memory_mask [B, S] of B sentences; rows b·width … (b+1)·width−1 belong to sentence b.
     cross: per layer, keys and values of the memory [B, H, S, D/H].
-    past: keys and values of the target, written in place; only the newest state may be used, or one that was
+    past: keys and values of the target, or cells, written in place; only the newest state may be used, or one that was
         branched off by `select`, or taken back by `rewind`.
     context: what the head made of the source, or None.
     """
