@@ -1,5 +1,7 @@
 """Which engine a verb translates with."""
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,8 @@ from translume.cli.options import Compute
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    from translume.translator import Translator
+    from translume.config import DecodingSettings
+    from translume.translator import Translation, Translator
 
 _ENGINE = "translume.engine"
 
@@ -28,6 +31,34 @@ engine_option = click.option(
     help="What steps: weights packed for this machine, or the plain model. auto: fast where its self-test passes.",
 )
 """--engine, read back with `engine`."""
+
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes that share the lines, each on one CPU thread; worth their start for thousands of lines.",
+)
+"""--workers"""
+
+
+@contextmanager
+def translating(
+    model: Path, translator: "Translator", count: int
+) -> Iterator[Callable[[Iterable[str], "DecodingSettings"], Iterator["Translation"]]]:
+    """What translates texts: the translator itself, or `count` processes with the same model and engine."""
+    if count == 1:
+        yield lambda texts, settings: translator.translate_all(texts, settings=settings)
+        return
+    from translume.translator import Workers
+
+    device = next(translator.checkpoint.model.parameters()).device
+    if device.type != "cpu":
+        raise SettingsError(f"workers: found {count} on {device}, wanted 1; several are for the CPU")
+    with Workers(model, count, translator.engine.dtype if translator.engine else None) as workers:
+        yield workers.translate_all
 
 
 def engine() -> str:

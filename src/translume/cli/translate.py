@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.engines import engine, engine_option, translator_at
+from translume.cli.engines import engine, engine_option, translating, translator_at, workers_option
 from translume.cli.group import resume_with
 from translume.cli.options import (
     FOLDER,
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 @json_option
 @set_option
 @engine_option
+@workers_option
 @compute_options
-def command(model: Path, file: str, as_json: bool) -> None:
+def command(model: Path, file: str, workers: int, as_json: bool) -> None:
     """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.
 
     With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
@@ -48,11 +49,11 @@ def command(model: Path, file: str, as_json: bool) -> None:
     resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
     translator = translator_at(model, where, engine())
     settings = changed(translator.config, "decoding").decoding
-    with Meter("translating", unit="lines", prints=True) as meter:
+    with Meter("translating", unit="lines", prints=True) as meter, translating(model, translator, workers) as translate:
         lines = read_lines(file)
         # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
         parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
-        translations = (each for part in parts for each in translator.translate_all(part, settings=settings))
+        translations = (each for part in parts for each in translate(part, settings))
         for translation in translations:
             meter.advance()
             for warning in translation.warnings:

@@ -1,7 +1,7 @@
 """An engine of a model, as far as there is one here."""
 
 from translume.engine.engine import Engine
-from translume.engine.probe import CANDIDATES
+from translume.engine.probe import CANDIDATES, Dtype
 from translume.engine.remembered import remember, remembered
 from translume.errors import SettingsError, nearest
 from translume.model import Transformer
@@ -12,7 +12,7 @@ class EngineError(SettingsError):
     """There is no engine for this model or machine; the plain model does all that it does."""
 
 
-def build_engine(model: Transformer, dtype: str = "fp32") -> Engine:
+def build_engine(model: Transformer, dtype: Dtype = "fp32") -> Engine:
     """The fast engine of a model, its weights packed as "fp32", "bf16" or "int8".
 
     What a probe chose for a shape is kept in the user's cache and taken again by the next run.

@@ -29,6 +29,7 @@ class Engine:
         """choice: how to pack each linear map."""
         keep_freed_memory()  # buffers of a batch are asked for again by the next one
         self.choice = choice
+        self.dtype = choice.dtype
         self.model = _packed(model, choice)
         self.layers = [Layer(layer, choice) for layer in model.decoder.stack]
         plain = model.head.plain()

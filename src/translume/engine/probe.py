@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ ROWS = (1, 64, 320)
 """Rows that a packing is timed with; the choice is by the sum of its shares of fp32's times, for any number of rows."""
 ROUNDS = 5
 
-CANDIDATES = {
+Dtype = Literal["fp32", "bf16", "int8"]
+
+CANDIDATES: dict[Dtype, tuple[str, ...]] = {
     "fp32": ("fp32",),
     "bf16": ("fp32", "bf16"),
     "int8": ("fp32", "int8", "int8-onednn"),
@@ -28,7 +31,7 @@ class Choice:
     microseconds: by shape and kind, what the probe measured, for those who want to see.
     """
 
-    dtype: str = "fp32"
+    dtype: Dtype = "fp32"
     kinds: dict[str, str] = field(default_factory=dict)
     microseconds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
 

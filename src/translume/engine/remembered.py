@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from translume.engine.probe import CANDIDATES, Choice
+from translume.engine.probe import CANDIDATES, Choice, Dtype
 
 
 def cache_folder() -> Path:
@@ -18,7 +18,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "translume"
 
 
-def remembered(dtype: str) -> Choice:
+def remembered(dtype: Dtype) -> Choice:
     """The choice for a dtype on this machine, with this torch; an empty one where nothing sound was kept."""
     found = _read().get(_key(dtype))
     known = CANDIDATES[dtype]

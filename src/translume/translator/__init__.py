@@ -3,6 +3,7 @@
 from translume.translator.classifier import Classification, Classifier
 from translume.translator.translator import Translator, load, load_classifier, load_translator
 from translume.translator.values import TargetScore, TextHypothesis, Translation
+from translume.translator.workers import Workers
 
 __all__ = [
     "Classification",
@@ -11,6 +12,7 @@ __all__ = [
     "TextHypothesis",
     "Translation",
     "Translator",
+    "Workers",
     "load",
     "load_classifier",
     "load_translator",

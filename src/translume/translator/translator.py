@@ -134,17 +134,18 @@ class Translator:
         return chosen
 
     def _stream(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
-        lines = (
-            (Line(number=number, text=_without_break(text)), len(text)) for number, text in enumerate(texts, start=1)
-        )
-        for window in windows(lines):
-            yield from self._up_to_an_error(window, settings)
+        for window in windows(numbered_lines(texts)):
+            yield from self.translate_lines(window, settings)
 
-    def _up_to_an_error(self, window: Sequence[Line], settings: DecodingSettings) -> Iterator[Translation]:
+    def translate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[Translation]:
+        """The translations of consecutive lines, which are translated together, in order.
+
+        An error names the number of its line, after all lines before it were given back.
+        """
         try:
-            done = self._window(window, settings)
+            done = self._window(lines, settings)
         except LineError as error:
-            yield from self._up_to_an_error(window[: error.line.number - window[0].number], settings)
+            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings)
             raise error from None
         yield from done
 
@@ -244,6 +245,12 @@ def _take(threads: int | None) -> None:
         if threads < 1:
             raise SettingsError(f"threads: found {threads}, wanted at least 1")
         torch.set_num_threads(threads)
+
+
+def numbered_lines(texts: Iterable[str]) -> Iterator[tuple[Line, int]]:
+    """Texts as lines, counted from 1, with their sizes, as `windows` wants them; a break at an end is no part of it."""
+    for number, text in enumerate(texts, start=1):
+        yield Line(number=number, text=_without_break(text)), len(text)
 
 
 def _without_break(text: str) -> str:

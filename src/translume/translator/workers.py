@@ -1,0 +1,98 @@
+"""Several processes that translate one input together: one thread each does more than many threads for one process."""
+
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from translume.config import DecodingSettings
+from translume.errors import TranslationError
+from translume.translator.batching import windows
+from translume.translator.plan import Line
+from translume.translator.translator import Translator, load_translator, numbered_lines
+from translume.translator.values import Translation
+
+SHARE = 256
+"""Lines that a worker takes at a time."""
+
+EngineDtype = Literal["fp32", "bf16", "int8"]
+Done = tuple[list[Translation], str]
+"""Translations, and the error that ended them; empty for none."""
+
+
+class Workers:
+    """`count` processes, each with the model of a folder on one thread. To be closed, best by `with`."""
+
+    def __init__(self, folder: Path | str, count: int, dtype: EngineDtype | None = None) -> None:
+        """dtype: of each worker's engine; None is the plain model."""
+        self.count = count
+        # Not forked: a copy of a process with threads may hang.
+        self._pool = ProcessPoolExecutor(
+            count, mp_context=get_context("spawn"), initializer=_begin, initargs=(str(folder), dtype)
+        )
+
+    def translate_all(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
+        """What `Translator.translate_all` gives, in order; texts are read some hundred a worker ahead.
+
+        Raises TranslationError as it does, or where a worker died.
+        """
+        waiting: deque[Future[Done]] = deque()
+        given = 0
+        for window in windows(numbered_lines(texts), lines=SHARE):
+            waiting.append(self._pool.submit(_work, window, settings))
+            if len(waiting) > 2 * self.count:
+                for each in _result(waiting.popleft(), given):
+                    given += 1
+                    yield each
+        while waiting:
+            for each in _result(waiting.popleft(), given):
+                given += 1
+                yield each
+
+    def close(self) -> None:
+        """Let the processes go; what they were asked and have not begun is not done."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _result(future: "Future[Done]", given: int) -> Iterator[Translation]:
+    try:
+        done, error = future.result()
+    except BrokenProcessPool:
+        raise TranslationError(
+            f"a worker died after line {given}, perhaps for want of memory, wanted it to go on; try fewer --workers"
+        ) from None
+    yield from done
+    if error:
+        raise TranslationError(error)
+
+
+_translators: list[Translator] = []
+"""The one translator of a worker process."""
+
+
+def _begin(folder: str, dtype: EngineDtype | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work
+    translator = load_translator(folder, device="cpu", dtype="fp32", threads=1)
+    _translators.append(translator if dtype is None else translator.compile(dtype))
+
+
+def _work(lines: list[Line], settings: DecodingSettings) -> Done:
+    done: list[Translation] = []
+    try:
+        done.extend(_translators[0].translate_lines(lines, settings))
+    except TranslationError as error:
+        return done, str(error)
+    return done, ""

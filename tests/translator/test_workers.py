@@ -1,0 +1,65 @@
+"""Several processes give what one gives, in its order, and say where they stop."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from translume.checkpoint import save_model
+from translume.errors import TranslationError
+from translume.translator import Translator, Workers
+from translume.translator import workers as module
+
+Make = Callable[..., Translator]
+
+
+@pytest.fixture(scope="module")
+def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Translator]:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    translator = make("decoding.beam=2", max_positions=17)
+    save_model(folder, translator.checkpoint)
+    return folder, translator
+
+
+def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
+    monkeypatch.setattr(module, "SHARE", 3)
+    folder, translator = saved
+    texts = ["abc", "", "hello you", "a b c d", "xyz.", "q"] * 4
+    settings = translator.config.decoding
+    with Workers(folder, 2, "fp32") as workers:
+        found = list(workers.translate_all(iter(texts), settings))
+        assert list(workers.translate_all([], settings)) == []
+    wanted = list(translator.translate_all(texts, settings=settings))
+    assert [each.text for each in found] == [each.text for each in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert [h.log_prob for h in one.hypotheses] == pytest.approx([h.log_prob for h in other.hypotheses], abs=1e-4)
+
+
+def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, monkeypatch):
+    monkeypatch.setattr(module, "SHARE", 3)
+    folder, translator = saved
+    found: list[str] = []
+    with Workers(folder, 1) as workers:
+        translations = workers.translate_all(["a", "b", "c", "d", "e" * 30, "f"], translator.config.decoding)
+        with pytest.raises(TranslationError) as caught:
+            found.extend(each.source for each in translations)
+    assert found == ["a", "b", "c", "d"]
+    assert str(caught.value) == (
+        "line 5: a sentence has 30 tokens, wanted at most 16; "
+        'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
+    )
+
+
+def test_a_worker_that_dies_ends_the_translation_in_one_line(saved):
+    folder, translator = saved
+    with Workers(folder, 1) as workers:
+        list(workers.translate_all(["a"], translator.config.decoding))
+        (process,) = workers._pool._processes
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(TranslationError) as caught:
+            list(workers.translate_all(["a"] * 9, translator.config.decoding))
+    assert str(caught.value) == (
+        "a worker died after line 0, perhaps for want of memory, wanted it to go on; try fewer --workers"
+    )
