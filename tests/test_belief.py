@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, BeliefError, Bias, Logits, exact_topk
+from translume.belief import BLOCK, BeliefError, Bias, Logits, exact_topk, first_impossible
 from translume.errors import TranslationError
 
 few = settings(deadline=None, max_examples=60)
@@ -33,6 +33,15 @@ def test_the_fast_topk_is_the_head_of_a_stable_sort(seed, rows, size, levels, k,
     wanted, order = torch.sort(scores, dim=-1, descending=True, stable=True)
     assert torch.equal(values, wanted[:, :k])
     assert torch.equal(ids, order[:, :k])
+
+
+@few
+@given(seeds, st.integers(1, 7), st.integers(1, 17), levels, st.integers(1, 12), st.sampled_from([0.0, 0.5, 1.0]))
+def test_where_too_few_tokens_are_possible_the_smallest_others_fill_the_row(seed, rows, size, levels, k, forbidden):
+    scores = coarse(seed, rows, size, levels, forbidden)
+    values, ids = exact_topk(scores, min(k, size))
+    unknown = torch.where(values.isneginf(), torch.randint(size, ids.shape), ids)  # no one looked for the impossible
+    assert torch.equal(first_impossible(values, unknown, size), ids)
 
 
 @few

@@ -163,9 +163,9 @@ class Logits:
                 peak = self._maxima.amax(-1, keepdim=True)
                 # Nothing is lost without a shift, floats are as precise at e⁴⁰ as at 1; but exp must not overflow.
                 sums *= peak.neg().exp_()
-                far = ~(peak.abs() <= UNSHIFTED)  # a NaN is far, too
-                if bool(far.any()):
-                    _refuse_broken(peak)
+                if not float(peak.abs().max()) <= UNSHIFTED:  # as it is not of a NaN
+                    far = ~(peak.abs() <= UNSHIFTED)
+                    refuse_broken(peak)
                     # Row by row: what a row gets does not depend on the rows beside it.
                     which = far.nonzero()[:, 0]
                     sums[which] = (self._logits[which] - peak[which]).exp_().sum(-1, keepdim=True)
@@ -173,7 +173,7 @@ class Logits:
                 rest = sums.clamp_min_(1.0).log_()
             else:
                 peak = self._logits.amax(-1, keepdim=True)
-                _refuse_broken(peak)
+                refuse_broken(peak)
                 rest = (self._logits - peak).exp_().sum(-1, keepdim=True).log_()
             self._peak_and_rest = peak, rest
         return self._peak_and_rest
@@ -255,21 +255,27 @@ def _maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
     buffer = logits.new_empty(min(rows, count), size)
     maxima = logits.new_empty(count, -(-size // BLOCK))
     sums = logits.new_empty(count, 1)
+    body = logits[:, :whole].view(count, blocks, BLOCK)
     for start in range(0, count, rows):
-        part, place = logits[start : start + rows], slice(start, start + rows)
+        part = slice(start, start + rows)
         if blocks:
-            torch.amax(part[:, :whole].view(-1, blocks, BLOCK), -1, out=maxima[place, :blocks])
-        if whole < size:
-            torch.amax(part[:, whole:], -1, out=maxima[place, blocks])
-        exponentials = torch.exp(part, out=buffer[: len(part)])
-        torch.sum(exponentials, -1, keepdim=True, out=sums[place])
+            torch.amax(body[part], -1, out=maxima[part, :blocks])
+        exponentials = torch.exp(logits[part], out=buffer[: len(logits[part])])
+        torch.sum(exponentials, -1, keepdim=True, out=sums[part])
+    if whole < size:
+        torch.amax(logits[:, whole:], -1, out=maxima[:, blocks])
     return maxima, sums
 
 
-def _refuse_broken(peak: Tensor) -> None:
+def refuse_broken(peak: Tensor, rows: Tensor | None = None) -> None:
+    """Raise BeliefError if one of the largest logits `peak` [p, 1] is no finite number.
+
+    rows: [p], the rows that these logits are of; None: rows 0, 1, 2, …
+    """
     broken = ~peak.isfinite()
     if bool(broken.any()):
         row = int(broken.nonzero()[0, 0])
+        row = row if rows is None else int(rows[row])
         raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
 
 
@@ -335,3 +341,18 @@ def _first_of_equal(scores: Tensor, border: Tensor, k: int) -> Tensor:
     above, equal = scores > border, scores == border
     wanted = k - above.sum(-1, keepdim=True)
     return (above | (equal & (equal.cumsum(-1) <= wanted))).nonzero()[:, 1].view(-1, k)
+
+
+def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
+    """The ids [N, k] of a top k of `size` tokens; where the ranks [N, k], best first, are −inf, the smallest others."""
+    lacking = ranks.isneginf()
+    rows = lacking.any(-1).nonzero()[:, 0]
+    if not len(rows):
+        return ids
+    pool = min(2 * ids.size(1), size)
+    lacking, own = lacking[rows], ids[rows]
+    free = torch.ones(len(rows), pool + 1, dtype=torch.bool, device=ids.device)
+    free.scatter_(1, own.masked_fill(lacking, pool).clamp(max=pool), value=False)[:, -1] = False
+    fillers = free.byte().argsort(dim=-1, descending=True, stable=True)  # ids that are left, ascending
+    nth = (lacking.cumsum(-1) - 1).clamp(min=0)
+    return ids.index_copy(0, rows, torch.where(lacking, fillers.gather(1, nth), own))

@@ -221,3 +221,17 @@ def test_settings_that_do_not_go_together_are_an_error(make, others, training, w
     with pytest.raises(SettingsError) as error:
         make(others, **training)
     assert str(error.value) == f"settings: {wanted}"
+
+
+def test_data_is_counted_with_the_labels_of_a_run(files, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        f'data.train = "{files}/train.tsv"\ndata.valid = "{files}/valid.tsv"\n'
+        'data.task = "classification"\ndata.columns = [2, 0]\n'
+        'tokenizer = {kind = "word", size = 61, unknown = "token"}\nmodel.head.kind = "classify"\n'
+    )
+    result = run("data", "stats", tmp_path / "c.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    train_split, valid_split = map(json.loads, result.stdout.splitlines())
+    assert (train_split["pairs"], valid_split["pairs"]) == (211, 43)
+    assert (train_split["target_vocabulary"], train_split["target_longest"]) == (3, 1)
+    assert result.stderr == "learning the vocabulary of source\n"

@@ -12,6 +12,7 @@ from translume.data.duplicates import Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import SCRIPTS, mostly_in
 from translume.errors import SettingsError
+from translume.text import Labels
 
 RULES = CleaningSettings(max_tokens=9, max_ratio=3, identical=True, duplicates=True, source_script="latin")
 SIDE = st.text("ab я", max_size=11)
@@ -50,6 +51,16 @@ def test_each_rule_drops_what_it_names(corpus_files, by_bytes, tmp_path):
         "  empty: 2",
         "  identical sides: 1",
     ]
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_text_without_a_label_is_dropped_by_that_name(corpus_files, by_bytes, tmp_path, split):
+    labels = Labels(("good", "new"), separator="+")
+    pairs = [("a", "good"), ("b", " "), ("c", " + "), (" ", "new"), (" ", ""), ("d", "new+good"), ("e", "")]
+    corpus = prepare(corpus_files(pairs), by_bytes, labels, tmp_path / "cache", split=split)
+    assert corpus.account.dropped == {"empty": 2, "without a label": 3}
+    assert corpus.account.examples["without a label"].source == "b"
+    assert corpus.pairs == 2
 
 
 def test_validation_pairs_only_need_to_fit(corpus_files, by_bytes, tmp_path):

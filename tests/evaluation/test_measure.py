@@ -97,6 +97,20 @@ def test_error_rates_by_hand() -> None:
     assert str(nearest) == "WER|nrefs:2|case:mixed|tok:blank|edits:levenshtein = 12.50 (1 edits, 8 tokens)"
 
 
+def test_both_error_rates_count_edits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(found: list[str], wanted: list[str]) -> int:
+        calls.append(found)
+        return edits(found, wanted)
+
+    monkeypatch.setattr("translume.evaluation.error_rate.edits", counted)
+    found, wanted = ["u v w", "x"], ["u w", "y z"]
+    scores = measure(found, wanted, settings("wer", "per"))
+    assert calls == [["u", "v", "w"], ["x"]]
+    assert scores["wer"].value == scores["per"].value == 75
+
+
 def test_error_rates_without_a_reference_token() -> None:
     assert measure([""], [""], settings("wer"))["wer"].value == 0
     assert measure(["a"], [""], settings("wer"))["wer"].value == math.inf

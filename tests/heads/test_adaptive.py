@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from translume.checkpoint.build import build_model
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
@@ -196,3 +197,25 @@ def test_a_saved_model_comes_back_with_its_bands(tmp_path):
     mask = torch.ones(5, 7, dtype=torch.bool)
     losses = [each.loss(ids[0], mask, ids[1], ids[2], mask).nll for each in (model, again)]
     assert torch.equal(*losses)
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shapes of all tensors that are made."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and "cat" in str(func):
+            self.seen.add(tuple(result.shape))
+        return result
+
+
+def test_a_decoding_step_puts_logits_together_and_not_vectors():
+    head = head_of()
+    first = head.table.ends[0] + len(head.tails)
+    with Shapes() as shapes, torch.no_grad():
+        head.next_token(torch.randn(3, WIDTH).double(), None)
+    assert shapes.seen == {(3, first)}

@@ -20,7 +20,7 @@ def checkout(tmp_path_factory):
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "tests" / "heads", folder / "tests" / "heads")
     page = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
-    snippet = page[page.index("class ScaledSettings(Settings)") : page.index("head = ScaledHead(")]
+    snippet = page[page.index("class ScaledSettings(HeadKind)") : page.index("head = ScaledHead(")]
     settings, head = snippet.split("class ScaledHead(Head)")
     heads = folder / "src" / "translume" / "config" / "heads.py"
     text = heads.read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def checkout(tmp_path_factory):
     heads.write_text(text, encoding="utf-8")
     imports = page[page.index("import torch\nfrom torch import Tensor, nn") : page.index("class ScaledSettings")]
     (heads.parents[1] / "heads" / "scaled.py").write_text(
-        f"{imports.replace('import Settings', 'import Settings as ScaledSettings')}\n\nclass ScaledHead(Head){head}",
+        f"{imports.replace('import HeadKind', 'import HeadKind as ScaledSettings')}\n\nclass ScaledHead(Head){head}",
         encoding="utf-8",
     )
     return folder

@@ -147,8 +147,8 @@ def changed(good, path: str, value: object) -> str:
         (
             "settings.kind",
             "bqe",
-            "t.json: damaged: settings.kind: Input should be 'bpe', 'unigram', 'wordpiece', 'character', 'byte' or "
-            "'word', found 'bqe'",
+            "t.json: damaged: settings.kind: Input should be 'bpe', 'unigram', 'wordpiece', 'character', 'byte', "
+            "'word' or 'sentencepiece', found 'bqe'",
         ),
         (
             "settings",

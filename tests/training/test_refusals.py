@@ -157,12 +157,30 @@ def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [("sigmoid", "z_loss", 1e-4), ("sigmoid", "confidence_penalty", 0.1), ("entmax", "r_drop", 5.0)],
+    ("kind", "name", "value", "why"),
+    [
+        ("sigmoid", "z_loss", 1e-4, "whose decisions are no distribution"),
+        ("sigmoid", "confidence_penalty", 0.1, "whose decisions are no distribution"),
+        ("entmax", "z_loss", 1e-4, "which has no log Σ exp"),
+        ("entmax", "r_drop", 5.0, "whose beliefs are infinitely far apart where their supports differ"),
+    ],
 )
 def test_a_penalty_that_means_nothing_for_a_head_is_refused(
-    toy: Make, tmp_path: Path, kind: str, name: str, value: float
+    toy: Make, kind: str, name: str, value: float, why: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        list(train(toy({"model": {"head": {"kind": kind}}}, **{name: value}), tmp_path))
-    assert str(caught.value) == f"training.{name}: found {value}, wanted 0 with model.head.kind = '{kind}'"
+        toy({"model": {"head": {"kind": kind}}}, **{name: value})
+    wanted = f"wanted 0 with model.head.kind = '{kind}', {why}"
+    assert str(caught.value) == f"settings: training.{name}: found {value}, {wanted}"
+
+
+def test_a_penalty_that_means_nothing_for_the_model_that_is_fine_tuned_is_refused(toy: Make, tmp_path: Path) -> None:
+    begin(toy({"model": {"head": {"kind": "sigmoid"}}}), tmp_path / "base")
+    plain = toy(r_drop=5.0)
+    plain = plain.model_copy(update={"model": type(plain.model)()})
+    with pytest.raises(SettingsError) as caught:
+        list(train(plain, tmp_path / "copy", source=tmp_path / "base"))
+    assert str(caught.value) == (
+        f"{tmp_path / 'copy'}: training.r_drop: found 5.0, wanted 0 with model.head.kind = 'sigmoid', "
+        "whose decisions are no distribution"
+    )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.checkpoint import build_model, load_checkpoint, read_history
+from translume.cli.live import measured
 from translume.config import Config
 from translume.data import Batch, pad_batch
 from translume.errors import TrainingError
@@ -199,6 +200,19 @@ def test_what_was_validated_is_what_was_kept(toy: Make, tmp_path: Path) -> None:
         sums[0] -= float(scores.sum())
         sums[1] += batch.tokens
     assert last.nll == pytest.approx(sums[0] / sums[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "measure"), [("softmax", "nll"), ("sigmoid", "objective"), ("entmax", "objective")])
+def test_what_has_no_nll_is_called_by_its_name(toy: Make, tmp_path: Path, kind: str, measure: str) -> None:
+    events = list(train(toy({"model": {"head": {"kind": kind}}}, updates=5), tmp_path))
+    told = [event for event in events if isinstance(event, Validated | Finished)]
+    assert {event.measure for event in told} == {measure}
+    assert [line["measure"] for line in read_history(tmp_path) if line["event"] == "validated"] == [measure]
+    assert f"validation {measure} = {told[0].nll:.4f} nats per token" in (tmp_path / "README.md").read_text()
+    assert measured(told[0]) == f"{measure} {told[0].nll:.3f}"
+    *_, again = train(toy({"model": {"head": {"kind": kind}}}, updates=5), tmp_path)
+    assert isinstance(again, Finished)
+    assert (again.already, again.measure) == (True, measure)
 
 
 def test_short_cuts_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

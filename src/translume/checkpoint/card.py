@@ -20,13 +20,14 @@ class Card:
 
     parameters: number of weights, tied ones once.  data: the account of the training pairs.
     scores: lines with their signatures, as `str(score)` gives them.  licence: an SPDX name; empty keeps what the card
-    in the folder says.
+    in the folder says.  trained: whether the settings of training are what made the model.
     """
 
     parameters: int = 0
     data: str = ""
     scores: Sequence[str] = ()
     licence: str = ""
+    trained: bool = True
 
 
 def write_card(folder: Path, config: Config, card: Card) -> None:
@@ -66,7 +67,7 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
         f"```\ntranslume {verb} {name} < source > {written}\n```",
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
-        f"## Recipe\n\n{_recipe(config, card.parameters)}",
+        f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
         "## Scores\n\n" + ("```\n" + "\n".join(card.scores) + "\n```" if card.scores else "None measured yet."),
     ]
     return "\n\n".join(sections) + "\n"
@@ -94,7 +95,7 @@ def _files(config: Config) -> str:
     return "\n".join(rows) if rows else "Not stated."
 
 
-def _recipe(config: Config, parameters: int) -> str:
+def _recipe(config: Config, parameters: int, trained: bool) -> str:
     model, training, tokenizer = config.model, config.training, config.tokenizer
     shared = "one vocabulary for both sides" if tokenizer.shared else "a vocabulary for each side"
     layers = f"{model.encoder_layers} + {model.decoder_layers}"
@@ -106,10 +107,14 @@ def _recipe(config: Config, parameters: int) -> str:
         f"{model.norm}-norm, {model.positions} positions",
         f"- output head: {model.head.kind}",
         f"- {tokenizer.kind} tokens, size {tokenizer.size:,}, {shared}",
+    ]
+    if not trained:
+        return "\n".join([f"- {parameters:,} parameters", *rows]) + "\n\nAll settings are in `config-….toml`."
+    rows.append(
         f"- {training.updates:,} updates of {training.max_tokens * training.accumulate:,} tokens, "
         f"{training.optimizer}, learning rate {training.learning_rate:g} ({training.schedule}), "
-        f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}",
-    ]
+        f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}"
+    )
     if parameters:
         rows.insert(0, f"- {parameters:,} parameters")
     return "\n".join(rows) + "\n\nAll settings are in `config-….toml`, the log is in `history.jsonl`."

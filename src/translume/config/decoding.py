@@ -4,33 +4,45 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from translume.config.base import Settings
+from translume.config.base import Names, Settings
 from translume.errors import nearest
 
 STRATEGIES = {
     "beam": "translume.decoding.beam_search:BeamSearch",
+    "diverse": "translume.decoding.diverse:DiverseBeam",
     "greedy": "translume.decoding.greedy:Greedy",
     "sampling": "translume.decoding.sampling:Sampling",
     "stochastic": "translume.decoding.stochastic_beam:StochasticBeam",
 }
 """What builds each strategy: a class with `of(settings, keys)` and `reads`, imported when it is asked for."""
 
+PLACEHOLDERS = ("number", "url", "tag")
+"""Kinds of what a target may have to take over from its source."""
+
 
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""
 
     strategy: str = "beam"
-    """How the next tokens are chosen: "beam", "greedy", "sampling" or "stochastic" (a beam without replacement)."""
+    """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""
     beam: int = Field(default=5, ge=1)
-    """Targets kept per sentence by beam search."""
+    """Targets kept per sentence by beam search, of all groups together if it is diverse."""
     nbest: int = Field(default=1, ge=1)
     """Targets returned per sentence; at most `beam`, or `samples`."""
     length_penalty: float = 1.0
     """Exponent of the length in a hypothesis's score; 0 ranks by log-probability alone."""
     length_penalty_form: Literal["power", "gnmt"] = "power"
     """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); the end mark counts."""
+    coverage_penalty: float = Field(default=0.0, ge=0.0)
+    """β of the coverage penalty, β · Σ_s log(min(Σ_t a_ts, 1)), added to a score (Wu et al. 2016); 0: none."""
     stop: Literal["optimal", "first"] = "optimal"
-    """"optimal" ends when no live hypothesis can win; "first" at the first `beam` finished ones."""
+    """"optimal" ends when no live hypothesis can win; "first" at the first `patience` · `beam` finished ones."""
+    patience: float = Field(default=1.0, gt=0.0)
+    """With stop "first": how many times `beam` must have finished (Kasai et al. 2022)."""
+    groups: int = Field(default=0, ge=0)
+    """Groups of a diverse beam, a divisor of `beam`; 0: as many as `beam`."""
+    diversity: float = Field(default=0.5, ge=0.0)
+    """What a token costs in a diverse beam for each time that an earlier group chose it (Vijayakumar et al. 2018)."""
     min_length: int = Field(default=0, ge=0)
     """Fewest target tokens, end mark not counted."""
     max_length_ratio: float = Field(default=2.0, gt=0.0)
@@ -40,7 +52,27 @@ class DecodingSettings(Settings):
     max_length: int = Field(default=0, ge=0)
     """Most target tokens, end mark counted; 0: by the ratio alone."""
     prefix: str = ""
-    """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's."""
+    """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.
+
+    As the tokenizer normalises it; a target may go on with its last word.
+    """
+    ban: Names = ()
+    """Words and phrases that no target holds as words; "@FILE" names a file with one a line, "@@x" means "@x"."""
+    no_repeat_ngram: int = Field(default=0, ge=0)
+    """No target has the same n tokens in a row twice (Paulus et al. 2018); 0: it may."""
+    repetition_penalty: float = Field(default=1.0, ge=1.0)
+    """What the probability of tokens that a target has already is divided by, in ranking; 1: nothing."""
+    vocabulary: str = ""
+    """A file with one text or token a line: targets are made of the tokens that these have; empty: of all."""
+    terminology: str = ""
+    """A file of terms, `source TAB target` a line: where a source holds one, its target holds its translation.
+
+    Lines with the same source term are alternatives; for "beam" and "greedy".
+    """
+    placeholders: Names = ()
+    """What shall stand in a target as in its source, or there is a warning: any of "number", "url", "tag"."""
+    alignment: bool = False
+    """Align each target with its source by cross-attention, in one more pass over what was found."""
     max_tokens: int = Field(default=4096, ge=1)
     """Most source tokens in a batch, padding counted."""
     max_length_action: Literal["error", "truncate"] = "error"
@@ -68,8 +100,15 @@ class DecodingSettings(Settings):
     unsmooth: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Rank by beliefs without this much label smoothing, p' = max(p − ε/V, 0) / (1 − ε) (Liang et al. 2022); 0: as is.
 
-    Best the `label_smoothing` of the training. Neither this nor `calibrated` changes the log-probabilities reported.
+    Best the `label_smoothing` of the training, which must have been spread over "all" tokens. Neither this nor
+    `calibrated` changes the log-probabilities reported.
     """
+
+    speculation: Literal["none", "copy", "ngram"] = "none"
+    """Drafts for greedy search, so that one model call may give several tokens, the same ones: "copy" drafts from the
+    source, "ngram" from targets that the translator was given (`--draft`)."""
+    draft_length: int = Field(default=4, ge=1, le=8)
+    """Most tokens drafted at once."""
 
     @field_validator("strategy")
     @classmethod
@@ -77,6 +116,14 @@ class DecodingSettings(Settings):
         if name not in STRATEGIES:
             raise ValueError(f"found {name!r}{nearest(name, STRATEGIES)}")
         return name
+
+    @field_validator("placeholders")
+    @classmethod
+    def _placeholders_are_known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        for kind in kinds:
+            if kind not in PLACEHOLDERS:
+                raise ValueError(f"found {kind!r}{nearest(kind, PLACEHOLDERS)}")
+        return kinds
 
     @model_validator(mode="after")
     def _one_cure_is_enough(self) -> Self:

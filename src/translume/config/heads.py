@@ -1,5 +1,6 @@
 """[model.head]: the output head, from hidden states to probabilities; one class a kind."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -7,39 +8,59 @@ from pydantic import BeforeValidator, Field
 from translume.config.base import Settings
 
 Tie = Literal["all", "target", "none"]
+Measure = Literal["nll", "objective"]
 
 
 def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-class SoftmaxSettings(Settings):
-    """[model.head] kind = "softmax": one linear map and a softmax."""
+class HeadKind(Settings):
+    """What the settings of every kind of head have."""
 
-    implementation: ClassVar[str] = "translume.heads.softmax:SoftmaxHead"
-    kind: Literal["softmax"] = "softmax"
+    implementation: ClassVar[str]
+    """Where the head is: "module:Class"."""
+    measure: ClassVar[Measure] = "nll"
+    """What validation tells: the nll, or the objective without smoothing of a head whose beliefs give no nll."""
+    kind: str
+    tie: Tie
+
+    @property
+    def meaningless(self) -> Mapping[str, str]:
+        """Settings of [training] that the head's loss can make nothing of, and why; asking for them is an error."""
+        return {}
+
+
+class LinearHead(HeadKind):
+    """What those have that are a linear map to the vocabulary."""
+
     tie: Tie = "all"
     """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
     bias: bool = True
     """Add a bias for each token, which starts at zero."""
 
 
-class ProjectedSettings(Settings):
+class SoftmaxSettings(LinearHead):
+    """[model.head] kind = "softmax": one linear map and a softmax."""
+
+    implementation: ClassVar[str] = "translume.heads.softmax:SoftmaxHead"
+    kind: Literal["softmax"] = "softmax"
+
+
+class ProjectedSettings(LinearHead):
     """[model.head] kind = "projected": a linear map to another size before the vocabulary, wider or of low rank."""
 
     implementation: ClassVar[str] = "translume.heads.projected:ProjectedHead"
     kind: Literal["projected"] = "projected"
     tie: Literal["none"] = "none"
     """The vocabulary's vectors have a size of their own, so that no embedding can be shared."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     size: int = Field(default=0, ge=0)
     """Size of the vocabulary's vectors: more than `width` widens, less is of low rank; 0 for twice `width`."""
     activation: Literal["tanh", "none"] = "tanh"
     """After the map; "none" leaves a map of at most rank `width`, whatever the size."""
 
 
-class AdaptiveSettings(Settings):
+class AdaptiveSettings(HeadKind):
     """[model.head] kind = "adaptive": bands of tokens by frequency, rare ones smaller (Grave et al. 2017)."""
 
     implementation: ClassVar[str] = "translume.heads.adaptive:AdaptiveHead"
@@ -52,13 +73,11 @@ class AdaptiveSettings(Settings):
     """Each band's vectors are this many times smaller than those of the band before."""
 
 
-class HierarchicalSettings(Settings):
+class HierarchicalSettings(LinearHead):
     """[model.head] kind = "hierarchical": first a class, then a token in it (Goodman 2001)."""
 
     implementation: ClassVar[str] = "translume.heads.hierarchical:HierarchicalHead"
     kind: Literal["hierarchical"] = "hierarchical"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
     bias: bool = True
     """Add a bias for each token and class, which starts at zero."""
     classes: int = Field(default=0, ge=0)
@@ -67,7 +86,7 @@ class HierarchicalSettings(Settings):
     """What stands in a class: tokens of like frequency, or tokens that stand between like tokens in the targets."""
 
 
-class TreeSettings(Settings):
+class TreeSettings(HeadKind):
     """[model.head] kind = "tree": a yes or no at each node of a Huffman tree (Morin and Bengio 2005)."""
 
     implementation: ClassVar[str] = "translume.heads.tree:TreeHead"
@@ -76,52 +95,36 @@ class TreeSettings(Settings):
     """Nodes are no tokens, so that no embedding can be shared."""
 
 
-class SampledSettings(Settings):
+class SampledSettings(LinearHead):
     """[model.head] kind = "sampled": a softmax trained on some sampled tokens (Jean et al. 2015); whole at decoding."""
 
     implementation: ClassVar[str] = "translume.heads.sampled:SampledHead"
     kind: Literal["sampled"] = "sampled"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     samples: int = Field(default=1024, ge=1)
     """Tokens drawn for each batch, by frequency (log-uniform over ranks), beside the labels."""
 
 
-class MixtureSettings(Settings):
+class MixtureSettings(LinearHead):
     """[model.head] kind = "mixture": a mixture of softmaxes (Yang et al. 2018)."""
 
     implementation: ClassVar[str] = "translume.heads.mixture:MixtureHead"
     kind: Literal["mixture"] = "mixture"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     components: int = Field(default=3, ge=1)
     """How many softmaxes."""
 
 
-class CopySettings(Settings):
+class CopySettings(LinearHead):
     """[model.head] kind = "copy": a softmax mixed with attention over the source's tokens (See et al. 2017)."""
 
     implementation: ClassVar[str] = "translume.heads.copy:CopyHead"
     kind: Literal["copy"] = "copy"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
 
 
-class ShortlistSettings(Settings):
+class ShortlistSettings(LinearHead):
     """[model.head] kind = "shortlist": a softmax that decodes among candidates for the source alone."""
 
     implementation: ClassVar[str] = "translume.heads.shortlist:ShortlistHead"
     kind: Literal["shortlist"] = "shortlist"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     selector: Literal["translations"] = "translations"
     """Who names candidates: a table of likely translations learned from the training pairs (IBM model 1)."""
     frequent: int = Field(default=100, ge=0)
@@ -130,33 +133,39 @@ class ShortlistSettings(Settings):
     """Candidates for each source token."""
 
 
-class SigmoidSettings(Settings):
+class SigmoidSettings(LinearHead):
     """[model.head] kind = "sigmoid": yes or no for every token, no distribution (Stahlberg and Kumar 2022)."""
 
     implementation: ClassVar[str] = "translume.heads.sigmoid:SigmoidHead"
+    measure: ClassVar[Measure] = "objective"
     kind: Literal["sigmoid"] = "sigmoid"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     negatives: float = Field(default=1.0, gt=0.0)
     """Weight of the tokens that are not the label in the loss, α."""
 
+    @property
+    def meaningless(self) -> Mapping[str, str]:
+        why = "model.head.kind = 'sigmoid', whose decisions are no distribution"
+        return dict.fromkeys(("z_loss", "confidence_penalty", "r_drop"), why)
 
-class EntmaxSettings(Settings):
+
+class EntmaxSettings(LinearHead):
     """[model.head] kind = "entmax": a sparse softmax that gives most tokens no probability (Peters et al. 2019)."""
 
     implementation: ClassVar[str] = "translume.heads.entmax:EntmaxHead"
+    measure: ClassVar[Measure] = "objective"
     kind: Literal["entmax"] = "entmax"
-    tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
-    bias: bool = True
-    """Add a bias for each token, which starts at zero."""
     alpha: float = Field(default=1.5, gt=1.0, le=2.0)
     """1.5 is as Peters et al. have it; 2 is sparsemax, and towards 1 comes the softmax."""
 
+    @property
+    def meaningless(self) -> Mapping[str, str]:
+        return {
+            "z_loss": "model.head.kind = 'entmax', which has no log Σ exp",
+            "r_drop": "model.head.kind = 'entmax', whose beliefs are infinitely far apart where their supports differ",
+        }
 
-class ClassifySettings(Settings):
+
+class ClassifySettings(HeadKind):
     """[model.head] kind = "classify": one vector of a whole source, and its class or classes; no decoder."""
 
     implementation: ClassVar[str] = "translume.heads.classify:ClassifyHead"
@@ -171,6 +180,13 @@ class ClassifySettings(Settings):
     """Each text has one class (a softmax), or some, parted by `data.label_separator` (a yes or no each)."""
     class_weights: Literal["none", "balanced"] = "none"
     """"balanced" weighs texts of each class as if all classes had as many in the training data."""
+
+    @property
+    def meaningless(self) -> Mapping[str, str]:
+        if self.labels == "one":
+            return {}
+        why = "model.head.labels = 'several', whose decisions are no distribution over classes"
+        return dict.fromkeys(("label_smoothing", "z_loss", "confidence_penalty", "r_drop"), why)
 
 
 def _softmax_unless_named(value: object) -> object:

@@ -39,10 +39,13 @@ class ModelSettings(Settings):
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
     """Added to the variance in every norm."""
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
     """Of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    """How positions are known: added sinusoids, added learned vectors, rotated queries and keys (Su et al. 2021)."""
+    positions: Literal["sinusoidal", "marian", "learned", "rotary", "none"] = "sinusoidal"
+    """How positions are known: added sinusoids, added learned vectors, rotated queries and keys (Su et al. 2021).
+
+    "marian" is for models trained by Marian, whose sinusoids have slightly longer wavelengths.
+    """
     max_positions: int = Field(default=1024, ge=1)
     """Longest source or target in tokens, end mark included."""
     scale_embeddings: bool = True
@@ -76,7 +79,7 @@ class ModelSettings(Settings):
             raise ValueError(
                 f"rotary positions need an even width per head, found {self.width // self.attention_heads}"
             )
-        if self.positions == "sinusoidal" and self.width % 2:
+        if self.positions in ("sinusoidal", "marian") and self.width % 2:
             raise ValueError(f"sinusoidal positions need an even width, found {self.width}")
         return self
 

@@ -1,4 +1,4 @@
-"""Which settings go together: a task has its heads and its metrics."""
+"""Which settings go together: a task has its heads and its metrics, and a head its losses."""
 
 from translume.config.data import DataSettings
 from translume.config.heads import ClassifySettings
@@ -11,7 +11,7 @@ CLASS_METRICS = ("accuracy", "macro_f1")
 
 
 def refuse_unfit(data: DataSettings, model: ModelSettings, training: TrainingSettings, place: str) -> None:
-    """Raise SettingsError, naming `place`, where task, head and metric are not of one kind."""
+    """Raise SettingsError, naming `place`, where task, head, metric and losses do not go together."""
     classifies = data.task == "classification"
     head = model.head
     if classifies != isinstance(head, ClassifySettings):
@@ -25,12 +25,8 @@ def refuse_unfit(data: DataSettings, model: ModelSettings, training: TrainingSet
                             "to classify may be cut; wanted 'drop'")  # fmt: skip
     if classifies and model.pretrained_target:
         raise SettingsError(f"{place}: model.pretrained_target: a classifier has no target embedding")
-    if isinstance(head, ClassifySettings) and head.labels == "several":
-        if not data.label_separator:
-            raise SettingsError(f"{place}: data.label_separator: empty, wanted what parts several labels")
-        for name in ("label_smoothing", "z_loss", "confidence_penalty", "r_drop"):
-            if getattr(training, name):
-                raise SettingsError(
-                    f"{place}: training.{name}: found {getattr(training, name)}, wanted 0 with "
-                    "model.head.labels = 'several', whose decisions are no distribution over classes"
-                )
+    if isinstance(head, ClassifySettings) and head.labels == "several" and not data.label_separator:
+        raise SettingsError(f"{place}: data.label_separator: empty, wanted what parts several labels")
+    for name, why in head.meaningless.items():
+        if found := getattr(training, name):
+            raise SettingsError(f"{place}: training.{name}: found {found}, wanted 0 with {why}")

@@ -10,8 +10,8 @@ from translume.config.base import Settings
 class TokenizerSettings(Settings):
     """[tokenizer]: trained on the training files unless `path` names an existing one."""
 
-    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word"] = "bpe"
-    """The kind of tokens; "bpe" suits most languages."""
+    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece"] = "bpe"
+    """The kind of tokens; "bpe" suits most languages. "sentencepiece" comes with imported models alone."""
     size: int = Field(default=8000, ge=8)
     """Most tokens in the vocabulary, special tokens included ("byte" always has 256 and the special ones)."""
     path: str = ""

@@ -93,7 +93,8 @@ class Config(Settings):
         model = self.model.model_copy(
             update={n: moved(getattr(self.model, n)) for n in ("pretrained_source", "pretrained_target")}
         )
-        return self.model_copy(update={"data": data, "tokenizer": tokenizer, "model": model})
+        decoding = self.decoding.model_copy(update={"terminology": moved(self.decoding.terminology)})
+        return self.model_copy(update={"data": data, "tokenizer": tokenizer, "model": model, "decoding": decoding})
 
     def to_toml(self, *, comments: bool = False) -> str:
         """TOML text that `parse` reads back to an equal tree."""

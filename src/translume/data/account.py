@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from translume.data.pairs import Pair
 
-REASONS = ("empty", "identical sides", "wrong script", "duplicate", "too long", "length ratio")
+REASONS = ("empty", "without a label", "identical sides", "wrong script", "duplicate", "too long", "length ratio")
 """Why pairs are dropped, in the order in which the rules are asked; each pair counts under the first that holds."""
 
 _SHOWN = 200

@@ -36,7 +36,7 @@ class Builder:
         self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
-        self._rules = Rules(rules, limit)
+        self._rules = Rules(rules, limit, labelled=isinstance(tokenizers[1], Labels))
         self._sample = sample
         self._progress = progress
         self._ledger = Ledger()

@@ -20,20 +20,22 @@ class Rules:
     """Asked twice about each pair: of its texts before they are tokenized, of its lengths after.
 
     The answer is a code for each pair [n]: KEPT, or the place of the reason in REASONS. `settings` None asks only what
-    every corpus must pass: no empty side, none of more than `limit` tokens (None: any length).
+    every corpus must pass: no empty side, none of more than `limit` tokens (None: any length). `labelled`: targets are
+    labels, of which every text needs one.
     """
 
-    def __init__(self, settings: CleaningSettings | None, limit: int | None) -> None:
+    def __init__(self, settings: CleaningSettings | None, limit: int | None, *, labelled: bool = False) -> None:
         self._settings = settings or CleaningSettings(max_ratio=0.0)
         self._limit = limit
+        self._no_target = "without a label" if labelled else "empty"
         self._seen = Seen()
 
     def of_texts(self, pairs: Sequence[Pair]) -> NDArray[np.int8]:
-        """Codes by texts: empty, identical sides, wrong script, duplicate (of the pairs that passed until there)."""
+        """Codes by texts, in the order of REASONS up to duplicates (of the pairs that passed until there)."""
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
-        filled = [bool(pair.source.strip() and pair.target.strip()) for pair in pairs]
-        _mark(codes, ~np.array(filled, np.bool_), "empty")
+        _mark(codes, np.array([not pair.source.strip() for pair in pairs], np.bool_), "empty")
+        _mark(codes, np.array([not pair.target.strip() for pair in pairs], np.bool_), self._no_target)
         if settings.identical:
             same = [pair.source.strip() == pair.target.strip() for pair in pairs]
             _mark(codes, np.array(same, np.bool_), "identical sides")
@@ -51,7 +53,8 @@ class Rules:
         """Codes by numbers of tokens [n]: empty (nothing left after normalisation), too long, length ratio."""
         codes = np.full(len(source), KEPT, np.int8)
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        _mark(codes, shorter == 0, "empty")
+        _mark(codes, source == 0, "empty")
+        _mark(codes, target == 0, self._no_target)
         if self._limit is not None:
             _mark(codes, longer > self._limit, "too long")
         if self._settings.max_ratio:

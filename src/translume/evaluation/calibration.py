@@ -178,8 +178,8 @@ def reliability_of(judged: Judged, end: int, *, temperature: float = 1.0) -> Cal
         belief = own if temperature == 1.0 else Tempered(own, temperature)
         normalised = normalised and belief.normalised
         log_probs = belief.log_probs()
-        best = belief.topk(1).ids[:, 0]
-        tokens.add(_picked(log_probs, best).exp(), best == labels)
+        confidence, best = log_probs.max(-1)
+        tokens.add(confidence.exp(), best == labels)
         ends.add(log_probs[:, end].exp(), labels == end)
         costs = -_picked(log_probs, labels).double()
         impossible += int(costs.isinf().sum())

@@ -16,6 +16,7 @@ from translume.errors import DataError
 from translume.evaluation.calibration import BINS, Bins, Reliability
 from translume.evaluation.values import Score
 from translume.translator import Classification, Classifier
+from translume.translator.classifier import SURE
 
 Answers = Sequence[AbstractSet[int]]
 """The classes of each text."""
@@ -43,7 +44,7 @@ class ClassCount:
     @property
     def f1(self) -> float:
         """In per cent."""
-        return _share(2 * self.right, 2 * self.right + self.wrong + self.missed)
+        return _f1(self.right, self.wrong, self.missed)
 
     @property
     def count(self) -> int:
@@ -134,15 +135,16 @@ def judged(classifier: Classifier, answers: Sequence[Classification], gold: Answ
         for wanted, given in zip(gold, found, strict=True):
             table[min(wanted)][min(given)] += 1
         confusion = tuple(map(tuple, table))
+    classes = tuple(
+        ClassCount(label=labels.names[class_], right=right, wrong=wrong, missed=missed)
+        for class_, (right, wrong, missed) in sorted(_counts(gold, found).items())
+    )
     return ClassScores(
         texts=len(gold),
         names=labels.names,
         accuracy=accuracy_of(gold, found),
-        macro_f1=macro_f1_of(gold, found),
-        classes=tuple(
-            ClassCount(label=labels.names[class_], right=right, wrong=wrong, missed=missed)
-            for class_, (right, wrong, missed) in sorted(_counts(gold, found).items())
-        ),
+        macro_f1=_mean([each.f1 for each in classes]),
+        classes=classes,
         confusion=confusion,
         reliability=_reliability(answers, gold, index),
     )
@@ -155,9 +157,7 @@ def accuracy_of(gold: Answers, found: Answers) -> float:
 
 def macro_f1_of(gold: Answers, found: Answers) -> float:
     """The mean F1, in per cent, of the classes that occur."""
-    counts = _counts(gold, found).values()
-    values = [_share(2 * right, 2 * right + wrong + missed) for right, wrong, missed in counts]
-    return sum(values) / len(values) if values else 0.0
+    return _mean([_f1(*counts) for counts in _counts(gold, found).values()])
 
 
 def _counts(gold: Answers, found: Answers) -> dict[int, tuple[int, int, int]]:
@@ -174,13 +174,21 @@ def _reliability(answers: Iterable[Classification], gold: Answers, index: dict[s
     bins = Bins()
     for answer, wanted in zip(answers, gold, strict=True):
         if answer.separator:
-            rows = [(max(p, 1 - p), (p > 0.5) == (index[name] in wanted)) for name, p in answer.probabilities]
+            rows = [(max(p, 1 - p), (p > SURE) == (index[name] in wanted)) for name, p in answer.probabilities]
         else:
             name, p = answer.probabilities[0]
             rows = [(p, index[name] in wanted)]
         confidence, right = zip(*rows, strict=True)
         bins.add(torch.tensor(confidence), torch.tensor(right))
     return bins.reliability()
+
+
+def _f1(right: int, wrong: int, missed: int) -> float:
+    return _share(2 * right, 2 * right + wrong + missed)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,6 +1,7 @@
 """Error rates of tokens between blanks: words of speech, phones of a pronunciation."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,13 +25,7 @@ class ErrorRate:
     def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
         """[n, 2]: edits, and tokens of the reference."""
         self._references = len(references)
-        rows = []
-        for translation, *wanted in zip(translations, *references, strict=True):
-            found = self._tokens(translation)
-            choices = [(edits(found, tokens), -len(tokens)) for tokens in map(self._tokens, wanted)]
-            fewest, length = min(choices)
-            rows.append((fewest, -length))
-        return np.array(rows, dtype=np.float64)
+        return _counted(tuple(translations), tuple(map(tuple, references)), self._lowercase)
 
     def score(self, total: Counts) -> Score:
         """A percentage, which may exceed 100; infinite if there are edits and no reference has a token."""
@@ -44,8 +39,23 @@ class ErrorRate:
             detail=f"({wrong:.0f} edits, {tokens:.0f} tokens)",
         )
 
-    def _tokens(self, text: str) -> list[str]:
-        return (text.lower() if self._lowercase else text).split()
+
+@lru_cache(maxsize=2)
+def _counted(translations: tuple[str, ...], references: tuple[tuple[str, ...], ...], lowercase: bool) -> Counts:
+    """[n, 2]: fewest edits, and tokens of that reference; kept for the other rate, which counts the same."""
+    rows = []
+    for translation, *wanted in zip(translations, *references, strict=True):
+        found = _tokens(translation, lowercase)
+        choices = [_tokens(text, lowercase) for text in wanted]
+        fewest, length = min((edits(found, tokens), -len(tokens)) for tokens in choices)
+        rows.append((fewest, -length))
+    counts: Counts = np.array(rows, dtype=np.float64)
+    counts.flags.writeable = False
+    return counts
+
+
+def _tokens(text: str, lowercase: bool) -> list[str]:
+    return (text.lower() if lowercase else text).split()
 
 
 def edits(found: Sequence[str], wanted: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """Bands of tokens by frequency, of which rare ones cost little (Grave et al. 2017)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import torch
@@ -11,6 +11,7 @@ from translume.belief import NextToken
 from translume.config import AdaptiveSettings
 from translume.heads.frequency import by_frequency, target_counts
 from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.precision import wide
 from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.bands import BandedTable
@@ -88,7 +89,15 @@ class AdaptiveHead(Head):
         return score
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
-        return _Belief(F.linear(hidden, *self._first_level()), self._groups(), hidden, self.table)
+        frequent = F.linear(hidden, self.table.matrices[0])
+        first = torch.cat([frequent, F.linear(hidden, self.tails, self.tail_bias)], 1)  # copies logits, not vectors
+        return _Belief(first, self._groups(), hidden, self.table)
+
+    def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
+        """bands: [N, bands], the probability of each, frequent tokens first."""
+        first = F.linear(hidden, *self._first_level()).to(wide(hidden)).softmax(-1)
+        frequent = first.size(1) - len(self.tails)
+        return {"bands": torch.cat([first[:, :frequent].sum(-1, keepdim=True), first[:, frequent:]], 1)}
 
 
 class _Belief(TwoLevel):

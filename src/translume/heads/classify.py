@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import ClassifySettings
-from translume.heads.chunked import wide
 from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.parameters import biases, vectors
+from translume.heads.precision import wide
 from translume.heads.sigmoid import Decisions
+from translume.heads.smoothing import MeanToken
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -27,9 +29,8 @@ class ClassifyHead(Head):
     def __init__(self, settings: ClassifySettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
         self.several = settings.labels == "several"
         balanced = settings.class_weights == "balanced"
         self.register_buffer("weights", torch.ones(sizes.vocabulary) if balanced else None)
@@ -60,16 +61,11 @@ class ClassifyHead(Head):
         each = lse - picked
         nll = each.detach().sum()
         if options.label_smoothing:
-            each = each + options.label_smoothing * (picked - self._mean_logit(hidden, options.smoothed))
+            mean = MeanToken(self.weight, self.bias, options.smoothed)
+            each = each + options.label_smoothing * (picked - mean.logit(hidden))
         if options.z_loss:
             each = each + options.z_loss * lse.square()
         return HeadLoss((self.weights[labels] * each).sum(), nll, labels.numel())
-
-    def _mean_logit(self, hidden: Tensor, smoothed: Tensor | None) -> Tensor:
-        """[n]: of the classes smoothed over."""
-        chosen = slice(None) if smoothed is None else smoothed
-        mean = hidden.to(wide(hidden)) @ self.weight[chosen].to(wide(hidden)).mean(0)
-        return mean if self.bias is None else mean + self.bias[chosen].to(mean.dtype).mean()
 
     def _decisions_loss(self, hidden: Tensor, labels: Tensor) -> HeadLoss:
         logits = self._logits(hidden)

@@ -1,5 +1,6 @@
 """A softmax mixed with attention over the source's tokens, so that what was never learnt can be copied."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from translume.belief import BeliefError, Bias, Logits, NextToken, TopK, exact_topk
 from translume.config import CopySettings, SoftmaxSettings
-from translume.heads.chunked import wide
 from translume.heads.lse_pick import lse_pick
+from translume.heads.precision import wide
+from translume.heads.smoothing import MeanToken
 from translume.heads.softmax import SoftmaxHead
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
@@ -96,25 +98,20 @@ class CopyHead(Head):
     def _means(
         self, hidden: Tensor, context: "Copyable", copying: "_Copying", lse: Tensor, smoothed: Tensor | None
     ) -> Tensor:
-        """[n]: the means of log p over the tokens that `smoothed` [V] marks; none but a source's differ from a softmax.
+        """[n]: the means of log p over the tokens, as `smoothed` [V] says; none but a source's differ from a softmax.
 
         log p_v = log g + l_v − lse for all others, whose mean follows from the mean row of W.
         """
         weight, bias, kept = self.softmax.weight, self.softmax.bias, lse.dtype
         ids = context.ids.clamp(min=0)
-        if smoothed is None:
-            mean, share = weight.mean(0, dtype=kept), lse.new_full(ids.shape, 1.0 / len(weight))
-            of_bias = 0.0 if bias is None else bias.mean(dtype=kept)
-        else:
-            shares = smoothed.to(kept) / smoothed.sum()
-            mean, share = shares @ weight.to(kept), shares[ids]
-            of_bias = 0.0 if bias is None else shares @ bias.to(kept)
+        mean = MeanToken(weight, bias, smoothed)
+        share = lse.new_full(ids.shape, 1.0 / len(weight)) if mean.share is None else mean.share[ids]
         logits = context.grid().product(hidden, weight[ids]).to(kept)
         if bias is not None:
             logits = logits + bias[ids][context.owners].to(kept)
         base = copying.gate - lse
         gain = F.softplus(copying.log_probs - base[:, None] - logits)
-        return base + hidden.to(kept) @ mean + of_bias + (gain * share[context.owners]).sum(-1)
+        return base + mean.logit(hidden) + (gain * share[context.owners]).sum(-1)
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         assert isinstance(context, Copyable)
@@ -124,6 +121,12 @@ class CopyHead(Head):
         assert isinstance(context, Copyable)
         logits = F.linear(hidden, self.softmax.weight, self.softmax.bias)
         return CopyBelief(Logits(logits), self._copying(hidden, context))
+
+    def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
+        """gate: [N, 1], the probability of writing.  copy_attention: [N, S], where would be copied from."""
+        belief = self.next_token(hidden, context)
+        assert isinstance(belief, CopyBelief)
+        return {"gate": belief.gate[:, None], "copy_attention": belief.copy_attention}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ from torch.utils.checkpoint import checkpoint
 from translume.belief import BLOCK, NextToken
 from translume.config import EntmaxSettings
 from translume.heads import lse_pick
-from translume.heads.chunked import chunked_loss, label_logits, wide
+from translume.heads.chunked import chunked_loss
 from translume.heads.monotone import MonotoneBelief
+from translume.heads.parameters import biases, vectors
+from translume.heads.precision import label_logits, wide
+from translume.heads.smoothing import spread
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -33,25 +36,17 @@ class EntmaxHead(Head):
     full_support = False
     exact_loss = False
     exact_smoothing = False
-    meaningless = frozenset({"z_loss", "r_drop"})  # two supports that differ are infinitely far apart
 
     def __init__(self, settings: EntmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        if tied is None:
-            nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
         self._alpha = settings.alpha
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        share = None
-        if options.smoothed is not None:
-            share = options.smoothed.to(wide(hidden)) / options.smoothed.sum()
-        elif options.label_smoothing:
-            share = hidden.new_full((self.vocabulary,), 1.0 / self.vocabulary, dtype=wide(hidden))
-        rule = _FenchelYoung(self._alpha, options.label_smoothing, share)
+        rule = _FenchelYoung(self._alpha, options.label_smoothing, spread(options, self.vocabulary, hidden))
         return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
@@ -87,7 +82,7 @@ class Sparse(MonotoneBelief):
         if self._solved is None:
             scores = (self._logits - self._peak()) * (self._alpha - 1.0)
             power = 1.0 / (self._alpha - 1.0)
-            tau: Tensor = _Threshold.apply(scores, power)  # type: ignore[no-untyped-call]
+            tau: Tensor = _Threshold.apply(scores, power)  # type: ignore[no-untyped-call]  # torch's has no types
             with torch.no_grad():
                 mass = (scores - tau).clamp_(min=0.0).pow_(power).sum(-1, keepdim=True).log_()
             self._solved = tau, mass
@@ -163,17 +158,17 @@ class _Threshold(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _FenchelYoung:
-    """The loss, with smoothing of weight `smoothing` spread as `share` [V] says (None: no smoothing)."""
+    """The loss, with smoothing of weight `smoothing`, of which each token has its part of `spread` [V] (None: none)."""
 
     alpha: float
     smoothing: float
-    share: Tensor | None
+    spread: Tensor | None
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         place, less = labels[:, None], self.alpha - 1.0
         own, peak = logits.gather(1, place), logits.amax(-1, keepdim=True)
         scores = (logits - peak).mul_(less)
-        smoothed = None if self.share is None else self.smoothing * (own[:, 0] - logits @ self.share)
+        smoothed = None if self.spread is None else self.smoothing * own[:, 0] - logits @ self.spread
         tau = threshold(scores, 1.0 / less)
         above = scores.sub_(tau).clamp_(min=0.0)  # p^(α−1), and on the support less·(l − peak) − τ
         probabilities = torch.pow(above, 1.0 / less, out=logits)
@@ -183,7 +178,7 @@ class _FenchelYoung:
         # p_y − 1 is minus what the others have: it does not cancel where the model is sure.
         others = probabilities.scatter_(1, place, 0.0).sum(-1, keepdim=True)
         logits.scatter_(1, place, self.smoothing - others)
-        if smoothed is None or self.share is None:
+        if smoothed is None or self.spread is None:
             return losses
-        logits.sub_(self.smoothing * self.share)
+        logits.sub_(self.spread)
         return losses + smoothed

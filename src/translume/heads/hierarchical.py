@@ -1,7 +1,7 @@
 """First a class, then a token in it (Goodman 2001)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,8 @@ from translume.heads import lse_pick as primitive
 from translume.heads.frequency import by_frequency, target_counts
 from translume.heads.lse_pick import lse_pick, softmax_loss
 from translume.heads.neighbours import by_neighbours
+from translume.heads.parameters import biases, vectors
+from translume.heads.precision import wide
 from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
@@ -37,12 +39,10 @@ class HierarchicalHead(Head):
         self._each = -(-sizes.vocabulary // wanted)  # tokens of a class
         classes = -(-sizes.vocabulary // self._each)
         self._grouping = settings.grouping
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        if tied is None:
-            nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.classes = nn.Parameter(torch.randn(classes, sizes.width) * sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
-        self.class_bias = nn.Parameter(torch.zeros(classes)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
+        self.classes = vectors(classes, sizes.width)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.class_bias = biases(classes, wanted=settings.bias)
         self.order: Tensor  # ids class by class, ascending in each
         self.rank: Tensor  # where each id stands in `order`
         for name in ("order", "rank"):
@@ -107,6 +107,11 @@ class HierarchicalHead(Head):
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         first = F.linear(hidden, self.classes, self.class_bias)
         return _Belief(first, self._groups(), hidden, (self.weight, self.bias))
+
+    def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
+        """classes: [N, classes], the probability of each."""
+        first = F.linear(hidden, self.classes, self.class_bias)
+        return {"classes": first.to(wide(first)).softmax(-1)}
 
 
 class _Belief(TwoLevel):

@@ -20,6 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from translume.heads.gradients import LinearGradients, scaled
+from translume.heads.precision import label_logits, wide
+from translume.heads.smoothing import MeanToken
 from translume.model import LossOptions
 
 CHUNK_ELEMENTS = 1 << 22
@@ -68,13 +71,15 @@ def softmax_loss(
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     wanted = torch.is_grad_enabled() and learnt
-    objective, nll = _SoftmaxLoss.apply(hidden, weight, bias, labels, options, wanted)  # type: ignore[no-untyped-call]
+    objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+        hidden, weight, bias, labels, options, wanted
+    )
     return SoftmaxLoss(objective, nll)
 
 
 def lse_pick(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass makes the chunks again."""
-    lse, picked = _LsePick.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]
+    lse, picked = _LsePick.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
 
 
@@ -83,16 +88,8 @@ def chunk_rows(vocabulary: int) -> int:
     return max(128, CHUNK_ELEMENTS // vocabulary)
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    """What sums over rows or classes are kept in: at least fp32."""
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
 def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, buffer: Tensor) -> _Chunk:
-    wide = _wide(hidden)
-    label_logit = (hidden.to(wide) * weight.index_select(0, labels).to(wide)).sum(-1)
-    if bias is not None:
-        label_logit = label_logit + bias.index_select(0, labels).to(wide)
+    label_logit = label_logits(hidden, weight, bias, labels)
     logits = _logits(hidden, weight, bias, buffer)
     shift = torch.zeros_like(label_logit)
     chunk = _exponentiate(logits, labels, label_logit, shift)
@@ -101,13 +98,13 @@ def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         logits = _logits(hidden, weight, bias, buffer)
         # Rounded to the logits' dtype first: all terms must be shifted by the same number.
         narrow = torch.maximum(logits.amax(-1), label_logit.to(logits.dtype))
-        chunk = _exponentiate(logits.sub_(narrow[:, None]), labels, label_logit, narrow.to(wide))
+        chunk = _exponentiate(logits.sub_(narrow[:, None]), labels, label_logit, narrow.to(label_logit.dtype))
     return chunk
 
 
 def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Tensor) -> _Chunk:
     exponentials = logits.exp_().scatter_(1, labels[:, None], 0.0)
-    others = exponentials.sum(-1, dtype=_wide(logits))
+    others = exponentials.sum(-1, dtype=wide(logits))
     return _Chunk(exponentials, others, (label_logit - shift).exp(), label_logit, shift)
 
 
@@ -118,27 +115,6 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
     return torch.addmm(bias, hidden, weight.t(), out=out)
 
 
-class _Uniform:
-    """The mean of the classes smoothed over: row [D] and bias; and each class's share [V], None for 1/V."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, smoothed: Tensor | None) -> None:
-        wide = _wide(weight)
-        self.share = None if smoothed is None else smoothed.to(wide) / smoothed.sum()
-        self.bias: Tensor | float = 0.0
-        if self.share is None:
-            self.row = weight.mean(0, dtype=wide)
-            if bias is not None:
-                self.bias = bias.mean(dtype=wide)
-        else:
-            self.row = self.share @ weight.to(wide)
-            if bias is not None:
-                self.bias = self.share @ bias.to(wide)
-
-    def mean_logit(self, hidden: Tensor) -> Tensor:
-        """[n], of hidden states [n, D]."""
-        return hidden.to(self.row.dtype) @ self.row + self.bias
-
-
 class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -146,11 +122,11 @@ class _SoftmaxLoss(torch.autograd.Function):
         options: LossOptions, wanted: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         smoothing, z = options.label_smoothing, options.z_loss
-        count, vocabulary, wide = hidden.size(0), weight.size(0), _wide(hidden)
+        count, vocabulary = hidden.size(0), weight.size(0)
         rows = min(chunk_rows(vocabulary), max(count, 1))
         buffer = hidden.new_empty(rows, vocabulary)
-        uniform = _Uniform(weight, bias, options.smoothed) if smoothing else None
-        objective = hidden.new_zeros((), dtype=wide)
+        mean = MeanToken(weight, bias, options.smoothed) if smoothing else None
+        objective = hidden.new_zeros((), dtype=wide(hidden))
         nll = objective.clone()
         grown = _Gradients(hidden, weight, bias) if wanted else None
         for start in range(0, count, rows):
@@ -160,66 +136,52 @@ class _SoftmaxLoss(torch.autograd.Function):
             chunk_nll = lse - chunk.label_logit
             nll += chunk_nll.sum()
             objective += chunk_nll.sum()
-            if uniform is not None:
-                objective += smoothing * (chunk.label_logit - uniform.mean_logit(part)).sum()
+            if mean is not None:
+                objective += smoothing * (chunk.label_logit - mean.logit(part)).sum()
             if z:
                 objective += z * lse.square().sum()
             if grown is not None:
                 slope = 1.0 + 2.0 * z * lse  # of the objective in lse
-                grown.add(start, chunk, slope, slope - 1.0 + smoothing, (part, weight, label))
+                grown.add_chunk(start, chunk, slope, slope - 1.0 + smoothing, label)
         if grown is not None:
-            if uniform is not None:
-                grown.add_uniform(-smoothing, hidden, uniform)
+            if mean is not None:
+                grown.add_mean(-smoothing, mean)
             ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = ctx.saved_tensors
-        factor = gradients[0]
-        if float(factor) != 1.0:
-            hidden, weight = hidden * factor.to(hidden.dtype), weight * factor
-            bias = None if bias is None else bias * factor
-        weight = weight.to(hidden.dtype)
-        return hidden, weight, None if bias is None else bias.to(hidden.dtype), None, None, None
+        return *scaled(gradients[0], *ctx.saved_tensors), None, None, None
 
 
-class _Gradients:
-    """Gradients that chunks add up: hidden [n, D] in its own dtype, weight [V, D] and bias [V] in at least fp32."""
+class _Gradients(LinearGradients):
+    """Those of a softmax, made of exponentials that nobody has divided by their sums."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        self.wide = _wide(hidden)
-        self.hidden = torch.empty_like(hidden)
-        self.weight = weight.new_zeros(weight.shape, dtype=self.wide)
-        self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self.wide)
-
-    def add(self, start: int, chunk: _Chunk, slope: Tensor, own: Tensor, parts: tuple[Tensor, Tensor, Tensor]) -> None:
+    def add_chunk(self, start: int, chunk: _Chunk, slope: Tensor, own: Tensor, label: Tensor) -> None:
         """Rows from `start`: the gradient of class v is slope·p_v, and of the label own − slope·(1 − p_y)."""
-        hidden, weight, label = parts
+        place = slice(start, start + len(label))
+        hidden, weight = self._inputs[place], self._weight
         factor = slope / chunk.total
         label_slope = own - factor * chunk.others
-        small = (chunk.exponentials @ weight).to(self.wide).mul_(factor[:, None])
-        small.addcmul_(weight.index_select(0, label).to(self.wide), label_slope[:, None])
-        self.hidden[start : start + hidden.size(0)] = small
-        scaled = (hidden.to(self.wide) * factor[:, None]).to(hidden.dtype)
-        if hidden.dtype == self.wide:
-            self.weight.addmm_(chunk.exponentials.t(), scaled)
-        else:
-            self.weight += chunk.exponentials.t() @ scaled
-        self.weight.index_add_(0, label, hidden.to(self.wide) * label_slope[:, None])
+        small = (chunk.exponentials @ weight).to(self._wide).mul_(factor[:, None])
+        small.addcmul_(weight.index_select(0, label).to(self._wide), label_slope[:, None])
+        self.hidden[place] = small
+        weighed = (hidden.to(self._wide) * factor[:, None]).to(hidden.dtype)
+        self._add_product(chunk.exponentials, weighed)
+        self.weight.index_add_(0, label, hidden.to(self._wide) * label_slope[:, None])
         if self.bias is not None:
             self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
             self.bias.index_add_(0, label, label_slope)
 
-    def add_uniform(self, slope: float, hidden: Tensor, uniform: _Uniform) -> None:
-        """Every row: `slope` spread evenly over the classes that are smoothed."""
-        self.hidden += (slope * uniform.row).to(self.hidden.dtype)
-        each = hidden.sum(0, dtype=self.wide) * slope
-        self.weight += each / len(self.weight) if uniform.share is None else torch.outer(uniform.share, each)
+    def add_mean(self, slope: float, mean: MeanToken) -> None:
+        """Every row: `slope` spread over the classes that are smoothed."""
+        self.hidden += (slope * mean.row).to(self.hidden.dtype)
+        each = self._inputs.sum(0, dtype=self._wide) * slope
+        self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
         if self.bias is not None:
-            share = 1.0 / len(self.bias) if uniform.share is None else uniform.share
-            self.bias += slope * hidden.size(0) * share
+            share = 1.0 / len(self.bias) if mean.share is None else mean.share
+            self.bias += slope * len(self._inputs) * share
 
 
 class _LsePick(torch.autograd.Function):
@@ -227,7 +189,7 @@ class _LsePick(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
         rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
         buffer = hidden.new_empty(rows, weight.size(0))
-        lse, picked = (hidden.new_empty(hidden.size(0), dtype=_wide(hidden)) for _ in range(2))
+        lse, picked = (hidden.new_empty(hidden.size(0), dtype=wide(hidden)) for _ in range(2))
         for start in range(0, hidden.size(0), rows):
             place = slice(start, start + rows)
             chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
@@ -246,6 +208,6 @@ class _LsePick(torch.autograd.Function):
             place = slice(start, start + rows)
             chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
             slope = by_lse[place]
-            grown.add(start, chunk, slope, slope + by_picked[place], (hidden[place], weight, labels[place]))
+            grown.add_chunk(start, chunk, slope, slope + by_picked[place], labels[place])
         by_bias = None if grown.bias is None else grown.bias.to(weight.dtype)
         return grown.hidden, grown.weight.to(weight.dtype), by_bias, None

@@ -1,5 +1,7 @@
 """A mixture of softmaxes: several linear maps to the vocabulary's vectors, so that the logits' rank is no limit."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +11,10 @@ from torch import Tensor, nn
 from translume.belief import Logits, NextToken
 from translume.config import MixtureSettings
 from translume.heads import lse_pick
-from translume.heads.chunked import label_logits, wide
+from translume.heads.gradients import LinearGradients, scaled
+from translume.heads.parameters import biases, vectors
+from translume.heads.precision import label_logits, wide
+from translume.heads.smoothing import spread
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -26,10 +31,8 @@ class MixtureHead(Head):
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        if tied is None:
-            nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
         self.map = nn.Linear(sizes.width, settings.components * sizes.width, bias=False)  # all A_k
         nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
         self.prior = nn.Linear(sizes.width, settings.components, bias=False)
@@ -50,8 +53,10 @@ class MixtureHead(Head):
         return (log_prior + own - lse).logsumexp(-1), lse
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        if options.label_smoothing:
-            objective, nll = _smoothed_loss(*self._components(hidden), self.weight, self.bias, labels, options)
+        beside = spread(options, self.vocabulary, hidden)
+        if beside is not None:
+            target = _Target(1.0 - options.label_smoothing, beside, options.z_loss)
+            objective, nll = _smoothed_loss(*self._components(hidden), self.weight, self.bias, labels, target)
             return HeadLoss(objective, nll, labels.numel())
         log_probs, lse = self._picked(hidden, labels)
         nll = objective = -log_probs.sum()
@@ -68,9 +73,13 @@ class MixtureHead(Head):
         # Log-probabilities are logits whose normaliser is zero.
         return Logits((logits.log_softmax(-1) + log_prior[..., None]).logsumexp(1))
 
+    def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
+        """components: [N, K], the weights π."""
+        return {"components": self._components(hidden)[1].exp()}
+
 
 def _smoothed_loss(
-    states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
+    states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, target: "_Target"
 ) -> tuple[Tensor, Tensor]:
     """(objective, nll) with label smoothing over all of the mixture's log-probabilities, exact, never holding n×V.
 
@@ -78,14 +87,23 @@ def _smoothed_loss(
     """
     learnt = any(each is not None and each.requires_grad for each in (states, log_prior, weight, bias))
     wanted = torch.is_grad_enabled() and learnt
-    found: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]
-        states, log_prior, weight, bias, labels, options, wanted
+    found: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+        states, log_prior, weight, bias, labels, target, wanted
     )
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is wanted: `certainty` of the label, `beside` [V] of every token, and `z_loss` times lse²."""
+
+    certainty: float
+    beside: Tensor
+    z_loss: float
+
+
 class _SmoothedLoss(torch.autograd.Function):
-    """−Σ_v t_v log p_v, where t is (1−ε) for the label beside ε spread evenly; gradients are made in the forward pass.
+    """−Σ_v t_v log p_v, where t is (1−ε) for the label beside ε spread over tokens, with its gradients.
 
     With r_kv the share of component k in p_v and q_k its softmax, the gradient of l_kv is q_kv Σ_w t_w r_kw − t_v r_kv.
     """
@@ -93,16 +111,14 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        options: LossOptions, wanted: bool,
+        target: "_Target", wanted: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, parts = wide(states), log_prior.size(1)
         rows = max(1, lse_pick.chunk_rows(weight.size(0)) // parts)
         objective = states.new_zeros((), dtype=kept)
         nll = objective.clone()
-        by_states, by_prior = torch.empty_like(states), torch.empty_like(log_prior)
-        by_weight = weight.new_zeros(weight.shape, dtype=kept) if wanted else None
-        by_bias = None if bias is None else bias.new_zeros(bias.shape, dtype=kept)
-        spread = _spread(weight, options)
+        by_prior = torch.empty_like(log_prior)
+        grown = LinearGradients(states.flatten(0, 1), weight, bias) if wanted else None
         for start in range(0, len(labels), rows):
             place = slice(start, start + rows)
             part, label = states[place], labels[place]
@@ -111,59 +127,40 @@ class _SmoothedLoss(torch.autograd.Function):
                 each = label[:, None].expand(-1, parts)
                 own = label_logits(part.flatten(0, 1), weight, bias, each.flatten())
                 logits.scatter_(2, each[..., None], own.view(len(label), parts, 1))
-            losses, slopes, by_prior[place] = _losses(logits, log_prior[place], label, spread, options)
+            losses, slopes, by_prior[place] = _losses(logits, log_prior[place], label, target)
             objective += losses[0]
             nll += losses[1]
-            if by_weight is None:
-                continue
-            if by_bias is not None:
-                by_bias += slopes.sum((0, 1))
-            narrow = slopes.to(part.dtype).flatten(0, 1)
-            by_states[place] = (narrow @ weight).view_as(part)
-            if part.dtype == kept:
-                by_weight.addmm_(narrow.t(), part.flatten(0, 1))
-            else:
-                by_weight += narrow.t() @ part.flatten(0, 1)
-        if wanted:
-            ctx.save_for_backward(by_states, by_prior, by_weight, by_bias)
+            if grown is not None:
+                grown.add(slice(start * parts, (start + rows) * parts), slopes.flatten(0, 1))
+        if grown is not None:
+            ctx.save_for_backward(by_prior, grown.hidden.view_as(states), grown.weight, grown.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        states, prior, weight, bias = ctx.saved_tensors
-        factor = gradients[0]
-        by_bias = None if bias is None else (bias * factor).to(states.dtype)
-        by_weight = (weight * factor).to(states.dtype)
-        return states * factor.to(states.dtype), prior * factor, by_weight, by_bias, None, None, None
-
-
-def _spread(weight: Tensor, options: LossOptions) -> Tensor:
-    """[V]: the share of the target that each token has beside its being the label."""
-    share = weight.new_ones(len(weight), dtype=wide(weight))
-    if options.smoothed is not None:
-        share = options.smoothed.to(share.dtype)
-    return share * (options.label_smoothing / share.sum())
+        by_prior, *linear = ctx.saved_tensors
+        by_states, by_weight, by_bias = scaled(gradients[0], *linear)
+        return by_states, by_prior * gradients[0], by_weight, by_bias, None, None, None
 
 
 def _losses(
-    logits: Tensor, log_prior: Tensor, labels: Tensor, spread: Tensor, options: LossOptions
+    logits: Tensor, log_prior: Tensor, labels: Tensor, target: _Target
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
     """((objective, nll), gradient in the logits [c, K, V], gradient in log π [c, K]); the logits are used up."""
     lse = logits.logsumexp(-1, keepdim=True)  # [c, K, 1]
     own = labels[:, None]
-    certainty = 1.0 - options.label_smoothing
     logits -= lse
     joint = logits + log_prior[..., None]
     log_probs = joint.logsumexp(1)  # [c, V]
     nll = -log_probs.gather(1, own).sum()
-    objective = certainty * nll - (log_probs @ spread).sum()
+    objective = target.certainty * nll - (log_probs @ target.beside).sum()
     joint.sub_(log_probs[:, None]).exp_()  # r
-    of_label = joint.gather(2, own[:, None].expand(-1, joint.size(1), 1)).mul_(certainty)
-    joint.mul_(spread).scatter_add_(2, own[:, None].expand_as(of_label), of_label)
+    of_label = joint.gather(2, own[:, None].expand(-1, joint.size(1), 1)).mul_(target.certainty)
+    joint.mul_(target.beside).scatter_add_(2, own[:, None].expand_as(of_label), of_label)
     mass = joint.sum(-1, keepdim=True)
     slope = mass
-    if options.z_loss:
-        objective += options.z_loss * lse.square().mean(1).sum()
-        slope = mass + 2.0 * options.z_loss / lse.size(1) * lse
+    if target.z_loss:
+        objective += target.z_loss * lse.square().mean(1).sum()
+        slope = mass + 2.0 * target.z_loss / lse.size(1) * lse
     return (objective, nll), logits.exp_().mul_(slope).sub_(joint), -mass[..., 0]

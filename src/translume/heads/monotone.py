@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from translume.belief import BeliefError, Bias, TopK, drawn, exact_topk
+from translume.belief import Bias, TopK, drawn, exact_topk, first_impossible, refuse_broken
+from translume.heads.precision import wide
 
 SLACK = 4
 """How many times fewer than V the candidates must be for looking at them alone to pay."""
@@ -21,7 +22,7 @@ class MonotoneBelief(ABC):
 
     def __init__(self, logits: Tensor) -> None:
         """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are."""
-        self._logits = logits if logits.dtype == torch.float64 else logits.float()
+        self._logits = logits.to(wide(logits))
         self._largest: Tensor | None = None
 
     @abstractmethod
@@ -40,10 +41,7 @@ class MonotoneBelief(ABC):
         """[N, 1]: the largest logits."""
         if self._largest is None:
             self._largest = self._logits.amax(-1, keepdim=True)
-            broken = ~self._largest.isfinite()
-            if bool(broken.any()):
-                row = int(broken.nonzero()[0, 0])
-                raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+            refuse_broken(self._largest)
         return self._largest
 
     def log_probs(self) -> Tensor:
@@ -92,16 +90,3 @@ class MonotoneBelief(ABC):
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         return drawn(self._biased(bias), uniforms, temperature)
-
-
-def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
-    """The ids [N, k] of a top k of `size` tokens; where the ranks [N, k], best first, are −inf, the smallest others."""
-    possible = ~ranks.isneginf()
-    if bool(possible.all()):
-        return ids
-    k = ids.size(1)
-    pool = torch.arange(min(2 * k, size), device=ids.device)
-    taken = ((pool[None, :, None] == ids[:, None, :]) & possible[:, None, :]).any(-1)
-    free = taken.byte().sort(dim=-1, stable=True).indices  # the pool's ids that are not taken come first, in order
-    place = torch.arange(k, device=ids.device) - possible.sum(-1, keepdim=True)
-    return torch.where(possible, ids, free.gather(1, place.clamp(min=0)))

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.heads.frequency import MOST_PAIRS, by_frequency, target_counts
+from translume.heads.frequency import MOST_PAIRS, by_frequency, spread_evenly, target_counts
 from translume.model import HeadData
 
 CONTEXTS = 128
@@ -39,12 +39,11 @@ def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int6
 
 def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64]) -> NDArray[np.float32]:
     """[V, 2·CONTEXTS]: square roots of the shares of each token's left and right neighbours."""
-    looked = min(data.corpus.pairs, MOST_PAIRS)
+    numbers, end = spread_evenly(data.corpus.pairs, MOST_PAIRS), np.array([data.end])
     sides = [np.zeros(vocabulary * CONTEXTS, np.float32) for _ in range(2)]
-    for begin in range(0, looked, 1 << 14):
-        numbers = range(begin, min(begin + (1 << 14), looked))
-        end = np.array([data.end])
-        ids = np.concatenate([end, *(part for n in numbers for part in (data.corpus.target(_spread(n, data)), end))])
+    for begin in range(0, len(numbers), 1 << 14):
+        read = numbers[begin : begin + (1 << 14)]
+        ids = np.concatenate([end, *(part for number in read for part in (data.corpus.target(number), end))])
         left, right = ids[:-1].astype(np.int64), ids[1:].astype(np.int64)
         for side, token, neighbour in ((0, right, left), (1, left, right)):
             cells, times = np.unique(token * CONTEXTS + context[neighbour], return_counts=True)
@@ -53,10 +52,6 @@ def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64])
     found /= np.maximum(found.sum(1, keepdims=True), 1)
     result: NDArray[np.float32] = np.sqrt(found, out=found)
     return result
-
-
-def _spread(number: int, data: HeadData) -> int:
-    return number * data.corpus.pairs // min(data.corpus.pairs, MOST_PAIRS)
 
 
 def _principal(points: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -1,12 +1,12 @@
 """A softmax after a map to another size: wider than the network against its rank limit, or of low rank to save time."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import ProjectedSettings
 from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.parameters import biases, vectors
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -24,9 +24,8 @@ class ProjectedHead(Head):
         size = settings.size or 2 * sizes.width
         self.map = nn.Linear(sizes.width, size, bias=False)
         nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
-        self.weight = nn.Parameter(torch.empty(sizes.vocabulary, size))
-        nn.init.normal_(self.weight, std=size**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, size)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
         self._activation = settings.activation
 
     def _mapped(self, hidden: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from translume.belief import NextToken
 from translume.config import SampledSettings, SoftmaxSettings
 from translume.heads import lse_pick
-from translume.heads.chunked import label_logits, wide
 from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.precision import label_logits, wide
+from translume.heads.smoothing import MeanToken
 from translume.heads.softmax import SoftmaxHead
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.dropout import drawn_seed
@@ -52,12 +53,14 @@ class SampledHead(Head):
         drawn = self._draw(hidden)
         rows = max(1, lse_pick.CHUNK_ELEMENTS // len(drawn.ids))
         parts = list(zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True))
-        spread = self._mean_token(options) if options.label_smoothing else None
+        mean = None
+        if options.label_smoothing:
+            mean = MeanToken(self.softmax.weight, self.softmax.bias, options.smoothed)
         if len(parts) == 1:
-            objective = self._estimate(*parts[0], drawn, spread, options)
+            objective = self._estimate(*parts[0], drawn, mean, options)
         else:
             objective = torch.stack(
-                [checkpoint(self._estimate, *part, drawn, spread, options, use_reentrant=False) for part in parts]
+                [checkpoint(self._estimate, *part, drawn, mean, options, use_reentrant=False) for part in parts]
             ).sum()
         return HeadLoss(objective, None, labels.numel())
 
@@ -73,20 +76,8 @@ class SampledHead(Head):
         bias = None if self.softmax.bias is None else self.softmax.bias[ids]
         return _Drawn(ids, log_chance.to(hidden.device, wide(hidden)), self.softmax.weight[ids], bias)
 
-    def _mean_token(self, options: LossOptions) -> tuple[Tensor, Tensor]:
-        """The vector [D] and bias of the mean logit of the tokens that are smoothed over, fp32 or fp64."""
-        weight, bias = self.softmax.weight, self.softmax.bias
-        kept = wide(weight)
-        if options.smoothed is None:
-            mean = weight.mean(0, dtype=kept)
-            return mean, mean.new_zeros(()) if bias is None else bias.mean(dtype=kept)
-        share = options.smoothed.to(weight.dtype) / options.smoothed.sum()
-        mean = (share @ weight).to(kept)
-        return mean, mean.new_zeros(()) if bias is None else (share @ bias).to(kept)
-
     def _estimate(
-        self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", spread: tuple[Tensor, Tensor] | None,
-        options: LossOptions,
+        self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", mean: MeanToken | None, options: LossOptions,
     ) -> Tensor:  # fmt: skip
         """The summed loss of some labels [c]."""
         own = label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
@@ -94,9 +85,8 @@ class SampledHead(Head):
         others = others.masked_fill(drawn.ids == labels[:, None], RARELY).logsumexp(-1)
         nll = F.softplus(others - own)
         loss = nll.sum()
-        if spread is not None:
-            mean, bias = spread
-            loss = loss + options.label_smoothing * (own - hidden.to(mean.dtype) @ mean - bias).sum()
+        if mean is not None:
+            loss = loss + options.label_smoothing * (own - mean.logit(hidden)).sum()
         if options.z_loss:
             loss = loss + options.z_loss * (nll + own).square().sum()
         return loss

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from translume.belief import Bias, Logits, NextToken, TopK, exact_topk
+from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, first_impossible
 from translume.config import ShortlistSettings, SoftmaxSettings
 from translume.heads import lse_pick
 from translume.heads.frequency import by_frequency, target_counts
-from translume.heads.monotone import first_impossible
 from translume.heads.softmax import SoftmaxHead
 from translume.heads.translations import translation_table
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions

@@ -3,14 +3,16 @@
 import math
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import SigmoidSettings
-from translume.heads.chunked import chunked_loss, label_logits, wide
+from translume.heads.chunked import chunked_loss
 from translume.heads.monotone import MonotoneBelief
+from translume.heads.parameters import biases, vectors
+from translume.heads.precision import label_logits, wide
+from translume.heads.smoothing import spread
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -27,26 +29,19 @@ class SigmoidHead(Head):
     normalised = False
     exact_loss = False
     exact_smoothing = False
-    meaningless = frozenset({"z_loss", "confidence_penalty", "r_drop"})
 
     def __init__(self, settings: SigmoidSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        if tied is None:
-            nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
         self._negatives = settings.negatives
         self._offset = math.log(max(1, sizes.vocabulary - 1))
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        smoothing, spread = options.label_smoothing, None
-        if options.smoothed is not None:
-            spread = smoothing * options.smoothed.to(wide(hidden)) / options.smoothed.sum()
-        elif smoothing:
-            spread = hidden.new_full((self.vocabulary,), smoothing / self.vocabulary, dtype=wide(hidden))
-        rule = _Decisions(self._negatives, self._offset, 1.0 - smoothing, spread)
+        beside = spread(options, self.vocabulary, hidden)
+        rule = _Decisions(self._negatives, self._offset, 1.0 - options.label_smoothing, beside)
         return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:

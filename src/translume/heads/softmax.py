@@ -1,12 +1,12 @@
 """The usual head: one linear map and a softmax."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import SoftmaxSettings
 from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.parameters import biases, vectors
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -18,10 +18,8 @@ class SoftmaxHead(Head):
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = tied if tied is not None else nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
-        if tied is None:
-            nn.init.normal_(self.weight, std=sizes.width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary)) if settings.bias else None
+        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
+        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = softmax_loss(hidden, self.weight, self.bias, labels, options)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from translume.heads.frequency import spread_evenly
 from translume.model import HeadData, TrainingPairs
 
 MOST_PAIRS = 200_000
@@ -58,11 +59,9 @@ def _links(corpus: TrainingPairs, nothing: int) -> _Links:
 
 def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
     """Numbers of pairs that make MOST_LINKS at most, those with rare source tokens first."""
-    looked = min(corpus.pairs, MOST_PAIRS)
     met = np.zeros(sources, np.int64)
     rare, others, left = [], [], MOST_LINKS
-    for place in range(looked):
-        number = place * corpus.pairs // looked
+    for number in spread_evenly(corpus.pairs, MOST_PAIRS):
         source = corpus.source(number)
         links = (len(source) + 1) * len(corpus.target(number))
         if not len(source) or links > left:

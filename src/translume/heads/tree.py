@@ -7,12 +7,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from translume.belief import Logits, NextToken
 from translume.config import TreeSettings
 from translume.heads import lse_pick
 from translume.heads.frequency import target_counts
+from translume.heads.parameters import vectors
+from translume.heads.precision import wide
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -35,7 +37,7 @@ class TreeHead(Head):
     def __init__(self, settings: TreeSettings, sizes: HeadSizes, tied: None) -> None:
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = nn.Parameter(torch.randn(sizes.vocabulary - 1, sizes.width) * sizes.width**-0.5)
+        self.weight = vectors(sizes.vocabulary - 1, sizes.width)
         self._longest = longest_way(sizes.vocabulary)
         nodes, signs = ways(np.ones(sizes.vocabulary, np.int64), self._longest)
         self.nodes: Tensor  # [V, longest]: the nodes on the way to each token, from the root
@@ -49,7 +51,7 @@ class TreeHead(Head):
         self.signs.copy_(torch.from_numpy(signs))
 
     def _walk(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = _Walk.apply(  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, Tensor] = _Walk.apply(  # type: ignore[no-untyped-call]  # torch's has no types
             hidden, self.weight, self.nodes[labels], self.signs[labels]
         )
         return found
@@ -66,7 +68,7 @@ class TreeHead(Head):
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         logits = F.linear(hidden, self.weight)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = logits.to(wide(logits))
         yes = F.logsigmoid(logits)
         sides = torch.cat([yes, yes - logits], 1)  # log σ(x), then log σ(−x)
         columns = self.nodes + (self.signs < 0) * len(self.weight)
@@ -86,8 +88,7 @@ class _Walk(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, nodes: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        log_probs, margins = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(2))
+        log_probs, margins = (hidden.new_zeros(len(hidden), dtype=wide(hidden)) for _ in range(2))
         for place in _chunks(hidden, nodes):
             _, margin = _margins(hidden[place], weight, nodes[place], signs[place])
             log_probs[place] = F.logsigmoid(margin).mul_(signs[place] != 0).sum(-1)
@@ -119,9 +120,8 @@ def _chunks(hidden: Tensor, nodes: Tensor) -> list[slice]:
 
 def _margins(hidden: Tensor, weight: Tensor, nodes: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors [c, L, D] of nodes on the ways, and logits [c, L] with the sign of the way, 0 beyond its end."""
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    vectors = weight[nodes].to(wide)
-    return vectors, torch.bmm(vectors, hidden.to(wide)[:, :, None])[:, :, 0] * signs
+    vectors = weight[nodes].to(wide(hidden))
+    return vectors, torch.bmm(vectors, hidden.to(vectors.dtype)[:, :, None])[:, :, 0] * signs
 
 
 def longest_way(vocabulary: int) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from translume.belief import BeliefError, Bias, Logits, TopK, exact_topk
+from translume.belief import Bias, Logits, TopK, exact_topk, first_impossible, refuse_broken
+from translume.heads.precision import wide
 from translume.model import LossOptions
 
 PATIENCE = 16
@@ -72,12 +73,9 @@ def group_options(options: LossOptions, ids: Tensor) -> LossOptions:
 
 def normalised(logits: Tensor, rows: Tensor) -> Tensor:
     """The log-softmax of logits [p, m], fp32 or fp64; BeliefError naming one of `rows` [p] if one is none."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits.to(wide(logits))
     peak = logits.amax(-1, keepdim=True)
-    broken = ~peak.isfinite()[:, 0]
-    if bool(broken.any()):
-        row = int(rows[broken.nonzero()[0, 0]])
-        raise BeliefError(row, f"the head's logits of row {row} hold a NaN, an infinity or no finite number")
+    refuse_broken(peak, rows)
     # Never above zero, so that a token never ranks before its group.
     return (logits - peak) - (logits - peak).exp().sum(-1, keepdim=True).log()
 
@@ -150,7 +148,7 @@ class TwoLevel(ABC):
             if found is None:
                 return self._whole(bias, k)
             best = found
-        return self._filled(best, k)
+        return self._filled(best)
 
     def _whole(self, bias: Bias | None, k: int) -> TopK:
         log_probs = self.log_probs()
@@ -214,20 +212,12 @@ class TwoLevel(ABC):
         ranks, columns = exact_topk(ranks, min(k, ranks.size(1)))
         return _Best(ranks, values.gather(1, columns), self._groups.order[places.gather(1, columns)])
 
-    def _filled(self, best: "_Best", k: int) -> TopK:
+    def _filled(self, best: "_Best") -> TopK:
         """With the smallest ids that are left where fewer than k tokens are allowed."""
-        ids, log_probs = best.ids, best.values
-        lacking = best.ranks.isneginf()
-        rows = lacking.any(-1).nonzero()[:, 0]
-        if len(rows):
-            taken = ids[rows].masked_fill(lacking[rows], self.size).clamp(max=min(2 * k, self.size))
-            free = torch.ones(len(rows), min(2 * k, self.size) + 1, dtype=torch.bool, device=ids.device)
-            free.scatter_(1, taken, value=False)[:, -1] = False
-            fillers = free.byte().argsort(dim=-1, descending=True, stable=True)  # ids that are left, ascending
-            nth = (lacking[rows].cumsum(-1) - 1).clamp(min=0)
-            ids = ids.index_copy(0, rows, torch.where(lacking[rows], fillers.gather(1, nth), ids[rows]))
-            log_probs = torch.where(lacking, self.log_prob_of(ids), log_probs)
-        return TopK(ids, log_probs, best.ranks)
+        ids = first_impossible(best.ranks, best.ids, self.size)
+        if ids is best.ids:
+            return TopK(ids, best.values, best.ranks)
+        return TopK(ids, torch.where(best.ranks.isneginf(), self.log_prob_of(ids), best.values), best.ranks)
 
 
 class _Slots:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from translume.config import ModelSettings
 from translume.model.embedding import Embedding
-from translume.model.layers import DecoderLayer, norm_of
+from translume.model.layers import DecoderLayer, SubLayer, norm_of
 from translume.model.layout import Layout
 from translume.model.state import DecoderState, Past, Selectable
 
@@ -43,11 +43,20 @@ class Decoder(nn.Module):
         state.check()
         start, count = state.position, target.size(1)
         places = torch.arange(start, start + count, device=target.device).expand(target.shape)
+        asked: list[Tensor] = []
         x = self.embedding(target, places)
         for layer, past, cross in zip(self.stack, state.past.layers, state.cross, strict=True):
             attend = partial(layer.self_attention.cached, past=past, place=start)
-            x = layer(x, attend, partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask))
-        return self.norm(x), state.advanced(count)
+            look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
+            x = layer(x, attend, look if state.attention is None else partial(_noted, look=look, asked=asked))
+        return self.norm(x), state.advanced(count, self._attention(asked[-1], state) if asked else None)
+
+    def _attention(self, asked: Tensor, state: DecoderState) -> Tensor:
+        """[N, S], how the last of tokens [N, t, D], as the last layer's cross-attention got them, sees the source."""
+        query = asked[:, -1].view(state.memory.size(0), -1, asked.size(2))  # [B, K, D]
+        attention = list(self.stack)[-1].cross_attention
+        weights = attention.weights(query, state.cross[-1], state.memory_mask)  # [B, H, K, S]
+        return weights.float().mean(1).flatten(0, 1)
 
     def packed(self, target: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout) -> Tensor:
         """What `forward` gives for whole targets [B, T], but for their tokens alone, [n, D], and with no state.
@@ -61,3 +70,9 @@ class Decoder(nn.Module):
             x = layer(x, attend, look)
         result: Tensor = self.norm(x)
         return result
+
+
+def _noted(x: Tensor, look: SubLayer, asked: list[Tensor]) -> Tensor:
+    """What `look` makes of x, which is written down."""
+    asked.append(x)
+    return look(x)

@@ -97,7 +97,7 @@ class Dropout(nn.Module):
         if not self.training or self.rate == 0.0:
             return x if residual is None else residual + x
         if x.device.type == "cpu":
-            dropped: Tensor = _DropAdd.apply(x, residual, self.rate)  # type: ignore[no-untyped-call]
+            dropped: Tensor = _DropAdd.apply(x, residual, self.rate)  # type: ignore[no-untyped-call]  # torch's has no types
             return dropped
         dropped = F.dropout(x, self.rate)
         return dropped if residual is None else residual + dropped

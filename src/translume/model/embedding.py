@@ -36,7 +36,7 @@ class Embedding(nn.Module):
     def keep_frozen(self) -> None:
         """From now on the table's gradients are zero where `frozen` says so. To be called once, after tying."""
         if self.frozen is not None:
-            self.table.weight.register_hook(self._without_frozen)  # type: ignore[no-untyped-call]
+            self.table.weight.register_hook(self._without_frozen)  # type: ignore[no-untyped-call]  # torch's has no types
 
     def _without_frozen(self, gradient: Tensor) -> Tensor:
         return gradient if self.frozen is None else gradient.masked_fill(self.frozen[:, None], 0.0)

@@ -28,6 +28,8 @@ class FeedForward(nn.Module):
             hidden = F.relu(hidden, inplace=True)  # spares a tensor of n·F
         elif self.activation == "gelu":
             hidden = F.gelu(hidden)
+        elif self.activation == "swish":
+            hidden = F.silu(hidden)
         else:
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value

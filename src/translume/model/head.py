@@ -1,14 +1,15 @@
 """The interface of output heads: one for loss, score, belief and export."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.belief import NextToken
+from translume.belief import Logits, NextToken
 from translume.model.state import Selectable
 
 
@@ -29,7 +30,8 @@ class HeadLoss:
 class LossOptions:
     """What a loss holds beside the nll.
 
-    label_smoothing: share of the target spread evenly over the tokens that `smoothed` [V] marks (None: over all).
+    label_smoothing: share of the target spread over the tokens as `smoothed` [V] says: marks of those that it is
+    spread over evenly, or weights that it is spread in proportion to; None: over all evenly.
     z_loss: weight of (log normaliser)².
     confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
     r_drop: weight α of the divergence of two passes with other dropout (Wu et al. 2021); 0 makes one pass.
@@ -94,8 +96,6 @@ class Head(nn.Module, ABC):
     exact_loss: bool = True
     exact_smoothing: bool = True
     """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
-    meaningless: frozenset[str] = frozenset()
-    """Settings of [training] that this head's loss can make nothing of; asking for them is an error."""
     reads_source: bool = False
     """Whether `begin` makes something of the source."""
     vocabulary: int
@@ -112,6 +112,20 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         """The belief after hidden states [N, D]."""
+
+    def next_tokens(self, hidden: Tensor, context: Selectable | None) -> Iterator[NextToken]:
+        """The belief after each of t places of hidden states [N, t, D], first to last, each of N rows.
+
+        A head that is one linear map and a softmax makes all logits at once, another one each belief when it is asked.
+        """
+        plain = self.plain()
+        if plain:
+            return map(Logits, F.linear(hidden.transpose(0, 1), plain["weight"], plain.get("bias")).unbind())
+        return (self.next_token(hidden[:, place], context) for place in range(hidden.size(1)))
+
+    def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
+        """What else the head weighs after hidden states [N, D], [N, m] each, to be looked at. Default: nothing."""
+        return {}
 
     def learn(self, data: HeadData) -> None:
         """Fill the head's tables (buffers, saved with the weights) from the training pairs. Default: it has none."""

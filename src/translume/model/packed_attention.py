@@ -37,7 +37,7 @@ def packed_attention(first: Tensor, second: Tensor | None, layouts: tuple[Layout
     """
     if mixing.form == "fused":
         return _fused(first, second, layouts, mixing)
-    result: Tensor = _Plain.apply(first, second, layouts, mixing)  # type: ignore[no-untyped-call]
+    result: Tensor = _Plain.apply(first, second, layouts, mixing)  # type: ignore[no-untyped-call]  # torch's has no types
     return result
 
 

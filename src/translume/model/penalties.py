@@ -58,7 +58,7 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
     def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
         pairs = zip((hidden, other), contexts, strict=True)
         first, second = (_log_probs(head, each, context, rows) for each, context in pairs)
-        apart: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]
+        apart: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]  # torch's has no types
         return apart
 
     return _summed(of, head, hidden, other)

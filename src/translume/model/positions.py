@@ -8,13 +8,15 @@ from torch import Tensor, nn
 from translume.config import ModelSettings
 
 
-def sinusoids(count: int, width: int) -> Tensor:
+def sinusoids(count: int, width: int, *, longest_last: bool = False) -> Tensor:
     """[count, width]: the sines, then the cosines, of places 0 … count−1 at width/2 wavelengths from 2π to 10000·2π.
 
     Vaswani et al. 2017, section 3.5, with sines and cosines in two halves instead of by turns, as Marian and
-    fairseq have them (a permutation of the columns).
+    fairseq have them (a permutation of the columns). The paper's last wavelength falls short of 10000·2π by one step;
+    with `longest_last` it reaches it, as Marian's does.
     """
-    exponent = torch.arange(0, width, 2, dtype=torch.float64) / width
+    steps = max(width - 2, 1) if longest_last else width
+    exponent = torch.arange(0, width, 2, dtype=torch.float64) / steps
     angles = torch.arange(count, dtype=torch.float64)[:, None] * torch.exp(-math.log(10_000) * exponent)
     return torch.cat([angles.sin(), angles.cos()], -1).float()
 
@@ -31,8 +33,9 @@ class Positions(nn.Module):
         if settings.positions == "learned":
             self.table = nn.Parameter(torch.empty(settings.max_positions, settings.width))
             nn.init.normal_(self.table, std=settings.width**-0.5)
-        elif settings.positions == "sinusoidal":
-            self.register_buffer("table", sinusoids(settings.max_positions, settings.width), persistent=False)
+        elif settings.positions in ("sinusoidal", "marian"):
+            table = sinusoids(settings.max_positions, settings.width, longest_last=settings.positions == "marian")
+            self.register_buffer("table", table, persistent=False)
         else:
             self.table = torch.empty(0)
 

@@ -103,6 +103,9 @@ class DecoderState:
     past: keys and values of the target, or cells, written in place; only the newest state may be used, or one that was
         branched off by `select`, or taken back by `rewind`.
     context: what the head made of the source, or None.
+    attention: [N, S], fp32, how the last token read looked at the source: the mean over the attention heads of the last
+        layer. Before the first token 0, and 1 where no source token stands. None where it was not asked for, and then
+        it is never computed.
     """
 
     memory: Tensor
@@ -112,6 +115,7 @@ class DecoderState:
     position: int
     width: int = 1
     context: Selectable | None = None
+    attention: Tensor | None = None
     generation: int = field(default=0, repr=False)
 
     @property
@@ -124,10 +128,10 @@ class DecoderState:
         if self.generation != self.past.generation:
             raise StaleStateError("this decoder state was used already; branch with state.select before using it twice")
 
-    def advanced(self, count: int) -> "DecoderState":
-        """The state after `count` more tokens were written."""
+    def advanced(self, count: int, attention: Tensor | None = None) -> "DecoderState":
+        """The state after `count` more tokens were written; attention as in the fields."""
         self.past.generation += 1
-        return replace(self, position=self.position + count, generation=self.past.generation)
+        return replace(self, position=self.position + count, attention=attention, generation=self.past.generation)
 
     def rewind(self, length: int) -> "DecoderState":
         """The state after the first `length` tokens; the one it was made from becomes stale."""
@@ -146,7 +150,8 @@ class DecoderState:
         sentences, width = self._groups(rows)
         past = Past([layer.select(rows, self.position) for layer in self.past.layers])
         context = None if self.context is None else self.context.select(rows)
-        branch = replace(self, past=past, width=width, context=context, generation=0)
+        attention = None if self.attention is None else self.attention.index_select(0, rows)
+        branch = replace(self, past=past, width=width, context=context, attention=attention, generation=0)
         if sentences is None:
             return branch
         return replace(

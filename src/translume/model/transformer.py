@@ -1,6 +1,7 @@
 """Encoder, decoder and head put together."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +43,19 @@ class Transformer(nn.Module):
         memory = self.encoder(source, mask)
         return self.decoder.start(memory, mask, self.head.begin(source, mask, memory))
 
+    def start_attentive(self, source: Tensor, mask: Tensor) -> DecoderState:
+        """As `start`; this state and all that follow it hold `DecoderState.attention`."""
+        return replace(self.start(source, mask), attention=(~mask).float())
+
     def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
         """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
         hidden, state = self.decoder(prefix[:, state.position :], state)
         return self.head.next_token(hidden[:, -1], state.context), state
+
+    def steps(self, prefix: Tensor, state: DecoderState, count: int) -> tuple[Iterator[NextToken], DecoderState]:
+        """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
+        hidden, state = self.decoder(prefix[:, state.position :], state)
+        return self.head.next_tokens(hidden[:, -count:], state.context), state
 
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,

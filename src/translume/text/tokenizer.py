@@ -1,11 +1,13 @@
 """The tokenizer: text to ids and back, exactly."""
 
+import codecs
 import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, final
 
@@ -16,7 +18,9 @@ from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.dropout import MergeDropout
 from translume.text.segmentation import LONGEST, normaliser, segmenter, with_mark, without_mark
-from translume.text.vocabulary import BYTES, MODELS, SpecialIds, Vocabulary
+from translume.text.sentencepiece import SentenceIds
+from translume.text.specials import SpecialIds
+from translume.text.vocabulary import BYTES, MODELS, Vocabulary
 
 MARK: Final = "▁"
 """How the space before a word is shown to people; one in the text itself is shown twice."""
@@ -87,7 +91,9 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.settings: TokenizerSettings = vocabulary.settings
         self.specials: SpecialIds = vocabulary.specials
-        self.normalise = normaliser(vocabulary.settings)
+        sentences = vocabulary.sentences
+        self._sentences = None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials)
+        self.normalise = normaliser(vocabulary.settings) if self._sentences is None else self._sentences.normalise
         """The text as it is learnt, encoded and given back."""
         self._vocabulary = vocabulary
         self._kind = vocabulary.settings.kind
@@ -102,6 +108,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the normalised text, without bos and eos."""
+        if self._sentences is not None:
+            return self._sentences.encode(text)
         marked = with_mark(self.normalise(text), self._kind)
         if self._kind in ("character", "byte"):
             segment_ids = self._segment_ids
@@ -150,8 +158,43 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text that ids spell; pad, bos and eos leave no trace, <unk> and broken bytes become U+FFFD."""
+        text = self._text(ids)
+        return without_mark(text, self._kind) if self._sentences is None else text.strip()
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """What ids spell, the mark of the first word included."""
         spellings = self._bytes
-        return without_mark(b"".join([spellings[id_] for id_ in ids]).decode(errors="replace"), self._kind)
+        return b"".join([spellings[id_] for id_ in ids]).decode(errors="replace")
+
+    def spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """The characters [begin, end) of `decode(ids)` that each id spells, the space before a word in its first one.
+
+        An id that leaves no trace has none, begin = end; a character of several ids (bytes) belongs to each of them.
+        """
+        spelt = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # The mark of the first word is no character of the text.
+        shift = len(self._text(ids)) - len(self.decode(ids))
+        spans, count, begun = [], 0, 0
+        for id_ in ids:
+            spelling = self._bytes[id_]
+            goes_on = begun and b"\x80" <= spelling[:1] < b"\xc0"
+            begin = count if goes_on else count + begun  # what was begun and is not gone on with is broken
+            count += len(spelt.decode(spelling))
+            begun = len(spelt.getstate()[0].decode(errors="replace"))  # two for half of a surrogate, which is no text
+            spans.append((max(0, begin - shift), max(0, count + begun - shift)))
+        return spans
+
+    def spans_in(self, text: str) -> list[tuple[int, int]]:
+        """The characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
+        if self._sentences is not None:
+            return self._sentences.spans(text)
+        text = self.normalise(text)
+        if self._kind != "word":
+            return self.spans(self.encode(text))  # an unknown token stands for one character and is shown as one
+        marked = with_mark(text, self._kind)
+        ends = [0, *accumulate(map(len, self._segments(marked)))]
+        shift = len(marked) - len(text)
+        return [(max(0, begin - shift), end - shift) for begin, end in pairwise(ends)]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces to show to people: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
@@ -161,6 +204,15 @@ class Tokenizer:
     def pieces(self) -> list[str]:
         """The whole vocabulary in order of ids, as `tokens` shows it; no two are equal."""
         return self.tokens(range(len(self)))
+
+    @property
+    def spellings(self) -> tuple[bytes, ...]:
+        """What each id adds to a text, in UTF-8; `decode` leaves out the space before the first word."""
+        return tuple(self._bytes)
+
+    def spelling(self, text: str) -> bytes:
+        """What the ids of a text spell together: normalised, in UTF-8, with the mark of its first word."""
+        return with_mark(self.normalise(text), self._kind).encode()
 
     def library_model(self) -> models.Model:
         """The model of the `tokenizers` library that segments runs of known characters; for exports.

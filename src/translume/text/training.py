@@ -25,8 +25,10 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokeni
 
     Every character of the texts gets into the alphabet unless that would take more than half of the vocabulary; then
     the rarest, at most 0.05 % of the text, are left to bytes or <unk>. Raises DataError for texts without a character
-    and SettingsError for a size that such an alphabet does not fit.
+    and SettingsError for a size that such an alphabet does not fit, or a kind that is not learnt.
     """
+    if settings.kind == "sentencepiece":
+        raise SettingsError("tokenizer.kind: 'sentencepiece' is imported and not learnt, wanted 'unigram', its like")
     if settings.kind == "byte":
         return Tokenizer(Vocabulary.of(settings, {}))
     counts = _segments(settings, texts)

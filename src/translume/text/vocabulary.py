@@ -11,25 +11,14 @@ from tokenizers import models
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError
+from translume.text.sentencepiece import SentencePieces
+from translume.text.specials import SpecialIds
 
 FORMAT = 1
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 MODELS = {"bpe": "BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 """The library's model for each kind; the others are look-ups."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecialIds:
-    """Ids that no text yields; they belong to a tokenizer, and no code may assume their values.
-
-    `unk` is None where characters outside the vocabulary become bytes.
-    """
-
-    pad: int
-    bos: int
-    eos: int
-    unk: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +35,8 @@ class Vocabulary:
     """Natural logarithms of probabilities, by id; only "unigram" has them."""
     merges: tuple[tuple[str, str], ...] = ()
     """In order of preference; only "bpe" has them."""
+    sentences: SentencePieces | None = None
+    """How whole sentences are cut; only "sentencepiece" has it, with special tokens wherever its model has them."""
 
     @classmethod
     def of(
@@ -84,13 +75,16 @@ class Vocabulary:
     def to_json(self) -> str:
         """One JSON text: the settings that decide ids, the special ids and the library's tokenizer."""
         ids = self.specials
-        document = {
+        document: dict[str, Any] = {
             "format": FORMAT,
             "kind": "translume tokenizer",
             "settings": {name: getattr(self.settings, name) for name in _DECIDING},
             "specials": {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos, "unk": ids.unk},
-            "tokenizer": json.loads(LibraryTokenizer(self.model()).to_str()),
         }
+        if self.sentences is not None:
+            document |= {"pieces": self.pieces, "sentencepiece": self.sentences.to_dict()}
+        else:
+            document["tokenizer"] = json.loads(LibraryTokenizer(self.model()).to_str())
         return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
@@ -117,6 +111,8 @@ class Vocabulary:
     @classmethod
     def _checked(cls, document: dict[str, Any]) -> "Vocabulary":
         settings = TokenizerSettings.model_validate(document["settings"])
+        if settings.kind == "sentencepiece":
+            return cls._checked_sentences(settings, document)
         model = document["tokenizer"]["model"]
         if settings.kind == "unigram":
             pieces = tuple(piece for piece, _ in model["vocab"])
@@ -147,6 +143,18 @@ class Vocabulary:
             scores=scores,
             merges=merges,
         )
+
+    @classmethod
+    def _checked_sentences(cls, settings: TokenizerSettings, document: dict[str, Any]) -> "Vocabulary":
+        pieces = tuple(document["pieces"])
+        if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
+            raise ValueError("a piece of the vocabulary is empty or stands there twice")
+        specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
+        for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
+            if not isinstance(id_, int) or not 0 <= id_ < len(pieces):
+                raise ValueError(f"the special id {id_} is not one of the {len(pieces)} of the vocabulary")
+        sentences = SentencePieces.from_dict(document["sentencepiece"])
+        return cls(settings=deciding(settings), specials=specials, pieces=pieces, first=0, sentences=sentences)
 
 
 _DECIDING = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")

@@ -35,7 +35,7 @@ def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, 
     packed = torch.zeros(layout.tokens.numel(), 3 * settings.width, device=device, dtype=dtype, requires_grad=True)
     mixing = Mixing(settings.attention_heads, form, settings.attention_dropout, causal=True)
     begun = time.perf_counter()
-    packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]
+    packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]  # torch's has no types
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begun

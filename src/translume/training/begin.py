@@ -19,21 +19,23 @@ from translume.checkpoint import (
     mark_separators,
     unique_tensors,
 )
-from translume.config import ClassifySettings, Config, ModelSettings
-from translume.data import TokenizedCorpus, prepare, read_pairs
+from translume.config import Config, ModelSettings
+from translume.config.task import refuse_unfit
+from translume.data import TokenizedCorpus, prepare
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.classifier import Network
 from translume.model.packed_attention import Form
-from translume.text import Labels, Tokenizer, train_tokenizer
+from translume.text import Labels, Tokenizer
 from translume.training.attention_form import choose_attention
 from translume.training.averaging import MovingAverage
 from translume.training.events import Event, Preparing
-from translume.training.objective import loss_options, refuse_meaningless
+from translume.training.objective import loss_options
 from translume.training.precision import Updater, choose_precision
 from translume.training.state import Begun, State, refuse_other, refuse_other_settings
 from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
 from translume.training.stream import Stream, seed_of
+from translume.training.tokenizers import tokenizers_of
 
 SHORT_UPDATES = 20
 """Most updates under TRANSLUME_SHORT=1, for examples in the documentation."""
@@ -150,6 +152,7 @@ def prepare_run(
 
     The tokenizers are in the folder before anything else is computed, so that a resumed run has the same ones.
     """
+    refuse_unfit(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
     model = yield from _with_tokenizers(plan, store)
     config, settings = model.config, model.config.training
     corpora = []
@@ -203,7 +206,6 @@ def prepare_run(
 
 def _updater(transformer: Network, model: Model, precision: str, device: torch.device) -> Updater:
     settings = model.config.training
-    refuse_meaningless(settings, transformer.head, model.config.model.head.kind)
     if isinstance(model.target, Labels):  # which are all of text
         over = "others" if settings.label_smoothing_over == "others" else "all"
         even = settings.model_copy(update={"label_smoothing_over": over})
@@ -244,7 +246,7 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
         source, target = plan.stored.source, plan.stored.target
     else:
         yield Preparing(what="tokenizer")
-        source, target = _tokenizers(config)
+        source, target = tokenizers_of(config)
         _refuse_two_vocabularies(config.model, source, target)
     model = Model(config=config, source=source, target=target)
     store.begin(model)
@@ -258,33 +260,6 @@ def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target:
             f"model.head.tie: 'all' needs one vocabulary for both sides, found two of {len(source)} and {len(target)} "
             "tokens; set tokenizer.shared = true or tie = 'target'"
         )
-
-
-def _tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
-    """The tokenizers that the settings name, or ones learnt from the training files; one object where shared.
-
-    Of a task of classification the tokenizer of texts, and the labels.
-    """
-    settings, head = config.tokenizer, config.model.head
-    if settings.shared and not isinstance(head, ClassifySettings):
-        if settings.path:
-            shared = Tokenizer.load(Path(settings.path))
-        else:
-            pairs = read_pairs(config.data, "train")
-            shared = train_tokenizer(settings, (text for pair in pairs for text in (pair.source, pair.target)))
-        return shared, shared
-    if settings.path:
-        source = Tokenizer.load(Path(settings.path))
-    else:
-        source = train_tokenizer(settings, (pair.source for pair in read_pairs(config.data, "train")))
-    if isinstance(head, ClassifySettings):
-        texts = (pair.target for pair in read_pairs(config.data, "train"))
-        return source, Labels.collect(texts, config.data.label_separator if head.labels == "several" else "")
-    if settings.target_path:
-        target = Tokenizer.load(Path(settings.target_path))
-    else:
-        target = train_tokenizer(settings, (pair.target for pair in read_pairs(config.data, "train")))
-    return source, target
 
 
 def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None:

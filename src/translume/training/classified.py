@@ -7,6 +7,7 @@ import torch
 from translume.data import BatchPlan, TokenizedCorpus
 from translume.model.classifier import Classifier
 from translume.text import Labels
+from translume.translator.classifier import SURE
 
 
 def judge_of(
@@ -34,7 +35,7 @@ def judge_of(
             wanted = batch.labels[:, 0]
             if labels.several:
                 gold += [set(row.nonzero()[:, 0].tolist()) for row in wanted.cpu()]
-                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > 0.5).cpu()]
+                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > SURE).cpu()]
             else:
                 gold += [{each} for each in wanted.tolist()]
                 found += [{each} for each in logs.argmax(-1).tolist()]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from translume.checkpoint import Checkpoint
 from translume.data import TokenizedCorpus
+from translume.heads.frequency import spread_evenly
 from translume.model import Transformer
 from translume.text import Tokenizer
 from translume.training.store import Model
@@ -51,9 +52,7 @@ def decoder_of(
 
 def spread(count: int, wanted: int) -> Sequence[int]:
     """`wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or not less."""
-    if wanted == 0 or wanted >= count:
-        return range(count)
-    return [index * count // wanted for index in range(wanted)]
+    return spread_evenly(count, wanted or count)
 
 
 def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from translume.config.heads import Measure
 from translume.data import Account
 
 Reason = Literal["updates", "patience"]
@@ -85,7 +86,8 @@ class Progress:
 class Validated:
     """The validation set was measured with the present weights (their moving average where there is one).
 
-    nll: nats per target token.  metrics: values by name, such as {"bleu": 35.2}; empty when `metric` is "nll".
+    nll: nats per target token, of what `measure` names: −log p, or the objective without smoothing of a head that has
+    no −log p.  metrics: values by name, such as {"bleu": 35.2}; empty when `metric` is "nll".
     best: whether this is the best so far by `training.metric`.
     """
 
@@ -94,6 +96,7 @@ class Validated:
     metrics: Mapping[str, float]
     best: bool
     seconds: float
+    measure: Measure = "nll"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,8 @@ class Interrupted:
 class Finished:
     """The run is over and the folder holds the model.
 
-    nll, metrics: of the weights that were kept, on the validation set, as far as they were measured.
+    nll, metrics: of the weights that were kept, on the validation set, as far as they were measured; `measure` names
+    what nll is, as in Validated.
     kept: which weights those are, in words.  already: nothing was left to do when `train` was called.
     """
 
@@ -129,6 +133,7 @@ class Finished:
     best_update: int
     folder: Path
     already: bool
+    measure: Measure = "nll"
 
 
 Event = Preparing | Started | Resumed | Warned | Progress | Validated | Saved | Interrupted | Finished

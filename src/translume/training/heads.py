@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from translume.checkpoint import FolderLock, Manifest
-from translume.config import Config, HeadSettings, Settings
+from translume.config import Config, HeadKind, HeadSettings
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.training.apart import Outcome, run_apart
 from translume.training.child import Request
@@ -72,10 +72,10 @@ class Row:
         return cls(**{**values, "measures": None if measures is None else Measures.from_dict(measures)})
 
 
-def head_kinds() -> dict[str, type[Settings]]:
+def head_kinds() -> dict[str, type[HeadKind]]:
     """The settings of every head that writes targets, by its kind, in the order of the union."""
     union = get_args(HeadSettings)[0]
-    members: tuple[type[Settings], ...] = get_args(union) or (union,)
+    members: tuple[type[HeadKind], ...] = get_args(union) or (union,)
     kinds = {str(member.model_fields["kind"].default): member for member in members}
     return {kind: member for kind, member in kinds.items() if kind not in _LEFT_OUT}
 
@@ -115,7 +115,7 @@ def config_with(config: Config, kind: str) -> Config:
     )
 
 
-def _shared(present: Settings, member: type[Settings]) -> dict[str, Any]:
+def _shared(present: HeadKind, member: type[HeadKind]) -> dict[str, Any]:
     """What a kind can take over of another kind's settings."""
     values: dict[str, Any] = {}
     for name in type(present).model_fields.keys() & member.model_fields.keys() - {"kind"}:

@@ -3,8 +3,7 @@
 import torch
 
 from translume.config import TrainingSettings
-from translume.errors import SettingsError
-from translume.model import Head, LossOptions
+from translume.model import LossOptions
 from translume.text import SpecialIds
 
 
@@ -22,11 +21,3 @@ def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialI
         smoothed = torch.ones(vocabulary, dtype=torch.bool)
         smoothed[[each for each in (specials.pad, specials.bos, specials.unk) if each is not None]] = False
     return LossOptions(smoothing, settings.z_loss, smoothed, settings.confidence_penalty, settings.r_drop)
-
-
-def refuse_meaningless(settings: TrainingSettings, head: Head, kind: str) -> None:
-    """Raise SettingsError naming the first setting that the loss of a head of this kind can make nothing of."""
-    for name in sorted(head.meaningless):
-        found = getattr(settings, name)
-        if found:
-            raise SettingsError(f"training.{name}: found {found}, wanted 0 with model.head.kind = '{kind}'")

@@ -173,7 +173,7 @@ class Updater:
         model.train(self.model.training)
         loss = model.loss(source, source_mask, target, labels, target_mask, self._options)
         if loss.tokens:
-            loss.objective.backward()  # type: ignore[no-untyped-call]
+            loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
         return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
 
     @torch.no_grad()

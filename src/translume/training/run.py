@@ -26,6 +26,7 @@ class Run:
     def __init__(self, prepared: Prepared, store: Store, validator: Validator) -> None:
         self._prepared, self._store, self._validator = prepared, store, validator
         self._state, self._settings = prepared.state, prepared.model.config.training
+        self._measure = prepared.model.config.model.head.measure
         self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
         self._new_best: Weights | None = None
         self._saved = self._first = prepared.state.update
@@ -96,7 +97,14 @@ class Run:
             state.waiting += 1
         seconds = time.monotonic() - begun
         yield self.tell(
-            Validated(update=state.update, nll=quality.nll, metrics=quality.metrics, best=best, seconds=seconds)
+            Validated(
+                update=state.update,
+                nll=quality.nll,
+                metrics=quality.metrics,
+                best=best,
+                seconds=seconds,
+                measure=self._measure,
+            )
         )
 
     def _best_value(self) -> float | None:
@@ -124,6 +132,7 @@ class Run:
             best_update=state.best_update,
             folder=self._store.folder,
             already=False,
+            measure=self._measure,
         )
 
     def _save(self) -> Event:
@@ -142,10 +151,11 @@ class Run:
     def _scores(self) -> list[str]:
         state = self._state
         if self._settings.average_last > 1 and state.mean_nll is not None:
-            return [f"validation nll = {state.mean_nll:.4f} nats per token, of {kept_words(state, self._settings)}"]
+            of = kept_words(state, self._settings)
+            return [f"validation {self._measure} = {state.mean_nll:.4f} nats per token, of {of}"]
         if state.best_nll is None:
             return []
-        return [f"validation nll = {state.best_nll:.4f} nats per token after update {state.best_update}"]
+        return [f"validation {self._measure} = {state.best_nll:.4f} nats per token after update {state.best_update}"]
 
     # ---- updates
 

@@ -26,7 +26,7 @@ class TensorBoard:
         if isinstance(event, Progress) and event.logged:
             self._scalars("training", event.update, _numbers(event))
         elif isinstance(event, Validated):
-            self._scalars("validation", event.update, {"nll": event.nll, **event.metrics})
+            self._scalars("validation", event.update, {event.measure: event.nll, **event.metrics})
             self._writer.flush()
 
     def close(self) -> None:

@@ -85,6 +85,7 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
         best_update=state.best_update,
         folder=store.folder,
         already=True,
+        measure=plan.stored.config.model.head.measure,
     )
 
 

@@ -1,0 +1,182 @@
+"""Sentences cut as SentencePiece cuts them (Kudo and Richardson 2018), for tokenizers that come with imported models.
+
+The unigram model chooses over the whole sentence, its spaces included, and adds scores in single precision; both decide
+which of two equally likely segmentations wins, so both are kept here.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from ctypes import c_float
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+from translume.text.specials import SpecialIds
+
+SPACE = "▁"
+"""How SentencePiece writes a space; one in a text is a space to it."""
+UNKNOWN_PENALTY = 10.0
+"""How much less likely than the rarest piece a character outside the pieces is, nats."""
+CODE = re.compile(r">>.*?<<", re.DOTALL)
+"""What Marian's models for several languages take at the beginning of a source: the language to write."""
+
+_SPACES = re.compile(" +")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePieces:
+    """A unigram model of SentencePiece; a space is a space in it, and begins the piece of a word.
+
+    scores: of each piece, natural logarithms of probabilities.  rules: what the normaliser puts for which characters,
+    the longest first.
+    """
+
+    scores: Mapping[str, float]
+    rules: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"scores": dict(self.scores), "rules": dict(self.rules)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        scores = {str(piece): float(score) for piece, score in values["scores"].items()}
+        rules = {str(given): str(put) for given, put in values["rules"].items()}
+        if not scores or not all((*scores, *rules)):
+            raise ValueError("a piece or a rule of SentencePiece is empty")
+        return cls(scores=scores, rules=rules)
+
+
+class SentenceIds:
+    """Texts to ids: what SentencePiece finds, by its spelling in a vocabulary that may be another model's too."""
+
+    def __init__(self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds) -> None:
+        assert specials.unk is not None  # checked where the vocabulary is read
+        special = {specials.pad, specials.bos, specials.eos, specials.unk}
+        self._unknown = specials.unk
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ not in special}
+        self._rules = _Rules(sentences.rules)
+        self._unigram = _Unigram(sentences.scores)
+
+    def normalise(self, text: str) -> str:
+        """The text as the model reads it: replaced by its rules, runs of spaces made one, none at either end."""
+        code, rest = _language(text)
+        return code + self._rules.normalise(rest).strip()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the normalised text, without end mark; a language code at its beginning is one token."""
+        ids, unknown = self._ids, self._unknown
+        return [ids.get(piece, unknown) for piece in self._pieces(text)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
+        code, _ = _language(text)
+        pieces, last = self._pieces(text), len(self.normalise(text))
+        ends = list(accumulate(map(len, pieces), initial=0))
+        # The first piece after a code begins with a space that is not in the text.
+        places = [min(end - (end > len(code)), last) for end in ends]
+        return list(pairwise(places))
+
+    def _pieces(self, text: str) -> list[str]:
+        code, rest = _language(text)
+        found = [code] if code else []
+        if normalised := self._rules.normalise(rest):
+            found += self._unigram.segment(" " + normalised)
+        return found
+
+
+def _language(text: str) -> tuple[str, str]:
+    found = CODE.match(text)
+    return (found.group(), text[found.end() :]) if found else ("", text)
+
+
+class _Rules:
+    """The normaliser: at every place the longest rule, else the character itself."""
+
+    def __init__(self, rules: Mapping[str, str]) -> None:
+        self._rules, self._lengths = dict(rules), _lengths(rules)
+        ascii_rules = {given: put for given, put in rules.items() if given.isascii()}
+        self._ascii = str.maketrans(ascii_rules) if all(len(given) == 1 for given in ascii_rules) else None
+
+    def normalise(self, text: str) -> str:
+        """The text replaced, with one space for many and none at either end."""
+        text = _SPACES.sub(" ", self._replaced(text)).removeprefix(" ")
+        return text.rstrip(" " + SPACE).replace(SPACE, " ")
+
+    def _replaced(self, text: str) -> str:
+        if text.isascii() and self._ascii is not None:
+            return text.translate(self._ascii)
+        text = _SURROGATE.sub("\ufffd", text)  # half a character has no bytes
+        found, place, end = [], 0, len(text)
+        while place < end:
+            given, put = self._longest(text, place)
+            found.append(put)
+            place += len(given)
+        return "".join(found)
+
+    def _longest(self, text: str, place: int) -> tuple[str, str]:
+        first = text[place]
+        for length in self._lengths.get(first, ()):
+            given = text[place : place + length]
+            if given in self._rules:
+                return given, self._rules[given]
+        return first, first
+
+
+def _lengths(table: Mapping[str, str]) -> dict[str, list[int]]:
+    """Lengths of the keys that begin with each character, longest first."""
+    lengths: dict[str, set[int]] = {}
+    for given in table:
+        lengths.setdefault(given[0], set()).add(len(given))
+    return {first: sorted(found, reverse=True) for first, found in lengths.items()}
+
+
+class _Unigram:
+    """The likeliest segmentation (Kudo 2018, equation 3), with the ties of SentencePiece."""
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self._least = c_float(min(scores.values()) - UNKNOWN_PENALTY).value
+        self._trie: dict[str, Any] = {}
+        for piece, score in scores.items():
+            node = self._trie
+            for character in piece:
+                node = node.setdefault(character, {})
+            node[""] = score
+
+    def segment(self, text: str) -> list[str]:
+        """Pieces that join to the text; neighbouring characters that no piece holds are one."""
+        size = len(text)
+        best, begins, known = [0.0] * (size + 1), [-1] * (size + 1), [False] * (size + 1)
+
+        def reach(begin: int, end: int, score: float, is_known: bool) -> None:
+            score = c_float(score).value  # single precision decides which of two equally likely paths wins
+            if begins[end] < 0 or score > best[end]:
+                best[end], begins[end], known[end] = score, begin, is_known
+
+        for begin in range(size):
+            node: Any = self._trie
+            score = best[begin]
+            for end in range(begin + 1, size + 1):
+                node = node.get(text[end - 1])
+                if node is None:
+                    break
+                if "" in node:
+                    reach(begin, end, score + node[""], True)
+            if "" not in self._trie.get(text[begin], ()):
+                reach(begin, begin + 1, score + self._least, False)
+        return _path(text, begins, known)
+
+
+def _path(text: str, begins: Sequence[int], known: Sequence[bool]) -> list[str]:
+    pieces: list[str] = []
+    end, after_known = len(text), True
+    while end:
+        piece = text[begins[end] : end]
+        if known[end] or after_known:
+            pieces.append(piece)
+        else:
+            pieces[-1] = piece + pieces[-1]
+        end, after_known = begins[end], known[end]
+    return pieces[::-1]
