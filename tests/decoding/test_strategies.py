@@ -157,6 +157,7 @@ def test_what_it_reads_are_settings_and_does_not_break_it(name):
 def test_what_it_does_not_read_does_not_change_it(toy, name, data):
     strategy = built(name)
     others = {"beam": 9, "stop": "first", "samples": 9, "seed": 3, "temperature": 0.3, "top_k": 1, "top_p": 0.2}
+    others |= {"coverage_penalty": 0.4, "patience": 2.0, "groups": 2, "diversity": 0.9}
     setting = data.draw(st.sampled_from(sorted(others.keys() - type(strategy).reads) or [None]))
     if setting is None:
         return

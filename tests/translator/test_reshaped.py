@@ -60,6 +60,19 @@ def test_smoothing_is_made_up_for_once() -> None:
     )
 
 
+@pytest.mark.parametrize("over", ["others", "text"])
+def test_unsmoothing_is_refused_where_smoothing_left_tokens_out(translator: Translator, over: str) -> None:
+    checkpoint = translator.checkpoint
+    training = checkpoint.config.training.model_copy(update={"label_smoothing_over": over})
+    other = replace(checkpoint, config=checkpoint.config.model_copy(update={"training": training}))
+    with pytest.raises(SettingsError) as caught:
+        Translator(other).translate("a", settings=DecodingSettings(unsmooth=0.1))
+    assert str(caught.value) == (
+        f"decoding.unsmooth: found 0.1, wanted 0 with training.label_smoothing_over = '{over}', "
+        "which does not spread it over all tokens"
+    )
+
+
 def test_unsmoothing_is_refused_where_smoothing_is_not_spread_evenly(translator: Translator) -> None:
     checkpoint = translator.checkpoint
     model = checkpoint.config.model.model_copy(update={"head": SigmoidSettings()})

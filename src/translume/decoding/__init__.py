@@ -1,44 +1,93 @@
 """Search over a step: one loop, strategies that choose, rules that allow.  Knows no model."""
 
-from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis
+from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreTerms
 from translume.decoding.beam_search import BeamSearch
+from translume.decoding.constrained_beam import ConstrainedBeam
+from translume.decoding.constraints import Boundaries, Constraints, Phrase
+from translume.decoding.coverage import Coverage
+from translume.decoding.diverse import DiverseBeam
+from translume.decoding.ensemble import Average, Averaged, Ensemble
 from translume.decoding.error import SearchError
+from translume.decoding.fusion import Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
 from translume.decoding.length import LengthPenalty
 from translume.decoding.loop import decode
 from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
-from translume.decoding.rules import ForbidTokens, ForcedPrefix, MinimumLength, Rule, RuleContext
+from translume.decoding.rules import (
+    BannedPhrases,
+    ForbidTokens,
+    ForcedPrefix,
+    MinimumLength,
+    NoRepeatNgram,
+    OnlyTokens,
+    RepetitionPenalty,
+    Rule,
+    RuleContext,
+    Spellings,
+    TextPrefix,
+)
 from translume.decoding.sampling import Sampling
 from translume.decoding.search import search
+from translume.decoding.source_drafts import SourceDrafts
+from translume.decoding.speculation import BlockStep, BlockStepper, Drafted, Drafter, Speculation
 from translume.decoding.standing import Standing
-from translume.decoding.step import SearchState, Step, Stepper
+from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
+from translume.decoding.table_drafts import TableDrafts
 from translume.decoding.truncation import Truncation
 
 __all__ = [
+    "Attentive",
+    "AttentiveStepper",
+    "Average",
+    "Averaged",
+    "BannedPhrases",
     "Beam",
     "BeamSearch",
+    "BlockStep",
+    "BlockStepper",
+    "Boundaries",
     "Candidates",
+    "ConstrainedBeam",
+    "Constraints",
+    "Coverage",
+    "DiverseBeam",
+    "Drafted",
+    "Drafter",
     "Ending",
+    "Ensemble",
     "ForbidTokens",
     "ForcedPrefix",
+    "Fused",
+    "Fusion",
     "Greedy",
     "Hypothesis",
+    "LanguageModel",
     "LengthPenalty",
     "MinimumLength",
+    "NoRepeatNgram",
+    "OnlyTokens",
+    "Phrase",
+    "RepetitionPenalty",
     "Reshaped",
     "Rule",
     "RuleContext",
     "Sampling",
+    "ScoreTerms",
     "SearchError",
     "SearchState",
+    "SourceDrafts",
+    "Speculation",
+    "Spellings",
     "Standing",
     "Step",
     "Stepper",
     "StochasticBeam",
     "Strategy",
+    "TableDrafts",
     "Tempered",
+    "TextPrefix",
     "Truncation",
     "Unsmoothed",
     "decode",

@@ -1,6 +1,6 @@
 """The K best partial targets, at every step."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, Candidates
+from translume.decoding.coverage import Coverage
 from translume.decoding.greedy import Greedy
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
@@ -19,18 +20,33 @@ class BeamSearch:
     """Keeps `width` live hypotheses per sentence and, beside them, those that have finished.
 
     nbest: how many are returned, at most `width`.
-    stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones;
-        "first" when `width` have finished.  A beam of 1 ends at its first, whatever `stop` says: it is greedy search.
+    stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones,
+        whatever length it ends at, however much of the source it will read and as much as rules may still lift it;
+        "first" when `patience` times `width` have finished (Kasai et al. 2022).  A beam of 1 ends at its first,
+        whatever they say: it is greedy search.
     """
 
+    groups: ClassVar[int] = 1
+
     reads: ClassVar[frozenset[str]] = frozenset(
-        {"beam", "nbest", "utility", "length_penalty", "length_penalty_form", "stop"}
+        {
+            "beam",
+            "nbest",
+            "utility",
+            "length_penalty",
+            "length_penalty_form",
+            "coverage_penalty",
+            "stop",
+            "patience",
+        }
     )
 
     width: int = 5
     nbest: int = 1
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
+    coverage: Coverage | None = None
     stop: Literal["optimal", "first"] = "optimal"
+    patience: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
@@ -44,8 +60,23 @@ class BeamSearch:
             raise SettingsError(
                 f"decoding.nbest: {settings.nbest}, wanted at most as many as beam keeps {settings.beam}"
             )
-        penalty = LengthPenalty.of(settings)
-        return cls(width=settings.beam, nbest=settings.nbest, length_penalty=penalty, stop=settings.stop)
+        if settings.patience != 1.0 and settings.stop != "first":
+            raise SettingsError(
+                f"decoding.patience: found {settings.patience} with stop = '{settings.stop}', wanted stop = 'first', "
+                "which it is the patience of"
+            )
+        return cls(
+            width=settings.beam,
+            nbest=settings.nbest,
+            length_penalty=LengthPenalty.of(settings),
+            coverage=Coverage.of(settings),
+            stop=settings.stop,
+            patience=settings.patience,
+        )
+
+    def narrowed(self, width: int) -> Self:
+        """The same search with a smaller beam, which can return no more than that."""
+        return replace(self, width=width, nbest=min(self.nbest, width))
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """The 2·width best: at most `width` of them can end with eos, so that `width` others are left."""
@@ -64,7 +95,10 @@ class BeamSearch:
         )
 
     def done(self, standing: Standing) -> Tensor:
-        if self.stop == "first" or self.width == 1:
-            return standing.ended >= self.width
-        bound = self.length_penalty.bound(standing.total[:, 0], standing.length, standing.limits)
-        return bound <= standing.best[:, -1]
+        if self.width == 1:
+            return standing.ended > 0
+        if self.stop == "first":
+            return standing.ended >= self.patience * self.width
+        # Coverage adds at most 0: what was not read may still be.
+        lifted = standing.total[:, 0] + standing.lift * (standing.limits - standing.length)
+        return self.length_penalty.bound(lifted, standing.length, standing.limits) <= standing.best[:, -1]

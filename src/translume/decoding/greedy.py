@@ -8,6 +8,7 @@ from torch import Tensor
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, Candidates
+from translume.decoding.coverage import Coverage
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
 from translume.errors import SettingsError
@@ -17,15 +18,19 @@ from translume.errors import SettingsError
 class Greedy:
     """One hypothesis per sentence; never reorders rows, so no cache is copied until a sentence leaves."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form"})
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"} | {"speculation", "draft_length"}
+    )
+    groups: ClassVar[int] = 1
 
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
+    coverage: Coverage | None = None
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
         if settings.nbest > 1:
             raise SettingsError(f"decoding.nbest: {settings.nbest}, wanted at most as many as greedy keeps 1")
-        return cls(length_penalty=LengthPenalty.of(settings))
+        return cls(length_penalty=LengthPenalty.of(settings), coverage=Coverage.of(settings))
 
     @property
     def width(self) -> int:

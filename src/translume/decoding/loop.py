@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from translume.belief import BeliefError, Bias, NextToken
-from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis
+from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreTerms
 from translume.decoding.error import SearchError
-from translume.decoding.rules import Rule, RuleContext
+from translume.decoding.rules import Rule, RuleContext, most_lift
 from translume.decoding.standing import Standing
-from translume.decoding.step import S, Step
+from translume.decoding.step import Attentive, S, SearchState, Step
 from translume.decoding.strategy import Strategy
 
 CHUNK = 32
@@ -36,7 +36,8 @@ def decode(
 
     state: of B rows, one per sentence.  limits: [B] from 1, on the model's device: most tokens of each sentence's
     hypotheses, a forced prefix and eos counted.  The first step reads one row per sentence; from then on the rows
-    come in whole groups of `strategy.width`, by sentence, and sentences that are done leave.
+    come in whole groups of `strategy.width`, by sentence, and sentences that are done leave.  A strategy with a
+    coverage penalty wants states that are `Attentive`.
     Raises SearchError where a belief holds a NaN, or where nothing that is possible is allowed.
     """
     if limits.numel() == 0:
@@ -44,8 +45,10 @@ def decode(
     if int(limits.min()) < 1:
         raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
     search = _Search(strategy, limits, bos, eos)
+    search.read(state)
     while True:
         belief, state = step(search.prefix, state)
+        search.read(state)
         bias = search.bias(rules, belief)
         rows = search.advance(search.choose(belief, bias), rules)
         yield search.beam
@@ -68,8 +71,11 @@ class _Search:
         self.ends = set(limits.tolist())
         self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t hold nothing
         self.log_probs = zeros.new_zeros(size, 1 + CHUNK)  # [N, …], log_prob after each column of tokens
-        self.best = zeros.new_full((size, strategy.nbest), -math.inf)  # scores of finished hypotheses, best first
-        self.ended = torch.zeros_like(limits, dtype=torch.long)  # [B], how many finished
+        self.groups, self.each = strategy.groups, strategy.width // strategy.groups  # G, K/G
+        # Of each group: scores of finished hypotheses, best first, [B, G, nbest], and how many finished, [B, G].
+        self.best = zeros.new_full((size, self.groups, min(strategy.nbest, self.each)), -math.inf)
+        self.ended = limits.new_zeros((size, self.groups), dtype=torch.long)
+        self.attended: Tensor | None = None  # [N, S], sums of attention; None where coverage does not count
         self.beam = Beam(
             sentences=torch.arange(size, device=limits.device),
             tokens=self.tokens[:, None, 1:1],
@@ -84,6 +90,15 @@ class _Search:
     def prefix(self) -> Tensor:
         """[N, 1 + t], bos first."""
         return self.tokens[:, : 1 + self.length]
+
+    def read(self, state: SearchState) -> None:
+        """Count what the last step read of the source, where it counts."""
+        if self.strategy.coverage is None:
+            return
+        attention = state.attention if isinstance(state, Attentive) else None
+        if attention is None:
+            raise ValueError("the coverage penalty wants attention, and the states of this step offer none")
+        self.attended = attention.float() if self.attended is None else self.attended + attention
 
     def bias(self, rules: Sequence[Rule], belief: NextToken) -> Bias | None:
         """What all rules say of the next token."""
@@ -125,19 +140,24 @@ class _Search:
         width, before = self.strategy.width, self.beam
         count = before.sentences.numel()
         first = torch.arange(count, device=self.limits.device)[:, None] * before.width
-        going, ending = self._part(candidates)
-        scores = self.strategy.length_penalty.score(candidates.total[:, :width], self.length + 1)
-        ended = [] if ending is None else self._endings(candidates, scores, ending, first, "eos")
-        score = self.strategy.length_penalty.score(going.total, self.length + 1)
-        done = going.total.amax(1).isneginf()
+        foremost, going, ending = self._part(candidates)
+        ended = [] if ending is None else self._endings(foremost, ending, first, "eos")
+        score, coverage = self._scores(going)
+        last = self.limits == self.length + 1
         if self.length + 1 in self.ends:
-            last = self.limits == self.length + 1
-            done = done | last
-            ended += self._endings(going, score, last[:, None] & ~score.isneginf(), first, "length")
+            ended += self._endings(going, last[:, None] & ~going.total.isneginf(), first, "length")
         rows = (first + going.origin).flatten()
         self._append(rows, going)
-        standing = Standing(length=self.length, limits=self.limits, total=going.total, best=self.best, ended=self.ended)
-        done = done | self.strategy.done(standing)
+        totals = going.total.view(-1, self.each)
+        standing = Standing(
+            length=self.length,
+            limits=self.limits if self.groups == 1 else self.limits.repeat_interleave(self.groups),
+            total=totals,
+            best=self.best.flatten(0, 1),
+            ended=self.ended.flatten(),
+            lift=most_lift(rules),
+        )
+        done = last | (self.strategy.done(standing) | totals.amax(1).isneginf()).view(count, -1).all(1)
         self._refuse_nothing(done, rules)
         self.beam = Beam(
             sentences=before.sentences,
@@ -147,6 +167,7 @@ class _Search:
             score=score,
             origin=going.origin,
             finished=done,
+            coverage=coverage,
             carried=going.carried,
             ended=tuple(sorted(ended, key=lambda ending: (ending.sentence, -ending.hypothesis.score))),
         )
@@ -161,6 +182,7 @@ class _Search:
         kept = (stay[:, None] * beam.width + torch.arange(beam.width, device=rows.device)).flatten()
         self.tokens, self.log_probs = self.tokens.index_select(0, kept), self.log_probs.index_select(0, kept)
         self.limits, self.best, self.ended = self.limits[stay], self.best[stay], self.ended[stay]
+        self.attended = None if self.attended is None else self.attended.index_select(0, kept)
         self.beam = Beam(
             sentences=beam.sentences[stay],
             tokens=self.prefix[:, 1:].view(stay.numel(), beam.width, self.length),
@@ -169,32 +191,49 @@ class _Search:
             score=beam.score[stay],
             origin=beam.origin[stay],
             finished=beam.finished[stay],
+            coverage=None if beam.coverage is None else beam.coverage[stay],
             carried=None if beam.carried is None else beam.carried[stay],
         )
         return rows.index_select(0, kept)
 
-    def _part(self, candidates: Candidates) -> tuple[Candidates, Tensor | None]:
-        """The K that go on, and which [B, K] of the first K finish with eos; None when none does."""
-        width = self.strategy.width
+    def _part(self, candidates: Candidates) -> tuple[Candidates, Candidates, Tensor | None]:
+        """The first K, the K that go on, and which [B, K] of the first finish with eos; None when none does.
+
+        The first and the others of each group, where there are groups.
+        """
         ends = (candidates.token == self.eos) & ~candidates.total.isneginf()
+        apart = ends.view(ends.size(0), self.groups, -1)  # [B, G, W/G]
+        begin = torch.arange(self.groups, device=ends.device)[:, None] * apart.size(2)
+        places = (begin + torch.arange(self.each, device=ends.device)).flatten().expand(ends.size(0), -1)
+        foremost = candidates.take(places)
         if not bool(ends.any()):
-            places = torch.arange(width, device=ends.device).expand(ends.size(0), -1)
-            return candidates.take(places), None
-        places = ends.byte().sort(dim=1, stable=True).indices[:, :width]
+            return foremost, foremost, None
+        which = ends.gather(1, places)
+        places = (begin + apart.byte().sort(dim=2, stable=True).indices[:, :, : self.each]).flatten(1)
         going = candidates.take(places)
         # Fewer than K others: what is left in their places ends with eos, so it holds no live hypothesis.
         dead = ends.gather(1, places)
         total = going.total.masked_fill(dead, -math.inf)
         going = replace(going, total=total)
-        return going, ends[:, :width]
+        return foremost, going, which
+
+    def _scores(self, candidates: Candidates) -> tuple[Tensor, Tensor | None]:
+        """What candidates [B, K] would be ranked by if they ended now, and the coverage in it if it counts."""
+        score = self.strategy.length_penalty.score(candidates.total, self.length + 1)
+        if self.attended is None or self.strategy.coverage is None:
+            return score, None
+        coverage = self.strategy.coverage.score(self.attended).view(score.size(0), -1).gather(1, candidates.origin)
+        return score + coverage, coverage
 
     def _endings(
-        self, candidates: Candidates, scores: Tensor, which: Tensor, first: Tensor, by: Literal["eos", "length"]
+        self, candidates: Candidates, which: Tensor, first: Tensor, by: Literal["eos", "length"]
     ) -> list[Ending]:
-        """Count those of the first K `candidates` that `which` [B, K] marks as finished, and write them down."""
-        nowhere = scores.masked_fill(~which, -math.inf)
-        self.best = torch.cat([self.best, nowhere], 1).topk(self.best.size(1), 1).values
-        self.ended = self.ended + which.sum(1)
+        """Count those of `candidates` [B, K] that `which` [B, K] marks as finished, and write them down."""
+        scores, coverage = self._scores(candidates)
+        nowhere = scores.masked_fill(~which, -math.inf).view(*self.ended.shape, -1)
+        self.best = torch.cat([self.best, nowhere], 2).topk(self.best.size(2), 2).values
+        self.ended = self.ended + which.view(*self.ended.shape, -1).sum(2)
+        divisor = self.strategy.length_penalty.divisor(float(self.length + 1))
         sentence, place = which.nonzero(as_tuple=True)
         origin = candidates.origin[sentence, place]
         row = first[sentence, 0] + origin
@@ -205,20 +244,29 @@ class _Search:
         columns = (
             self.beam.sentences[sentence].tolist(),
             origin.tolist(),
+            (place // self.each).tolist(),
             tokens.tolist(),
             log_probs.tolist(),
             candidates.log_prob[sentence, place].tolist(),
             scores[sentence, place].tolist(),
+            candidates.total[sentence, place].tolist(),
+            [0.0] * place.numel() if coverage is None else coverage[sentence, place].tolist(),
         )
         return [
             Ending(
                 sentence=number,
                 origin=parent,
+                group=group,
                 hypothesis=Hypothesis(
-                    tokens=tuple(ids), log_prob=log_prob, log_probs=tuple(own), score=score, finished_by=by
+                    tokens=tuple(ids),
+                    log_prob=log_prob,
+                    log_probs=tuple(own),
+                    score=score,
+                    terms=ScoreTerms(total=total, divisor=divisor, coverage=covered),
+                    finished_by=by,
                 ),
             )
-            for number, parent, ids, own, log_prob, score in zip(*columns, strict=True)
+            for number, parent, group, ids, own, log_prob, score, total, covered in zip(*columns, strict=True)
         ]
 
     def _append(self, rows: Tensor, going: Candidates) -> None:
@@ -226,6 +274,7 @@ class _Search:
         if not _same(rows, self.tokens.size(0)):
             self.tokens = self.tokens.index_select(0, rows)
             self.log_probs = self.log_probs.index_select(0, rows)
+            self.attended = None if self.attended is None else self.attended.index_select(0, rows)
         self.length += 1
         if self.length == self.tokens.size(1):
             self.tokens = functional.pad(self.tokens, (0, CHUNK))
@@ -235,7 +284,7 @@ class _Search:
 
     def _refuse_nothing(self, done: Tensor, rules: Sequence[Rule]) -> None:
         """SearchError when a sentence ends without a hypothesis."""
-        empty = done & (self.ended == 0)
+        empty = done & (self.ended.sum(1) == 0)
         if bool(empty.any()):
             names = ", ".join(type(rule).__name__ for rule in rules) or "none"
             reason = f"every next token is impossible or forbidden, wanted one that is neither (rules: {names})"

@@ -39,8 +39,8 @@ class Reshaped(ABC):
 
     @property
     def own(self) -> NextToken:
-        """The model's own belief."""
-        return self._belief
+        """The model's own belief, below however many shapes."""
+        return own_belief(self._belief)
 
     def _both(self) -> tuple[Tensor, Tensor]:
         """Log-probabilities [N, V] before and after."""
@@ -63,7 +63,9 @@ class Reshaped(ABC):
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
         ranks, ids = exact_topk(self._ranks(bias), min(k, self.size))
-        return TopK(ids, self._both()[0].gather(1, ids), ranks)
+        own = self.own
+        log_probs = self._both()[0].gather(1, ids) if own is self._belief else own.log_prob_of(ids)
+        return TopK(ids, log_probs, ranks)
 
     def log_probs(self) -> Tensor:
         return self._both()[1]

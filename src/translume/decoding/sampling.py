@@ -31,6 +31,8 @@ class Sampling:
         {"samples", "nbest", "utility", "seed", "temperature", "length_penalty", "length_penalty_form"}
         | {"top_k", "top_p", "min_p", "epsilon", "eta"}
     )
+    groups: ClassVar[int] = 1
+    coverage: ClassVar[None] = None
 
     keys: Tensor
     width: int = 1

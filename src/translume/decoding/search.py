@@ -1,6 +1,7 @@
 """From a step to finished hypotheses: the plainest consumer of the loop."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -23,12 +24,30 @@ def search(
 ) -> list[list[Hypothesis]]:
     """For each sentence its 1 to `strategy.nbest` best finished hypotheses, best first.
 
-    No two have equal tokens, unless the strategy draws its hypotheses one by one, as `Sampling` does.
+    No two have equal tokens, unless the strategy draws its hypotheses one by one, as `Sampling` does: what several
+    groups of a strategy found counts once. A group of K/G hypotheses gives at most K/G.
     Ranked by score alone, whether eos or the limit finished them; of equal ones the earlier finished stands first.
     The arguments and errors are those of `decode`.
     """
-    found: list[list[Hypothesis]] = [[] for _ in range(limits.numel())]
+    groups = strategy.groups
+    found: list[list[Hypothesis]] = [[] for _ in range(limits.numel() * groups)]
     for beam in decode(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules):
         for ending in beam.ended:
-            found[ending.sentence].append(ending.hypothesis)
-    return [sorted(each, key=lambda hypothesis: -hypothesis.score)[: strategy.nbest] for each in found]
+            found[ending.sentence * groups + ending.group].append(ending.hypothesis)
+    best = [sorted(each, key=_worst_last)[: min(strategy.nbest, strategy.width // groups)] for each in found]
+    if groups == 1:
+        return best
+    sentences = (best[start : start + groups] for start in range(0, len(best), groups))
+    return [_different(sorted(chain(*each), key=_worst_last))[: strategy.nbest] for each in sentences]
+
+
+def _worst_last(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score
+
+
+def _different(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """The first of those with equal tokens."""
+    found: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in hypotheses:
+        found.setdefault(hypothesis.tokens, hypothesis)
+    return list(found.values())

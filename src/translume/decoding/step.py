@@ -1,6 +1,6 @@
 """What a search asks of a model: a step, and a state that can be reordered."""
 
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -15,6 +15,18 @@ class SearchState(Protocol):
 
 
 S = TypeVar("S", bound=SearchState)
+
+
+@runtime_checkable
+class Attentive(Protocol):
+    """A state that says what was read of the source, where `AttentiveStepper.start_attentive` asked for it."""
+
+    @property
+    def attention(self) -> Tensor | None:
+        """[N, S], how much the last step read each source token; a row sums to one.
+
+        Before the first step 0, and 1 where no token stands: nothing is left to be read there. None: nobody asked.
+        """
 
 
 class Step(Protocol[S]):
@@ -32,3 +44,11 @@ class Stepper(Protocol):
 
     def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
         """A `Step` over such states."""
+
+
+@runtime_checkable
+class AttentiveStepper(Stepper, Protocol):
+    """One that can say what it reads of the source; it computes no attention for whoever does not ask."""
+
+    def start_attentive(self, source: Tensor, mask: Tensor) -> Any:
+        """As `start`, and this state and all that follow it are `Attentive`."""

@@ -32,6 +32,8 @@ class StochasticBeam:
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"samples", "nbest", "utility", "seed", "temperature"})
+    groups: ClassVar[int] = 1
+    coverage: ClassVar[None] = None
 
     keys: Tensor
     width: int = 5

@@ -11,6 +11,7 @@ from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.config.implementation import implementation
 from translume.decoding.beam import Beam, Candidates
+from translume.decoding.coverage import Coverage
 from translume.decoding.length import LengthPenalty
 from translume.decoding.standing import Standing
 from translume.errors import SettingsError
@@ -24,6 +25,10 @@ class Strategy(Protocol):
         """K: hypotheses kept per sentence."""
 
     @property
+    def groups(self) -> int:
+        """Equal parts of the K that are searched beside one another, most often 1."""
+
+    @property
     def nbest(self) -> int:
         """Most hypotheses returned per sentence."""
 
@@ -31,14 +36,19 @@ class Strategy(Protocol):
     def length_penalty(self) -> LengthPenalty:
         """What turns totals into scores."""
 
+    @property
+    def coverage(self) -> Coverage | None:
+        """What else enters them; None where the step need not say what it read."""
+
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """Continuations of each sentence's hypotheses, best first.
 
         The loop lets those among the first `width` that end with eos finish, and goes on with the first `width` others.
+        With `groups` it does so within each: as many candidates of one group after another, width / groups places each.
         """
 
     def done(self, standing: Standing) -> Tensor:
-        """[B], True where going on cannot or shall not change the result."""
+        """[B], True where going on cannot or shall not change the result; [B·G] where there are G groups."""
 
 
 class Buildable(Protocol):

@@ -5,7 +5,6 @@ from translume.engine.probe import CANDIDATES, Dtype
 from translume.engine.remembered import remember, remembered
 from translume.errors import SettingsError, nearest
 from translume.model import Transformer
-from translume.model.attention import SelfAttention
 
 
 class EngineError(SettingsError):
@@ -23,9 +22,6 @@ def build_engine(model: Transformer, dtype: Dtype = "fp32") -> Engine:
     device = next(model.parameters()).device
     if device.type != "cpu":
         raise EngineError(f"engine: found a model on {device}, wanted one on the CPU")
-    mixing = type(next(iter(model.decoder.stack)).self_attention)
-    if mixing is not SelfAttention:
-        raise EngineError(f"engine: found decoder layers with {mixing.__name__}, wanted self-attention")
     choice = remembered(dtype)
     before = dict(choice.kinds)
     engine = Engine(model, choice)

@@ -2,13 +2,15 @@
 
 import copy
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
-from translume.engine.layer import Layer, Reading
+from translume.engine.layer import Layer
 from translume.engine.linear import PackedLinear
+from translume.engine.mixing import Attention, Reading
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState
 from translume.model import Transformer
@@ -55,29 +57,51 @@ class Engine:
     @torch.inference_mode()
     def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:
         """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
-        for place in range(state.position, prefix.size(1)):
-            hidden, state = self.read(prefix[:, place], state)
+        hidden, state = self._behind(prefix, state)
         if self.head is not None:
-            return Logits(self.head(hidden)), state
-        return self.model.head.next_token(hidden, state.context), state
+            return Logits(self.head(hidden[:, -1])), state
+        return self.model.head.next_token(hidden[:, -1], state.context), state
 
-    def _turn(self, place: int, x: Tensor) -> Tensor | None:
-        """How far rotary positions turn queries and keys at a place; None for other positions."""
+    @torch.inference_mode()
+    def steps(self, prefix: Tensor, state: EngineState, count: int) -> tuple[Iterator[NextToken], EngineState]:
+        """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
+        hidden, state = self._behind(prefix, state)
+        hidden = hidden[:, -count:]
+        if self.head is None:
+            return self.model.head.next_tokens(hidden, state.context), state
+        logits = self.head(hidden.transpose(0, 1).flatten(0, 1))
+        return map(Logits, logits.view(hidden.size(1), hidden.size(0), -1).unbind()), state
+
+    def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+        """The hidden states [N, t, D] of what the state has not read yet of a prefix, and the state that has."""
+        if state.width == 1 and all(isinstance(layer.mix, Attention) for layer in self.layers):
+            return self.read(prefix[:, state.position :], state)
+        hidden = []
+        for place in range(state.position, prefix.size(1)):
+            one, state = self.read(prefix[:, place : place + 1], state)
+            hidden.append(one)
+        return torch.cat(hidden, 1), state
+
+    def _turn(self, place: int, count: int, x: Tensor) -> Tensor | None:
+        """How far rotary positions turn queries and keys at some places; None for other positions."""
         attention = next(iter(self.model.decoder.stack)).self_attention
-        assert isinstance(attention, SelfAttention)  # `build_engine` refuses others by name
-        if not attention.rotary:
+        if not isinstance(attention, SelfAttention) or not attention.rotary:
             return None
-        return rotation(torch.tensor([place], device=x.device), x.size(-1) // attention.heads)
+        return rotation(torch.arange(place, place + count, device=x.device), x.size(-1) // attention.heads)
 
     def read(self, ids: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """Read one more target token a row, ids [N]: hidden states [N, D] and the state after them."""
+        """Read t more target tokens a row, ids [N, t]: hidden states [N, t, D] and the state after them.
+
+        t is 1 where there are several hypotheses a sentence, or cells instead of self-attention.
+        """
         state.check()
-        decoder, buffers, place = self.model.decoder, state.buffers, state.position
+        decoder, buffers, place, count = self.model.decoder, state.buffers, state.position, ids.size(1)
         rows = None if state.slots is None else _rows(state.slots, state.width)
         if rows is not None:
             ids = torch.empty_like(ids).index_copy_(0, rows, ids)
-        x = decoder.embedding(ids, torch.full_like(ids, place))
-        buffers.grow(place)
+        places = torch.arange(place, place + count, device=ids.device).expand(ids.shape)
+        x = decoder.embedding(ids, places).flatten(0, 1)
+        buffers.grow(place + count - 1)
         reach = state.reach
         if state.width > 1:
             own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
@@ -85,16 +109,25 @@ class Engine:
         reading = Reading(
             place=place,
             width=state.width,
-            unread=None if reach is None else _unread(reach, state.width),
+            count=count,
+            unread=_later(place, count, x) if reach is None else _unread(reach, state.width),
+            origin=None if reach is None or place == 0 else reach[:, :, place - 1],
             hidden=buffers.hidden,
-            turn=self._turn(place, x),
+            turn=self._turn(place, count, x),
         )
         for number, layer in enumerate(self.layers):
             x = layer(x, buffers.past[2 * number : 2 * number + 2], buffers.cross[2 * number : 2 * number + 2], reading)
-        x = decoder.norm(x)
+        x = decoder.norm(x).view(*ids.shape, -1)
         if rows is not None:
             x = x.index_select(0, rows)
-        return x, state.advanced(reach)
+        return x, state.advanced(count, reach)
+
+
+def _later(place: int, count: int, x: Tensor) -> Tensor | None:
+    """[t, place + t], −inf after the own place of each of t tokens from `place` on; None for one, which reads all."""
+    if count == 1:
+        return None
+    return torch.full((count, place + count), -math.inf, dtype=x.dtype, device=x.device).triu_(place + 1)
 
 
 def _unread(reach: Tensor, width: int) -> Tensor:

@@ -113,9 +113,9 @@ class EngineState:
         if self.generation != self.buffers.generation:
             raise StaleStateError("this engine state was used already; only the newest may go on")
 
-    def advanced(self, reach: Tensor | None) -> "EngineState":
-        """The state after one more token was written; reach as in the fields."""
-        return replace(self, position=self.position + 1, reach=reach, generation=self.buffers.changed())
+    def advanced(self, count: int, reach: Tensor | None) -> "EngineState":
+        """The state after `count` more tokens were written; reach as in the fields."""
+        return replace(self, position=self.position + count, reach=reach, generation=self.buffers.changed())
 
     @torch.inference_mode()
     def rewind(self, length: int) -> "EngineState":

@@ -7,6 +7,7 @@ from typing import Literal
 
 from translume.errors import TranslationError
 from translume.text import Tokenizer
+from translume.translator.constraints import Constraint
 from translume.translator.sentences import split_sentences
 from translume.translator.values import TextHypothesis, Translation
 
@@ -17,10 +18,14 @@ _UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A text and where it stood, counted from 1; 0 where there is just one text."""
+    """A text and where it stood, counted from 1; 0 where there is just one text.
+
+    constraints: what its target must hold.
+    """
 
     number: int
     text: str
+    constraints: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -40,12 +45,15 @@ class LineError(TranslationError):
 class Piece:
     """What is translated at once: the ids of a whole line or of one of its sentences, and the white space after it.
 
-    ids: without an end mark; empty where there is nothing to translate.  first: whether its line begins with it.
+    ids: without an end mark; empty where there is nothing to translate.  text: what they stand for.
+    first: whether its line begins with it.  constraints: what its target must hold.
     """
 
     ids: tuple[int, ...]
+    text: str = ""
     spacing: str = ""
     first: bool = True
+    constraints: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +73,11 @@ def plan_line(
     ids: of the whole line.  Raises LineError if a single sentence is too long and may not be cut.
     """
     if len(ids) <= limit:
-        return Plan(line=line, pieces=(Piece(ids=tuple(ids)),))
+        return Plan(line=line, pieces=(Piece(ids=tuple(ids), text=line.text),))
     sentences = split_sentences(line.text.strip())
     pieces, warnings = [], []
     encoded = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else [list(ids)]
-    for number, (found, (_, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
+    for number, (found, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
         if len(found) > limit:
             which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
             if action == "error":
@@ -79,7 +87,7 @@ def plan_line(
                     'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
                 )
             warnings.append(f"truncated: {which} had {len(found):,} tokens and was cut to {limit:,}")
-        pieces.append(Piece(ids=tuple(found[:limit]), spacing=spacing, first=number == 1))
+        pieces.append(Piece(ids=tuple(found[:limit]), text=text, spacing=spacing, first=number == 1))
     return Plan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
 
 
@@ -113,6 +121,9 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
                 token_log_probs=before.token_log_probs + hypothesis.token_log_probs,
                 score=before.score + hypothesis.score,
                 finished_by="length" if before.finished_by == "length" else hypothesis.finished_by,
+                model_calls=None
+                if hypothesis.model_calls is None
+                else (before.model_calls or 0) + hypothesis.model_calls,
             )
             for before in joined
             for hypothesis in hypotheses

@@ -10,6 +10,7 @@ from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslationError
 from translume.translator.batching import batches
+from translume.translator.ensemble import Models
 from translume.translator.tensors import padded
 from translume.translator.values import TargetScore, TextHypothesis
 
@@ -42,14 +43,18 @@ class _Forced:
 
 
 @torch.no_grad()
-def score_pairs(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> list[TargetScore]:
+def score_pairs(
+    checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, models: Models | None = None
+) -> list[TargetScore]:
     """The scores of `pairs`, in their order.
 
+    models: what scores instead of the checkpoint's plain model.
     Raises TranslationError if a side is longer than the model reads.
     """
     scores: dict[int, TargetScore] = {}
     for batch in _batches(checkpoint, pairs, max_tokens):
-        found = checkpoint.model.score(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask)
+        scorer = models or checkpoint.model
+        found = scorer.score(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask)
         found = found.float().cpu()
         lengths, labels = batch.mask.sum(1).tolist(), batch.labels.tolist()
         for row, index in enumerate(batch.places):
@@ -63,18 +68,22 @@ def score_pairs(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens:
 
 
 def beliefs_of_pairs(
-    checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, rows: int | None = None
+    checkpoint: Checkpoint,
+    pairs: Sequence[ScoredPair],
+    max_tokens: int,
+    rows: int | None = None,
+    models: Models | None = None,
 ) -> Iterator[tuple[NextToken, Tensor]]:
     """What the model believes about each token of each target, and which tokens [m] these are, at most `rows` at once.
 
-    rows: None for as many as have some four million log-probabilities. Pairs come by length, not in their order.
+    rows: None for as many as have some four million log-probabilities.  models: as for `score_pairs`.  Pairs come by
+    length, not in their order.
     Raises TranslationError if a side is longer than the model reads.
     """
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
-        yield from checkpoint.model.beliefs(
-            batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
-        )
+        believer = models or checkpoint.model
+        yield from believer.beliefs(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows)
 
 
 def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_Forced]:

@@ -1,6 +1,8 @@
 """From the pieces of lines to hypotheses: what settings ask of a search, put together."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,57 +10,169 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import (
-    ForbidTokens,
-    ForcedPrefix,
+    AttentiveStepper,
+    Fusion,
     Hypothesis,
-    MinimumLength,
     Rule,
+    RuleContext,
+    SearchError,
+    Speculation,
+    Step,
     Stepper,
+    Strategy,
+    TableDrafts,
     reshaped,
     search,
     strategy_from,
 )
+from translume.translator.constraints import constrained_beam, cost_of, width_of
+from translume.translator.drafting import counted, speculates, speculation_of
 from translume.translator.plan import Piece
+from translume.translator.rules import explained, rules_of
 from translume.translator.tensors import padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """All that a search of some pieces takes; `decode` and `search` have the same words for it.
+
+    step: with beliefs of the shape that the settings ask for.  state: before the first step.
+    speculation: what drafts within the step, and counts; None where nothing does.
+    """
+
+    step: Step[Any]
+    state: Any
+    bos: int
+    eos: int
+    strategy: Strategy
+    limits: Tensor
+    rules: Sequence[Rule]
+    speculation: Speculation[Any] | None = None
 
 
 @torch.inference_mode()
 def search_pieces(
-    checkpoint: Checkpoint, pieces: Sequence[Piece], settings: DecodingSettings, stepper: Stepper | None = None
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    settings: DecodingSettings,
+    stepper: Stepper | None = None,
+    fusion: Fusion | None = None,
+    table: TableDrafts | None = None,
 ) -> list[list[Hypothesis]]:
     """For each piece its best hypotheses, best first.
 
-    stepper: what steps instead of the checkpoint's plain model, whose vocabularies it shares.
+    stepper: what steps instead of the checkpoint's plain model, whose vocabularies it shares.  fusion: a language model
+    that ranks with it.  table: what "ngram" speculation drafts from.
     Raises SearchError for a piece that cannot be searched.
     """
+    forced = checkpoint.target_tokenizer.encode(settings.prefix)
+    prefixes = [forced if piece.first else [] for piece in pieces]
+    prepared = prepare(checkpoint, pieces, settings, prefixes, stepper, fusion, table)
+    try:
+        found = search(
+            prepared.step,
+            prepared.state,
+            bos=prepared.bos,
+            eos=prepared.eos,
+            strategy=prepared.strategy,
+            limits=prepared.limits,
+            rules=prepared.rules,
+        )
+    except SearchError as error:
+        raise explained(error, checkpoint, settings) from None
+    return found if prepared.speculation is None else counted(found, prepared.speculation)
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    settings: DecodingSettings,
+    prefixes: Sequence[Sequence[int]],
+    stepper: Stepper | None = None,
+    fusion: Fusion | None = None,
+    table: TableDrafts | None = None,
+) -> Prepared:
+    """What [decoding] asks of a search whose targets begin with the ids of `prefixes`, one for each piece."""
     steps: Stepper = stepper or checkpoint.model
     specials, end = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials
     device = next(checkpoint.model.parameters()).device
     source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
-    forced = checkpoint.target_tokenizer.encode(settings.prefix)
-    prefixes = [forced if piece.first else [] for piece in pieces]
     longest = checkpoint.config.model.max_positions
-    limits = [
-        limit_of(len(piece.ids), len(prefix), settings, longest) for piece, prefix in zip(pieces, prefixes, strict=True)
-    ]
-    temperature = checkpoint.temperature if settings.calibrated else None
-    return search(
-        reshaped(steps.step, temperature=temperature.value if temperature else 1.0, unsmooth=settings.unsmooth),
-        steps.start(source, mask),
+    costs = [cost_of(piece.constraints, checkpoint.target_tokenizer) for piece in pieces]
+    limits = torch.tensor(
+        [
+            limit_of(len(piece.ids), len(prefix), settings, longest, cost)
+            for piece, prefix, cost in zip(pieces, prefixes, costs, strict=True)
+        ],
+        device=device,
+    )
+    strategy = strategy_from(settings, keys_of(pieces).to(device))
+    if any(costs):
+        wanted, width = [piece.constraints for piece in pieces], width_of(max(costs), settings)
+        strategy = constrained_beam(strategy, wanted, checkpoint.target_tokenizer, limits, width)
+    step: Step[Any] = steps.step
+    state = _started(steps, source, mask, attentive=strategy.coverage is not None)
+    speculation = None
+    if speculates(settings, strategy):
+        step = speculation = speculation_of(settings, checkpoint, steps, (source, mask), table)
+        state = speculation.start(state, limits)
+    step = reshaped(step, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
+    if fusion is not None:
+        step, state = fusion.over(step), fusion.start(state, len(pieces))
+    return Prepared(
+        step=step,
+        state=state,
         bos=specials.bos,
         eos=specials.eos,
-        strategy=strategy_from(settings, keys_of(pieces).to(device)),
-        limits=torch.tensor(limits, device=device),
-        rules=_rules(checkpoint, prefixes, settings),
+        strategy=strategy,
+        limits=limits,
+        rules=rules_for(checkpoint, prefixes, settings),
+        speculation=speculation,
     )
 
 
-def limit_of(length: int, prefix: int, settings: DecodingSettings, longest: int) -> int:
+def forbidding(checkpoint: Checkpoint, piece: Piece, settings: DecodingSettings, ids: Sequence[int]) -> str | None:
+    """The name of a rule that forbids `ids` right after the prefix of a piece; None where none does."""
+    tokenizer = checkpoint.target_tokenizer
+    begin = tokenizer.encode(settings.prefix) if piece.first else []
+    limit = limit_of(len(piece.ids), len(begin), settings, checkpoint.config.model.max_positions, len(ids))
+    for rule in rules_for(checkpoint, [begin], settings):
+        for place, each in enumerate(ids):
+            prefix = torch.tensor([[tokenizer.specials.bos, *begin, *ids[:place]]])
+            context = RuleContext(
+                eos=tokenizer.specials.eos,
+                size=len(tokenizer),
+                step=prefix.size(1) - 1,
+                sentences=torch.tensor([0]),
+                limits=torch.tensor([limit]),
+            )
+            bias = rule(prefix, context)
+            if bias is not None and bool(bias.of(torch.tensor([[each]])).isneginf()):
+                return type(rule).__name__
+    return None
+
+
+def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
+    """The temperature that beliefs are ranked at; 1 for the model's own."""
+    return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
+
+
+def _started(steps: Stepper, source: Tensor, mask: Tensor, *, attentive: bool) -> Any:
+    """The first state; whoever needs no attention pays for none."""
+    if not attentive:
+        return steps.start(source, mask)
+    if not isinstance(steps, AttentiveStepper):
+        raise ValueError(f"attention is asked for, and {type(steps).__name__} offers none")
+    return steps.start_attentive(source, mask)
+
+
+def limit_of(length: int, prefix: int, settings: DecodingSettings, longest: int, cost: int = 0) -> int:
     """Most target tokens, end mark counted, for a source of `length` tokens, its end mark not counted.
 
-    prefix: how many tokens of the target are given.  longest: the most that the model can count to.
+    prefix: how many tokens of the target are given.  longest: the most that the model can count to.  cost: how many
+    tokens its constraints take, which the ratio gives way to.
     """
-    limit = int(settings.max_length_ratio * length) + settings.max_length_extra + prefix
+    limit = max(int(settings.max_length_ratio * length) + settings.max_length_extra, cost + 1) + prefix
     if settings.max_length:
         limit = min(limit, settings.max_length)
     return min(limit, longest)
@@ -77,12 +191,9 @@ def _key(ids: Sequence[int]) -> int:
     return key >> 1
 
 
-def _rules(checkpoint: Checkpoint, prefixes: Sequence[Sequence[int]], settings: DecodingSettings) -> list[Rule]:
-    """What [decoding] forbids and forces.  prefixes: ids that each piece's target begins with."""
-    specials = checkpoint.target_tokenizer.specials
-    rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
-    if settings.min_length:
-        rules.append(MinimumLength(settings.min_length))
-    if any(prefixes):
-        rules.append(ForcedPrefix(prefixes))
-    return rules
+def rules_for(checkpoint: Checkpoint, prefixes: Sequence[Sequence[int]], settings: DecodingSettings) -> list[Rule]:
+    """What [decoding] forbids, forces and penalises.
+
+    prefixes: `decoding.prefix` as ids, or none, for each piece; a search may spell the text with other tokens.
+    """
+    return rules_of(checkpoint.target_tokenizer, [bool(prefix) for prefix in prefixes], settings)

@@ -1,6 +1,8 @@
 """Text in, text out."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -16,27 +18,55 @@ from translume.checkpoint import (
     load_classifier_checkpoint,
 )
 from translume.config import Config, DecodingSettings
-from translume.decoding import Hypothesis, SearchError, strategy_from
-from translume.engine import Engine, build_engine
-from translume.errors import SettingsError
+from translume.decoding import (
+    Average,
+    Fusion,
+    Hypothesis,
+    LanguageModel,
+    SearchError,
+    TableDrafts,
+    strategy_from,
+)
+from translume.engine import Engine
+from translume.errors import SettingsError, TranslationError
 from translume.translator.batching import SHORTEST, WIDE, batches, windows
 from translume.translator.classifier import Classifier
-from translume.translator.plan import Line, LineError, Plan, finish, plan_line
+from translume.translator.constraining import constrained, search_constrained
+from translume.translator.constraining import width as constrained_width
+from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
+from translume.translator.constraints import refuse_unfit
+from translume.translator.drafting import refuse_undraftable, table_of
+from translume.translator.ensemble import Member, Models, face_of, together
+from translume.translator.finishing import finished
+from translume.translator.plan import Line, LineError, Piece, Plan, plan_line
 from translume.translator.risk import least_risk
+from translume.translator.rules import check_rules
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
 from translume.translator.searching import search_pieces
+from translume.translator.terminology import Terminology
 from translume.translator.values import TargetScore, TextHypothesis, Translation
 
 
 class Translator:
     """A model ready for use. It is never changed by a call, so threads may share it."""
 
-    def __init__(self, checkpoint: Checkpoint, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        engine: Engine | None = None,
+        *,
+        models: Models | None = None,
+        fusion: Fusion | None = None,
+        table: TableDrafts | None = None,
+    ) -> None:
         """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in.
 
-        engine: what steps instead of the plain model when texts are translated; see `compile`.
+        engine: what steps instead of the plain model when texts are translated; see `compile`.  models: all that are
+        averaged, the checkpoint's own first; see `ensemble_with`.  fusion: see `fuse_with`.  table: see `draft_from`.
         """
         self.checkpoint, self.engine = checkpoint, engine
+        self.models = models or Models(members=(Member(checkpoint=checkpoint, engine=engine),))
+        self.fusion, self.table = fusion, table
 
     @property
     def config(self) -> Config:
@@ -49,7 +79,32 @@ class Translator:
         dtype: of the packed weights; beliefs are fp32, and forced decoding (`score`) stays with the plain model.
         Raises EngineError (a SettingsError) where the model or the machine has no engine.
         """
-        return Translator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
+        models = self.models.compiled(dtype)
+        engine = models.members[0].engine
+        return Translator(self.checkpoint, engine, models=models, fusion=self.fusion, table=self.table)
+
+    def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
+        """A translator that goes by the mean belief of this one and others, next token for next token.
+
+        average: "probability" is the mean of probabilities, "log_probability" that of log-probabilities, normalised.
+        Its settings are this one's; it reads as much as the model that reads least. Its scores are the ensemble's.
+        Raises SettingsError unless all have the same tokenizers and stand on the same device.
+        """
+        models = together([self.models, *(other.models for other in others)], average)
+        return Translator(face_of(models), self.engine, models=models, fusion=self.fusion, table=self.table)
+
+    def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
+        """A translator whose search ranks by log p + weight · log p_lm (shallow fusion), weight above 0.
+
+        `log_prob`, here and from `score`, stays the translator's own.
+        """
+        fusion = Fusion(model, weight)
+        return Translator(self.checkpoint, self.engine, models=self.models, fusion=fusion, table=self.table)
+
+    def draft_from(self, targets: Iterable[str]) -> "Translator":
+        """A translator that drafts what came next in `targets` where `decoding.speculation` is "ngram"."""
+        table = table_of(self.checkpoint, targets)
+        return Translator(self.checkpoint, self.engine, models=self.models, fusion=self.fusion, table=table)
 
     def translate(
         self,
@@ -60,14 +115,17 @@ class Translator:
         beam: int | None = None,
         nbest: int | None = None,
         length_penalty: float | None = None,
+        constraints: Iterable[str] = (),
     ) -> Translation:
         """The translation of one text, which may have many sentences; a blank one has an empty translation.
 
         settings: instead of the model's own [decoding]; the other options replace single ones of them.
+        constraints: words and phrases that it must hold; a warning, `constraint_unmet: …`, says why it cannot.
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
         chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
-        return self._window([Line(number=0, text=text)], chosen)[0]
+        lines = [line for line, _ in numbered_lines([text], [constraints])]
+        return self._window([replace(lines[0], number=0, text=text)], chosen)[0]
 
     def translate_all(
         self,
@@ -78,16 +136,18 @@ class Translator:
         beam: int | None = None,
         nbest: int | None = None,
         length_penalty: float | None = None,
+        constraints: Iterable[Iterable[str]] | None = None,
     ) -> Iterator[Translation]:
         """One translation a text, in order, whatever the number of texts; see `translate` for the options.
 
+        constraints: those of each text, in order; there must be as many lists of them as texts.
         A line break at the end of a text (of a file's line) is no part of it. Texts are read some thousand ahead.
         Errors name the number of the text as its line, after all texts before it were given back.
         """
         if isinstance(texts, str):
             raise TypeError("translate_all wants many texts, found one; use translate")
         chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
-        return self._stream(texts, chosen)
+        return self._stream(numbered_lines(texts, constraints), chosen)
 
     def score(self, source: str, target: str | TextHypothesis) -> TargetScore:
         """The log-probability of `target` given `source`, in nats: a text with its end mark, or a hypothesis as found.
@@ -109,7 +169,7 @@ class Translator:
         Forced decoding, at most `rows` tokens at a time (None: as fit into memory); by length, not in the pairs' order.
         """
         for window in windows(_numbered(pairs)):
-            yield from beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows)
+            yield from beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows, self.models)
 
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
         """Settings with what was given instead; checked here, before any text is read."""
@@ -118,23 +178,41 @@ class Translator:
         if given:
             values = {"decoding": {**chosen.model_dump(), **given}}
             chosen = Config.build(values, place="translate").decoding
-        strategy_from(chosen)
-        if chosen.calibrated and self.checkpoint.temperature is None:
+        self.check(chosen)
+        return chosen
+
+    def check(self, settings: DecodingSettings) -> None:
+        """Raise SettingsError where settings do not fit each other, or ask for what this model has not."""
+        strategy = strategy_from(settings)
+        steps = self.models.stepper(attentive=strategy.coverage is not None)
+        refuse_undraftable(settings, strategy, self.checkpoint, steps, self.table)
+        self._terminology(settings)
+        check_rules(self.checkpoint.target_tokenizer, settings)
+        if settings.calibrated and len(self.models) > 1:
+            raise SettingsError(
+                "decoding.calibrated: a temperature is fitted to one model, "
+                f"wanted calibrated = false for {len(self.models)} of them"
+            )
+        if settings.calibrated and self.checkpoint.temperature is None:
             raise SettingsError(
                 "decoding.calibrated: no temperature was fitted to the model's weights; "
                 "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one"
             )
-        head = self.checkpoint.model.head
-        if chosen.unsmooth and not (head.exact_smoothing and head.normalised and head.full_support):
-            kind = self.checkpoint.config.model.head.kind
-            raise SettingsError(
-                f"decoding.unsmooth: found {chosen.unsmooth}, wanted 0 with model.head.kind = '{kind}', "
-                "which does not spread label smoothing evenly"
-            )
-        return chosen
+        for member in self.models.members:
+            head, config = member.checkpoint.model.head, member.checkpoint.config
+            over = config.training.label_smoothing_over
+            if not settings.unsmooth:
+                continue
+            if not (head.exact_smoothing and head.normalised and head.full_support):
+                what = f"model.head.kind = '{config.model.head.kind}', which does not spread label smoothing evenly"
+            elif over != "all":
+                what = f"training.label_smoothing_over = '{over}', which does not spread it over all tokens"
+            else:
+                continue
+            raise SettingsError(f"decoding.unsmooth: found {settings.unsmooth}, wanted 0 with {what}")
 
-    def _stream(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
-        for window in windows(numbered_lines(texts)):
+    def _stream(self, lines: Iterable[tuple[Line, int]], settings: DecodingSettings) -> Iterator[Translation]:
+        for window in windows(lines):
             yield from self.translate_lines(window, settings)
 
     def translate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[Translation]:
@@ -153,33 +231,69 @@ class Translator:
         """The translations of some lines, translated in batches of like lengths."""
         plans = self._plans(lines, settings)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
-        wanted = [index for index, (_, piece) in enumerate(pieces) if piece.ids]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
-        lengths = [len(pieces[index][1].ids) + 1 for index in wanted]
-        width = strategy_from(settings).width
+        warnings: list[tuple[str, ...]] = [() for _ in pieces]
+        strategy = strategy_from(settings)
+        width, stepper = strategy.width, self.models.stepper(attentive=strategy.coverage is not None)
         ranked = settings.utility != "none" and width > 1
         search = settings.model_copy(update={"nbest": width}) if ranked else settings
-        for batch in batches(lengths, settings.max_tokens * WIDE // max(width, WIDE), shortest=SHORTEST):
-            chosen = [wanted[place] for place in batch]
+        for chosen in self._batches([piece for _, piece in pieces], settings, width):
+            searched = [pieces[index][1] for index in chosen]
             try:
-                results = search_pieces(self.checkpoint, [pieces[index][1] for index in chosen], search, self.engine)
+                if searched[0].constraints:
+                    held = search_constrained(self.checkpoint, searched, search, stepper, self.fusion, self.table)
+                    results = [each.hypotheses for each in held]
+                    for index, each in zip(chosen, held, strict=True):
+                        warnings[index] = each.warnings
+                else:
+                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             for index, hypotheses in zip(chosen, results, strict=True):
                 read = [self._read(hypothesis) for hypothesis in hypotheses]
                 found[index] = least_risk(read, settings.utility, settings.nbest) if ranked else read
-        rest = iter(found)
-        return [finish(plan, [next(rest) for _ in plan.pieces], settings.nbest) for plan in plans]
+        return finished(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
+
+    def _batches(self, pieces: Sequence[Piece], settings: DecodingSettings, width: int) -> Iterator[list[int]]:
+        """Places of what there is to translate, in batches of like lengths.
+
+        Those with constraints are apart, by how many hypotheses they keep; the others keep `width`.
+        """
+        wanted = [index for index, piece in enumerate(pieces) if piece.ids]
+        widths = {
+            index: constrained_width(pieces[index], self.checkpoint, settings) if pieces[index].constraints else 0
+            for index in wanted
+        }
+        for kept in sorted(set(widths.values())):
+            places = [index for index in wanted if widths[index] == kept]
+            lengths = [len(pieces[index].ids) + 1 for index in places]
+            most = settings.max_tokens * WIDE // max(kept or width, WIDE)
+            for batch in batches(lengths, most, shortest=SHORTEST):
+                yield [places[place] for place in batch]
 
     def _plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
         tokenizer = self.checkpoint.source_tokenizer
         limit = self.config.model.max_positions - 1
         encoded = tokenizer.encode_all(["" if line.text.isspace() else line.text for line in lines])
-        return [
+        plans = [
             plan_line(line, ids, tokenizer, limit, settings.max_length_action)
             for line, ids in zip(lines, encoded, strict=True)
         ]
+        terminology = self._terminology(settings)
+        held = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # the others only warn
+        if terminology is None and not held and not any(line.constraints for line in lines):
+            return plans
+        refuse_unfit(settings)
+        return [constrained(plan, self.checkpoint, settings, terminology) for plan in plans]
+
+    def _terminology(self, settings: DecodingSettings) -> Terminology | None:
+        """The terms of `decoding.terminology`; None where it names no file."""
+        if not settings.terminology:
+            return None
+        refuse_unfit(settings)
+        tokenizers = self.checkpoint.source_tokenizer, self.checkpoint.target_tokenizer
+        return Terminology.read(settings.terminology, *tokenizers)
 
     def _read(self, hypothesis: Hypothesis) -> TextHypothesis:
         tokenizer = self.checkpoint.target_tokenizer
@@ -191,10 +305,11 @@ class Translator:
             token_log_probs=hypothesis.log_probs,
             score=hypothesis.score,
             finished_by=hypothesis.finished_by,
+            model_calls=hypothesis.model_calls,
         )
 
     def _score(self, pairs: Sequence[ScoredPair]) -> list[TargetScore]:
-        return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens)
+        return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens, self.models)
 
 
 def load(
@@ -247,10 +362,24 @@ def _take(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def numbered_lines(texts: Iterable[str]) -> Iterator[tuple[Line, int]]:
-    """Texts as lines, counted from 1, with their sizes, as `windows` wants them; a break at an end is no part of it."""
-    for number, text in enumerate(texts, start=1):
-        yield Line(number=number, text=_without_break(text)), len(text)
+def numbered_lines(
+    texts: Iterable[str], constraints: Iterable[Iterable[str]] | None = None
+) -> Iterator[tuple[Line, int]]:
+    """Texts as lines, counted from 1, with their sizes, as `windows` wants them; a break at an end is no part of it.
+
+    constraints: of each text; None for none. Raises TranslationError unless there are as many of them as texts.
+    """
+    if constraints is None:
+        for number, text in enumerate(texts, start=1):
+            yield Line(number=number, text=_without_break(text)), len(text)
+        return
+    for number, (text, wanted) in enumerate(zip_longest(texts, constraints), start=1):
+        if text is None or wanted is None:
+            missing = "no text for the constraints" if text is None else "no constraints for the text"
+            raise TranslationError(f"line {number}: found {missing}, wanted as many lists of constraints as texts")
+        if isinstance(wanted, str):
+            raise TypeError("constraints: found one text, wanted a list of texts")
+        yield Line(number=number, text=_without_break(text), constraints=tuple(wanted)), len(text)
 
 
 def _without_break(text: str) -> str:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from translume.translator.alignment import Alignment
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextHypothesis:
@@ -14,6 +16,8 @@ class TextHypothesis:
     mean utility where `decoding.utility` asks for one.
     Of a text that was translated in parts, tokens follow one another, each part with its end mark, and log_prob and
     score are sums over the parts.
+    alignment: what it comes from in the source, where `decoding.alignment` asks for it and the text was not parted.
+    model_calls: how many calls of the model it took, where drafts were tried; None where each token took one.
     """
 
     text: str
@@ -23,9 +27,11 @@ class TextHypothesis:
     score: float
     finished_by: Literal["eos", "length"]
     token_log_probs: tuple[float, ...] = ()
+    model_calls: int | None = None
+    alignment: Alignment | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The hypothesis as JSON knows it."""
+        """The hypothesis as JSON knows it; `model_calls` and `alignment` only where they are known."""
         return {
             "text": self.text,
             "tokens": list(self.tokens),
@@ -33,6 +39,8 @@ class TextHypothesis:
             "token_log_probs": list(self.token_log_probs),
             "score": self.score,
             "finished_by": self.finished_by,
+            **({} if self.model_calls is None else {"model_calls": self.model_calls}),
+            **({} if self.alignment is None else {"alignment": self.alignment.to_dict()}),
         }
 
 
@@ -41,24 +49,29 @@ class Translation:
     """A translated text; `str()` is its target.
 
     hypotheses: best first; empty where the source is blank, for then nothing was searched.
-    warnings: what was done to the text that was not asked for, such as cutting it.
+    warnings: what was done that was not asked for, such as cutting the text, or was asked for and not done.
+    remarks: what looks wrong about the target. Both as `word: detail`; the words do not change.
     """
 
     source: str
     text: str
     hypotheses: tuple[TextHypothesis, ...] = ()
     warnings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """The translation as JSON knows it."""
+        """The translation as JSON knows it; remarks are warnings there."""
         return {
             "source": self.source,
             "text": self.text,
             "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
-            "warnings": list(self.warnings),
+            "warnings": [
+                {"kind": kind, "detail": detail}
+                for kind, _, detail in (each.partition(": ") for each in (*self.warnings, *self.remarks))
+            ],
         }
 
 

@@ -36,14 +36,16 @@ class Workers:
             count, mp_context=get_context("spawn"), initializer=_begin, initargs=(str(folder), dtype)
         )
 
-    def translate_all(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Translation]:
+    def translate_all(
+        self, texts: Iterable[str], settings: DecodingSettings, constraints: Iterable[Iterable[str]] | None = None
+    ) -> Iterator[Translation]:
         """What `Translator.translate_all` gives, in order; texts are read some hundred a worker ahead.
 
         Raises TranslationError as it does, or where a worker died.
         """
         waiting: deque[Future[Done]] = deque()
         given = 0
-        for window in windows(numbered_lines(texts), lines=SHARE):
+        for window in windows(numbered_lines(texts, constraints), lines=SHARE):
             waiting.append(self._pool.submit(_work, window, settings))
             if len(waiting) > 2 * self.count:
                 for each in _result(waiting.popleft(), given):

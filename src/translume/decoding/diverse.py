@@ -1,0 +1,120 @@
+"""Targets that differ: groups of a beam that are told not to repeat one another (Vijayakumar et al. 2018)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from translume.belief import Bias, NextToken
+from translume.config import DecodingSettings
+from translume.decoding.beam import Beam, Candidates
+from translume.decoding.beam_search import BeamSearch
+from translume.decoding.coverage import Coverage
+from translume.decoding.greedy import Greedy
+from translume.decoding.length import LengthPenalty
+from translume.decoding.standing import Standing
+from translume.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiverseBeam:
+    """`groups` beam searches side by side; each pays `diversity` for a next token that earlier ones chose in this step.
+
+    That is Hamming diversity (section 4): a token costs `diversity` for each of the `group.width` best continuations
+    of every earlier group that ends with it. The cost stays in the total of the hypothesis that paid it, so in its
+    score, and never touches its log_prob. One model step serves all groups.
+
+    A sentence ends when the search of each group has ended; of each at most `group.nbest` hypotheses are returned.
+    One group is beam search.
+
+    group: the search within a group.  nbest: how many are returned of all, at most groups · group.width.
+    """
+
+    reads: ClassVar[frozenset[str]] = BeamSearch.reads | {"groups", "diversity"}
+
+    group: BeamSearch
+    groups: int
+    diversity: float = 0.5
+    nbest: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nbest <= self.width:
+            raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+
+    @classmethod
+    def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | BeamSearch | Greedy":
+        groups = settings.groups or settings.beam
+        if settings.beam % groups:
+            raise SettingsError(f"decoding.groups: {groups}, wanted a number that divides beam {settings.beam}")
+        if settings.beam == 1:
+            return BeamSearch.of(settings, keys)
+        whole = BeamSearch.of(settings, keys)
+        assert isinstance(whole, BeamSearch)
+        return cls(group=whole.narrowed(settings.beam // groups), groups=groups, diversity=settings.diversity,
+                   nbest=settings.nbest)  # fmt: skip
+
+    @property
+    def width(self) -> int:
+        return self.groups * self.group.width
+
+    @property
+    def length_penalty(self) -> LengthPenalty:
+        return self.group.length_penalty
+
+    @property
+    def coverage(self) -> Coverage | None:
+        return self.group.coverage
+
+    def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
+        """The 2·group.width best of each group, group after group."""
+        size, before = beam.total.shape
+        each = self.group.width
+        # No more than these can be chosen by the earlier groups: so many more cannot all be costlier than the rest.
+        top = belief.topk(2 * each + (self.groups - 1) * each, bias)
+        shape = (size, before, top.ids.size(1))
+        ids = top.ids.view(shape)
+        log_prob = beam.log_prob[..., None] + top.log_probs.view(shape)
+        total = beam.total[..., None] + top.ranks_by.view(shape)
+        parts: list[Candidates] = []
+        taken = ids.new_empty(size, 0)
+        for number in range(self.groups):
+            # All groups begin as the one row that a sentence has at first.
+            start = number * each if before > 1 else 0
+            rows = slice(start, min(start + each, before))
+            tokens, totals = ids[:, rows].flatten(1), total[:, rows].flatten(1)
+            if number:
+                totals = totals - self.diversity * (tokens[..., None] == taken[:, None]).sum(-1)
+            totals, places = (found[:, : 2 * each] for found in totals.sort(dim=1, descending=True, stable=True))
+            part = Candidates(
+                token=tokens.gather(1, places),
+                origin=start + places // shape[2],
+                log_prob=log_prob[:, rows].flatten(1).gather(1, places),
+                total=totals,
+            )
+            parts.append(_filled(part, 2 * each))
+            chosen = part.token[:, :each].masked_fill(part.total[:, :each].isneginf(), -1)
+            taken = torch.cat([taken, chosen], 1)
+        return Candidates(
+            token=torch.cat([part.token for part in parts], 1),
+            origin=torch.cat([part.origin for part in parts], 1),
+            log_prob=torch.cat([part.log_prob for part in parts], 1),
+            total=torch.cat([part.total for part in parts], 1),
+        )
+
+    def done(self, standing: Standing) -> Tensor:
+        return self.group.done(standing)
+
+
+def _filled(part: Candidates, count: int) -> Candidates:
+    """The candidates with so many more that are none that there are `count`: every group has as many places."""
+    missing = count - part.total.size(1)
+    if not missing:
+        return part
+    return Candidates(
+        token=functional.pad(part.token, (0, missing)),
+        origin=functional.pad(part.origin, (0, missing)),
+        log_prob=functional.pad(part.log_prob, (0, missing), value=-torch.inf),
+        total=functional.pad(part.total, (0, missing), value=-torch.inf),
+    )

@@ -1,0 +1,128 @@
+"""Which words of a source a target's words come from, by what the decoder looked at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.model import Transformer
+from translume.text import Tokenizer
+from translume.translator.tensors import padded
+
+DIGITS = 4
+"""Decimal places of weights in JSON."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """Cross-attention of one target: the mean over the heads of the last decoder layer but one.
+
+    Garg et al. (2019, section 4.1) found that layer's mean to agree best with people's alignments; a decoder of one
+    layer has only that one. Attention is what was looked at, not proof of what mattered.
+    weights: [T][S], for each target token, an end mark among them, how it looks at each source token, the end mark
+    last; each row sums to one.  source_tokens: pieces as people read them.
+    links: (source, target) for each word of the target, counted from 0 where spaces part them: the source word that
+    its tokens look at most, the end mark left out; none for a target word of a source without words.
+    """
+
+    source_tokens: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]
+    links: tuple[tuple[int, int], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The alignment as JSON knows it."""
+        return {
+            "source_tokens": list(self.source_tokens),
+            "weights": [[round(value, DIGITS) for value in row] for row in self.weights],
+            "links": [list(link) for link in self.links],
+        }
+
+
+@torch.inference_mode()
+def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> list[Alignment]:
+    """For pairs of a source text, its ids without an end mark, and a target's ids as found: their alignments.
+
+    One parallel pass over all of them; no search is slower for it.
+    """
+    if not pairs:
+        return []
+    reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    device = next(checkpoint.model.parameters()).device
+    source, mask = padded([[*ids, reads.specials.eos] for _, ids, _ in pairs], reads.specials.pad, device)
+    given, _ = padded([[writes.specials.bos, *ids[:-1]] for _, _, ids in pairs], writes.specials.pad, device)
+    attention = cross_attention(checkpoint.model, source, mask, given).cpu()
+    found = []
+    for row, (text, ids, target) in enumerate(pairs):
+        weights = attention[row, : len(target), : len(ids) + 1]
+        from_words = _words(reads.normalise(text), _spans(reads, text, len(ids)))
+        to_words = _words(writes.decode(target), writes.spans(target))
+        found.append(
+            Alignment(
+                source_tokens=tuple(reads.tokens([*ids, reads.specials.eos])),
+                weights=tuple(map(tuple, weights.tolist())),
+                links=_links(weights[:, :-1], from_words, to_words),
+            )
+        )
+    return found
+
+
+def cross_attention(model: Transformer, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+    """[B, T, S], fp32: the mean over the heads of the last decoder layer but one, of a single layer that one.
+
+    source: ids [B, S] where mask [B, S] is True.  target: ids [B, T] that are read, bos first, padding last.
+    """
+    decoder = model.decoder
+    state = decoder.start(model.encoder(source, mask), mask)
+    places = torch.arange(target.size(1), device=target.device).expand(target.shape)
+    x = decoder.embedding(target, places)
+    layers = list(decoder.stack)
+    asked: list[Tensor] = []
+    for layer, past, cross in list(zip(layers, state.past.layers, state.cross, strict=True))[: max(1, len(layers) - 1)]:
+        attend = partial(layer.self_attention.cached, past=past, place=0)
+        look = partial(layer.cross_attention.cached, memory=cross, mask=mask)
+        x = layer(x, attend, partial(_noted, look=look, asked=asked))
+    place = len(asked) - 1
+    weights = layers[place].cross_attention.weights(asked[place], state.cross[place], mask)  # [B, H, T, S]
+    return weights.float().mean(1)
+
+
+def _noted(x: Tensor, look: partial[Tensor], asked: list[Tensor]) -> Tensor:
+    asked.append(x)
+    return look(x)
+
+
+def _spans(tokenizer: Tokenizer, text: str, count: int) -> list[Span]:
+    """Of the first `count` tokens, for a text may have been cut."""
+    return tokenizer.spans_in(text)[:count]
+
+
+def _words(text: str, spans: Sequence[Span]) -> Tensor:
+    """[words, tokens], fp32: 1 where a token spells something of a word; words are what spaces part."""
+    number, word = [], -1
+    for place, character in enumerate(text):
+        if character.isspace():
+            number.append(-1)
+            continue
+        if place == 0 or text[place - 1].isspace():
+            word += 1
+        number.append(word)
+    found = torch.zeros(word + 1, len(spans))
+    for token, (begin, end) in enumerate(spans):
+        touched = {each for each in number[begin:end] if each >= 0}
+        found[sorted(touched), token] = 1.0
+    return found
+
+
+def _links(weights: Tensor, from_words: Tensor, to_words: Tensor) -> tuple[tuple[int, int], ...]:
+    """(source, target) words, for weights [T, S] of the tokens of both."""
+    if from_words.size(0) == 0 or to_words.size(0) == 0:
+        return ()
+    each = to_words @ weights @ from_words.T  # [target words, source words]
+    best = each.argmax(1).tolist()
+    return tuple((source, target) for target, source in enumerate(best) if bool(to_words[target].any()))

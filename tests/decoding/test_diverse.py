@@ -1,0 +1,185 @@
+"""Groups of a beam that are told not to repeat one another, against the same written in lists."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.belief import Logits
+from translume.config import DecodingSettings
+from translume.decoding import BeamSearch, DiverseBeam, ForbidTokens, Greedy, LengthPenalty, search, strategy_from
+from translume.errors import SettingsError
+
+BOS, EOS = 0, 1
+few = settings(deadline=None, max_examples=40)
+seeds = st.integers(0, 10**6)
+limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
+penalties = st.builds(
+    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 1.0, -0.5])
+)
+stops = st.sampled_from(["optimal", "first"])
+patiences = st.sampled_from([0.5, 1.0, 2.0])
+
+
+def run(step, strategy, limits, rules=(), state=None):
+    state = step.start() if state is None else state
+    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+
+
+def enough(strategy, ended):
+    if strategy.group.width == 1:
+        return ended > 0
+    return strategy.group.stop == "first" and ended >= strategy.group.patience * strategy.group.width
+
+
+def plainly(step, sentence, limit, strategy):
+    """Diverse beam search in lists: the finished (score, tokens) of all groups, best first."""
+    each, score = strategy.group.width, strategy.length_penalty.divisor
+    live = [[(0.0, ())] for _ in range(strategy.groups)]
+    ended = [[] for _ in live]
+    for length in range(1, limit + 1):
+        taken = Counter()
+        for number, group in enumerate(live):
+            grown = []
+            for place, (total, tokens) in enumerate(group):
+                before = step.log_prob(sentence, tokens)
+                for id in range(step.size):
+                    own = step.log_prob(sentence, (*tokens, id)) - before - strategy.diversity * taken[id]
+                    grown.append((-(total + own), place, id, (*tokens, id)))
+            best = sorted(grown)[: 2 * each]
+            ended[number] += [(-cost / score(float(length)), ids) for cost, _, id, ids in best[:each] if id == EOS]
+            live[number] = [(-cost, ids) for cost, _, id, ids in best if id != EOS][:each]
+            taken.update(id for _, _, id, _ in best[:each])
+        if length == limit:
+            for number, group in enumerate(live):
+                ended[number] += [(total / score(float(length)), ids) for total, ids in group]
+        if all(enough(strategy, len(done)) or not group for done, group in zip(ended, live, strict=True)):
+            break
+    found = {}
+    for done in ended:
+        for value, ids in sorted(done, reverse=True)[: min(each, strategy.nbest)]:
+            found[ids] = max(value, found.get(ids, -math.inf))
+    return sorted(((value, ids) for ids, value in found.items()), reverse=True)[: strategy.nbest]
+
+
+@few
+@given(data=st.data())
+def test_it_agrees_with_the_same_written_in_lists(toy, data):
+    each, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
+    penalty, stop, patience = data.draw(penalties), data.draw(stops), data.draw(patiences)
+    nbest = data.draw(st.integers(1, each * groups))
+    group = BeamSearch(width=each, nbest=min(nbest, each), length_penalty=penalty, stop=stop, patience=patience)
+    strategy = DiverseBeam(
+        group=group, groups=groups, nbest=nbest, diversity=data.draw(st.sampled_from([0.0, 0.3, 1.7, 20.0]))
+    )
+    step, limits = toy(data.draw(seeds)), data.draw(limits3)
+    for sentence, found in enumerate(run(step, strategy, limits)):
+        wanted = plainly(step, sentence, limits[sentence], strategy)
+        assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
+        assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
+        for h in found:
+            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
+
+
+@few
+@given(seeds, limits3, penalties, stops, st.integers(2, 5), st.integers(1, 2), patiences)
+def test_one_group_is_beam_search_to_the_last_bit(toy, seed, limits, penalty, stop, width, nbest, patience):
+    one, other = toy(seed), toy(seed)
+    beam = BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop, patience=patience)
+    assert run(one, DiverseBeam(group=beam, groups=1, nbest=nbest), limits) == run(other, beam, limits)
+    assert one.rows == other.rows
+
+
+@few
+@given(seeds, limits3, st.integers(1, 3), st.integers(1, 3))
+def test_one_step_serves_all_groups(toy, seed, limits, each, groups):
+    step = toy(seed)
+    run(step, DiverseBeam(group=BeamSearch(width=each), groups=groups), limits)
+    assert len(step.rows) <= max(limits)
+    assert step.rows[0] == 3
+    assert all(rows % (each * groups) == 0 for rows in step.rows[1:])
+
+
+@few
+@given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3)
+def test_neighbours_change_nothing(toy, seed, sentences, limits):
+    step, rules = toy(seed), [ForbidTokens((BOS,))]
+    strategy = DiverseBeam(group=BeamSearch(width=2, nbest=2), groups=3, nbest=6)
+    together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
+    for sentence, found in zip(sentences, together, strict=True):
+        (alone,) = run(step, strategy, [limits[sentence]], rules, step.start([sentence]))
+        assert [h.tokens for h in found] == [h.tokens for h in alone]
+        assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-5)
+
+
+def step_by_hand(prefix, state):
+    row = [0.0, 0.0, 0.5, 0.3, 0.2] if prefix.size(1) == 1 else [0.0, 1.0, 0.0, 0.0, 0.0]
+    return Logits(torch.tensor(row).log().expand(prefix.size(0), -1).clone()), state
+
+
+class Nothing:
+    def select(self, rows):
+        return self
+
+
+def by_hand(diversity):
+    strategy = DiverseBeam(
+        group=BeamSearch(width=1, length_penalty=LengthPenalty(exponent=0.0)), groups=3, diversity=diversity, nbest=3
+    )
+    (found,) = search(step_by_hand, Nothing(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]))
+    return found
+
+
+def test_a_token_costs_what_the_groups_before_made_it_cost_as_worked_by_hand():
+    # The second group has 0.5·e^-1 = 0.184 for the token 2, the third 0.3·e^-1 = 0.110 for 3: 3 and 4 win. All then
+    # end, which the second pays once and the third twice.
+    found = by_hand(1.0)
+    assert [h.tokens for h in found] == [(2, 1), (3, 1), (4, 1)]
+    assert [h.log_prob for h in found] == pytest.approx([math.log(0.5), math.log(0.3), math.log(0.2)], abs=1e-6)
+    assert [h.score for h in found] == pytest.approx([math.log(0.5), math.log(0.3) - 1, math.log(0.2) - 2], abs=1e-6)
+
+
+def test_what_several_groups_find_is_returned_once():
+    assert [h.tokens for h in by_hand(0.0)] == [(2, 1)]
+
+
+def test_a_group_that_can_say_nothing_leaves_the_others_alone():
+    def narrow(prefix, state):
+        row = [-math.inf, 0.0, 1.0] if prefix.size(1) == 1 else [-math.inf, 1.0, -math.inf]
+        return Logits(torch.tensor(row).expand(prefix.size(0), -1).clone()), state
+
+    strategy = DiverseBeam(group=BeamSearch(width=3, nbest=3), groups=2, nbest=6)
+    (found,) = search(narrow, Nothing(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([4]))
+    assert {h.tokens for h in found} == {(1,), (2, 1)}
+
+
+def test_settings_share_the_beam_out():
+    strategy = strategy_from(DecodingSettings(strategy="diverse", beam=6, groups=3, nbest=4, diversity=0.2))
+    assert isinstance(strategy, DiverseBeam)
+    assert (strategy.width, strategy.groups, strategy.group.width, strategy.group.nbest) == (6, 3, 2, 2)
+    assert (strategy.nbest, strategy.diversity) == (4, 0.2)
+    alone = strategy_from(DecodingSettings(strategy="diverse", beam=6))
+    assert (alone.groups, alone.width) == (6, 6)
+    assert strategy_from(DecodingSettings(strategy="diverse", beam=1)) == Greedy()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"beam": 6, "groups": 4}, "decoding.groups: 4, wanted a number that divides beam 6"),
+        ({"beam": 2, "groups": 4}, "decoding.groups: 4, wanted a number that divides beam 2"),
+        ({"beam": 4, "nbest": 5}, "decoding.nbest: 5, wanted at most as many as beam keeps 4"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_line(options, wanted):
+    with pytest.raises(SettingsError) as error:
+        strategy_from(DecodingSettings(strategy="diverse", **options))
+    assert str(error.value) == wanted
+
+
+def test_more_returned_than_kept_is_our_own_mistake():
+    with pytest.raises(ValueError, match=r"^nbest is 5, wanted from 1 to the width, 4$"):
+        DiverseBeam(group=BeamSearch(width=2), groups=2, nbest=5)

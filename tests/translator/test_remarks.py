@@ -1,0 +1,90 @@
+"""What earns a finished target a warning, and what a target has to take over."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import DecodingSettings
+from translume.errors import SettingsError
+from translume.translator.placeholders import lost_placeholders, placeholders_of
+from translume.translator.remarks import loop_in, remarks_on
+
+ALL = ("number", "url", "tag")
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "wanted"),
+    [
+        ("In 1999 he paid 1,000.50 for 3-5 .", ALL, ["1999", "1,000.50", "3-5"]),
+        ("a1 1a 2nd B52 x.5", ALL, []),
+        ("See https://a.org/x?y=1, or www.b.de.", ALL, ["https://a.org/x?y=1", "www.b.de"]),
+        ("<b>bold</b> <br/> {name} a < b", ALL, ["<b>", "</b>", "<br/>", "{name}"]),
+        ("{{x}} %s %(n)d %", ALL, ["{{x}}", "%s", "%(n)d"]),
+        ('<a href="http://a.org/1">5</a>', ALL, ['<a href="http://a.org/1">', "5", "</a>"]),
+        ('<a href="http://a.org/1">5</a>', ("number",), ["1", "5"]),
+        ("5 and 5", ("number",), ["5", "5"]),
+        ("5", (), []),
+    ],
+)
+def test_placeholders_are_found_in_their_order(text: str, kinds: tuple[str, ...], wanted: list[str]) -> None:
+    assert placeholders_of(text, kinds) == wanted
+
+
+@given(st.text("15., ab<>/{}", max_size=30))
+def test_no_text_loses_its_own_placeholders(text: str) -> None:
+    assert lost_placeholders(placeholders_of(text, ALL), text) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target", "lost"),
+    [
+        (["5"], "150 or 5.5", ["5"]),
+        (["5"], "It is 5.", []),
+        (["5", "5"], "5", ["5"]),
+        (["<b>"], "x<b>y", []),
+        (["www.b.de"], "www.b.de!", []),
+    ],
+)
+def test_a_placeholder_counts_where_it_stands_by_itself(wanted: list[str], target: str, lost: list[str]) -> None:
+    assert lost_placeholders(wanted, target) == lost
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_the_longest_loop_is_the_one_that_looking_everywhere_finds(words: list[str]) -> None:
+    most = 0
+    for length in range(1, 9):
+        for begin in range(len(words)):
+            block, times = words[begin : begin + length], 0
+            while len(block) == length and words[begin + times * length : begin + (times + 1) * length] == block:
+                times += 1
+            most = max(most, times)
+    times, loop = loop_in(words)
+    assert times == most
+    assert " ".join(loop * times) in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "cut", "wanted"),
+    [
+        ("a b c", "x y z", False, []),
+        ("a b c", "x y z", True, ["truncated: the target reached its limit of tokens before its end"]),
+        ("a b", "ha ha ha ha", False, ["repetition: 'ha' stands 4 times in a row"]),
+        ("ha ha ha ha", "ha ha ha ha", False, []),
+        ("a b", "so a day so a day so a day so a day .", False, ["repetition: 'so a day' stands 4 times in a row"]),
+        ("a b", "ha ha ha", False, []),
+        ("a b c d e f g h i j", "x y", False, ["low_source_use: 2 words for 10 of the source"]),
+        ("a b c d e f g h i j", "x y z", False, []),
+        ("a b c d e f g h i", "x", False, []),
+    ],
+)
+def test_a_target_earns_its_warnings(source: str, target: str, cut: bool, wanted: list[str]) -> None:
+    assert remarks_on(source, target, cut=cut) == wanted
+
+
+def test_an_unknown_kind_of_placeholder_is_refused() -> None:
+    from translume.config import Config
+
+    with pytest.raises(SettingsError) as error:
+        Config().change("decoding.placeholders=['numbr']")
+    assert "found 'numbr'; did you mean 'number'?" in str(error.value)
+    assert DecodingSettings(placeholders=("url",)).placeholders == ("url",)
