@@ -59,7 +59,8 @@ def test_weights_come_back_from_torch(make, norm):
     ("changes", "message"),
     [
         ({"positions": "rotary"},
-         "model.positions: found 'rotary', wanted 'sinusoidal' or 'learned' or 'none' for torch.nn.Transformer"),
+         "model.positions: found 'rotary', wanted 'sinusoidal' or 'marian' or 'learned' "
+         "or 'none' for torch.nn.Transformer"),
         ({"decoder_mixing": "ssru"},
          "model.decoder_mixing: found 'ssru', wanted 'attention' for torch.nn.Transformer"),
     ],

@@ -24,7 +24,7 @@ Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 TOLERANCE = {"float32": 1e-3}
 """Most |Δ log p| a token, in nats, of what is not rounded; what is rounded is stated and not bounded."""
 
-_ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+_ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swish": Activation.SWISH, "swiglu": Activation.SWISH}
 
 
 def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:

@@ -4,19 +4,28 @@ Both have one vocabulary for both sides, LayerNorm and biases. Marian makes its 
 Pegasus keeps its table of positions, so that learned ones survive.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from translume.config import ModelSettings, SoftmaxSettings
-from translume.errors import SettingsError
+from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.names import Row, same, stacked, to_ours, to_theirs
 from translume.model import Transformer
 
-_TABLE = "model.shared.weight"
-_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-_OUR_TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
-_BIAS = "final_logits_bias"
+_OURS = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
+_THEIRS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+_TABLES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "all": [(_OURS, ("model.shared.weight", *_THEIRS))],
+    "target": [(_OURS[:1], _THEIRS[:1]), (_OURS[1:], _THEIRS[1:])],
+    "none": [((ours,), (theirs,)) for ours, theirs in zip(_OURS, _THEIRS, strict=True)],
+}
+"""For each `model.head.tie`, our names and theirs of one table."""
+LOGIT_BIAS = "final_logits_bias"
+POSITIONS = {
+    f"{side}.embedding.positions.table": f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")
+}
 
 
 def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
@@ -26,9 +35,8 @@ def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str,
     """
     refuse_for_pegasus(settings)
     renamed = _renamed(model, settings)
-    for side in (model.encoder, model.decoder):
-        name = "encoder" if side is model.encoder else "decoder"
-        renamed[f"model.{name}.embed_positions.weight"] = side.embedding.positions.table.detach().clone()
+    tables = (model.encoder.embedding.positions.table, model.decoder.embedding.positions.table)
+    renamed.update(zip(POSITIONS.values(), (table.detach().clone() for table in tables), strict=True))
     return renamed
 
 
@@ -37,9 +45,7 @@ def weights_from_pegasus(state: Mapping[str, Tensor], settings: ModelSettings) -
     refuse_for_pegasus(settings)
     renamed = _ours(state, settings)
     if settings.positions == "learned":
-        for side in ("encoder", "decoder"):
-            table = state[f"model.{side}.embed_positions.weight"]
-            renamed[f"{side}.embedding.positions.table"] = table.detach().clone()
+        renamed |= {ours: _found(state, ours, (theirs,)) for ours, theirs in POSITIONS.items()}
     return renamed
 
 
@@ -55,10 +61,10 @@ def weights_to_marian(model: Transformer, settings: ModelSettings) -> dict[str, 
 def _renamed(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
     weights = model.state_dict()
     renamed = to_theirs(_rows(settings), weights)
-    table = weights[_OUR_TABLES[0]].detach().clone()
-    renamed.update(dict.fromkeys((_TABLE, *_TABLES), table))
-    bias = weights.get("head.bias")
-    renamed[_BIAS] = table.new_zeros(1, table.size(0)) if bias is None else bias.detach().clone()[None]
+    for ours, theirs in _TABLES[settings.head.tie]:
+        renamed.update(dict.fromkeys(theirs, weights[ours[0]].detach().clone()))
+    head, bias = weights[_OURS[-1]], weights.get("head.bias")
+    renamed[LOGIT_BIAS] = head.new_zeros(1, head.size(0)) if bias is None else bias.detach().clone()[None]
     return renamed
 
 
@@ -73,25 +79,39 @@ def weights_from_marian(state: Mapping[str, Tensor], settings: ModelSettings) ->
 
 def _ours(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
     renamed = to_ours(_rows(settings), state)
-    renamed.update(dict.fromkeys(_OUR_TABLES, state[_TABLE].detach().clone()))
+    for ours, theirs in _TABLES[settings.head.tie]:
+        renamed.update(dict.fromkeys(ours, _found(state, ours[0], theirs)))
     if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
-        renamed["head.bias"] = state[_BIAS].detach().clone()[0]
+        renamed["head.bias"] = _found(state, "head.bias", (LOGIT_BIAS,))[0]
     return renamed
+
+
+def _found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Tensor:
+    """A copy of the tensor that goes by one of their names; ModelFolderError if there is none, or if two differ."""
+    present = [name for name in theirs if name in state]
+    if not present:
+        raise ModelFolderError(f"{theirs[0]}: no such weights, wanted them for {ours}")
+    for name in present[1:]:
+        if not torch.equal(state[name], state[present[0]]):
+            raise ModelFolderError(f"{name}: differs from {present[0]}, with which config.json ties it")
+    return state[present[0]].detach().clone()
 
 
 def refuse_for_marian(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that MarianMTModel cannot express."""
-    _refuse(settings, "MarianMTModel", {"norm": ("post",), "positions": ("sinusoidal",)})
+    _refuse(settings, "MarianMTModel", {"norm": ("post",), "positions": ("sinusoidal",)}, tuple(_TABLES))
 
 
 def refuse_for_pegasus(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that PegasusForConditionalGeneration cannot express."""
-    _refuse(settings, "Pegasus", {"norm": ("pre",), "positions": ("sinusoidal", "learned")})
+    _refuse(settings, "Pegasus", {"norm": ("pre",), "positions": ("sinusoidal", "learned")}, ("all",))
 
 
-def _refuse(settings: ModelSettings, family: str, special: Mapping[str, tuple[object, ...]]) -> None:
+def _refuse(
+    settings: ModelSettings, family: str, special: Mapping[str, tuple[object, ...]], ties: tuple[str, ...]
+) -> None:
     possible: dict[str, tuple[object, ...]] = {
-        **special, "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu"),
+        **special, "normalization": ("layer",), "norm_epsilon": (1e-5,), "activation": ("relu", "gelu", "swish"),
         "bias": (True,), "segments": (0,), "decoder_mixing": ("attention",),
     }  # fmt: skip
     for name, values in possible.items():
@@ -101,7 +121,7 @@ def _refuse(settings: ModelSettings, family: str, special: Mapping[str, tuple[ob
             raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for {family}")
     if not isinstance(settings.head, SoftmaxSettings):
         raise SettingsError(f"model.head.kind: found {settings.head.kind!r}, wanted 'softmax' for {family}")
-    if settings.head.tie != "all":
+    if settings.head.tie not in ties:
         raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, wanted 'all' for {family}")
 
 

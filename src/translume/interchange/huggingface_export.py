@@ -1,12 +1,9 @@
 """A model as transformers loads it: post-norm as MarianMTModel, pre-norm as PegasusForConditionalGeneration."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -17,16 +14,14 @@ from transformers import (
     PegasusForConditionalGeneration,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging
 
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.interchange.huggingface import weights_to_marian, weights_to_pegasus
+from translume.interchange.huggingface_compare import TOLERANCE, certificate_of, quiet
 from translume.interchange.library_tokenizer import library_tokenizer
 
-TOLERANCE = 1e-3
-"""Most |Δ log p| a token, in nats."""
 ONLY_THEIRS = ("embed_positions",)
 """Tables that Marian makes itself."""
 
@@ -40,7 +35,7 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certi
         raise SettingsError(f"export: found weights as {dtype!r}, wanted 'float32' for huggingface")
     if checkpoint.source_tokenizer is not checkpoint.target_tokenizer:
         raise SettingsError("tokenizer.shared: found false, wanted true for huggingface")
-    with _quiet():
+    with quiet():
         return _write(checkpoint, folder)
 
 
@@ -57,18 +52,6 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2) + "\n")
     return certificate
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' bars, which would be drawn on no terminal too."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _model(checkpoint: Checkpoint) -> Any:
@@ -97,7 +80,10 @@ def _model(checkpoint: Checkpoint) -> Any:
     }
     theirs: Any
     if settings.norm == "post":
-        weights, theirs = weights_to_marian(checkpoint.model, settings), MarianMTModel(MarianConfig(**shape))
+        weights = weights_to_marian(checkpoint.model, settings)
+        tie = settings.head.tie
+        tied: dict[str, Any] = {"share_encoder_decoder_embeddings": tie == "all", "tie_word_embeddings": tie != "none"}
+        theirs = MarianMTModel(MarianConfig(**shape, **tied))
     else:
         shape.pop("decoder_vocab_size")
         weights = weights_to_pegasus(checkpoint.model, settings)
@@ -111,7 +97,7 @@ def _model(checkpoint: Checkpoint) -> Any:
 
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     specials, decoding = checkpoint.target_tokenizer.specials, checkpoint.config.decoding
-    return GenerationConfig(  # type: ignore[no-untyped-call]
+    return GenerationConfig(  # type: ignore[no-untyped-call]  # transformers' has no types
         num_beams=decoding.beam if decoding.strategy == "beam" else 1,
         length_penalty=decoding.length_penalty,
         max_length=checkpoint.config.model.max_positions,
@@ -126,7 +112,7 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
 def _tokenizer(checkpoint: Checkpoint) -> Any:
     tokenizer = checkpoint.source_tokenizer
     pieces, specials = tokenizer.pieces(), tokenizer.specials
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers' has no types
         tokenizer_object=library_tokenizer(tokenizer),
         pad_token=pieces[specials.pad],
         bos_token=pieces[specials.bos],
@@ -138,21 +124,14 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
     )
 
 
-@torch.no_grad()
 def _compare(checkpoint: Checkpoint, folder: Path) -> Certificate:
     forced = forced_targets(checkpoint)
     theirs = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    specials = checkpoint.target_tokenizer.specials
-    found = []
-    for source, target in zip(forced.sources, forced.targets, strict=True):
+    end = checkpoint.source_tokenizer.specials.eos
+    for source in forced.sources:
         text = checkpoint.source_tokenizer.decode(source)
-        ids = [*checkpoint.source_tokenizer.encode(text), specials.eos]
+        ids = [*checkpoint.source_tokenizer.encode(text), end]
         if "\ufffd" not in text and tokenizer(text)["input_ids"] != ids:
             raise TranslumeError(f"{folder}: the reloaded tokenizer reads {text!r} as other ids")
-        logits = theirs(
-            input_ids=torch.tensor([[*source, specials.eos]]), decoder_input_ids=torch.tensor([[specials.bos, *target]])
-        ).logits
-        labels = torch.tensor([*target, specials.eos])
-        found.append(logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist())
-    return forced.certificate(found, "float32")
+    return certificate_of(checkpoint, theirs, forced)

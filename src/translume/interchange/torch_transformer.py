@@ -32,7 +32,7 @@ def refuse_for_torch(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that torch.nn.Transformer cannot express."""
     possible: dict[str, tuple[object, ...]] = {
         "normalization": ("layer",), "activation": ("relu", "gelu"), "bias": (True,),
-        "positions": ("sinusoidal", "learned", "none"), "decoder_mixing": ("attention",),
+        "positions": ("sinusoidal", "marian", "learned", "none"), "decoder_mixing": ("attention",),
     }  # fmt: skip
     for name, values in possible.items():
         found = getattr(settings, name)

@@ -1,0 +1,101 @@
+"""A model held against its like in transformers: its ids and its log-probabilities."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils import logging
+
+from translume.checkpoint import Checkpoint
+from translume.errors import TranslumeError
+from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
+from translume.text import Tokenizer
+
+TOLERANCE = 1e-3
+"""Most |Δ log p| a token, in nats."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars, drawn on no terminal too, and its wish for a library that it never calls."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+            yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
+
+
+def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:
+    """How far our log-probabilities are from those of the model in `folder`; TranslumeError if they do not agree.
+
+    Where ours has Marian's sinusoids, transformers' model is given them as well.
+    """
+    with quiet():
+        theirs = AutoModelForSeq2SeqLM.from_pretrained(
+            str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True
+        ).eval()
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    if checkpoint.config.model.positions == "marian":
+        _give_positions(checkpoint, theirs)
+    forced = forced_targets(checkpoint)
+    for text in _texts(checkpoint.source_tokenizer, forced.sources):
+        _compare_ids(folder, text, tokenizer(text)["input_ids"], checkpoint.source_tokenizer)
+    if checkpoint.target_tokenizer is not checkpoint.source_tokenizer:
+        for text in _texts(checkpoint.target_tokenizer, forced.targets):
+            _compare_ids(folder, text, tokenizer(text_target=text)["input_ids"], checkpoint.target_tokenizer)
+    certificate = certificate_of(checkpoint, theirs, forced)
+    if not certificate.difference <= TOLERANCE:
+        raise TranslumeError(
+            f"{folder}: the imported model differs from transformers' by {certificate.difference:.2g} nats a token, "
+            f"wanted at most {TOLERANCE}"
+        )
+    return certificate
+
+
+@torch.no_grad()
+def _give_positions(checkpoint: Checkpoint, theirs: Any) -> None:
+    model = checkpoint.model
+    for ours, side in ((model.encoder, theirs.model.encoder), (model.decoder, theirs.model.decoder)):
+        side.embed_positions.weight.copy_(ours.embedding.positions.table)
+
+
+def _texts(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
+    """Texts of made-up ids, without those that hold what no text has."""
+    texts = [tokenizer.decode(row) for row in rows]
+    return [text for text in texts if "\ufffd" not in text and not set(tokenizer.encode(text)) & _special(tokenizer)]
+
+
+def _special(tokenizer: Tokenizer) -> set[int]:
+    specials = tokenizer.specials
+    return {specials.pad, specials.bos, specials.eos}
+
+
+def _compare_ids(folder: Path, text: str, found: list[int], tokenizer: Tokenizer) -> None:
+    wanted = [*tokenizer.encode(text), tokenizer.specials.eos]
+    if found != wanted:
+        raise TranslumeError(
+            f"{folder}: transformers reads {text!r} as the ids {found}, the imported model as {wanted}"
+        )
+
+
+@torch.no_grad()
+def certificate_of(checkpoint: Checkpoint, theirs: Any, forced: ForcedTargets) -> Certificate:
+    """How far the forced log-probabilities of their model are from ours."""
+    source_end = checkpoint.source_tokenizer.specials.eos
+    specials = checkpoint.target_tokenizer.specials
+    found = []
+    for source, target in zip(forced.sources, forced.targets, strict=True):
+        logits = theirs(
+            input_ids=torch.tensor([[*source, source_end]]), decoder_input_ids=torch.tensor([[specials.bos, *target]])
+        ).logits
+        labels = torch.tensor([*target, specials.eos])
+        found.append(logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist())
+    return forced.certificate(found, "float32")

@@ -1,0 +1,90 @@
+"""`import_model`: a folder of transformers into a model folder, compared with the original before it is done."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+from translume.checkpoint import Card, load_checkpoint, save_model
+from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
+from translume.interchange.certificate import Certificate
+from translume.interchange.huggingface_import import ForeignModel, Sinusoids, read_huggingface
+
+CERTIFICATE = "import.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What an import came to.
+
+    certificate: how far the reloaded model is from the original.  notes: a line for each thing left out.
+    """
+
+    certificate: Certificate
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"certificate": self.certificate.to_dict(), "notes": list(self.notes)}
+
+
+def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf") -> Imported:
+    """Write the MarianMTModel or PegasusForConditionalGeneration in the folder `source` into the new model `folder`.
+
+    positions: "hf" has the sinusoids of transformers, "marian" those that Marian trained an OPUS model with.
+    Raises SettingsError for what we cannot express, by name, ModelFolderError or DataError for files that are missing
+    or damaged, TranslumeError if `folder` holds something or the two models do not agree. Then nothing is written.
+    """
+    source, folder = Path(source), Path(folder)
+    if positions not in get_args(Sinusoids):
+        raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    if not source.is_dir():
+        raise ModelFolderError(f"{source}: no such folder, wanted one as transformers saves it")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TranslumeError(f"{folder}: is there already, wanted a new or empty folder")
+    compare = _comparison()
+    foreign = read_huggingface(source, positions)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        around = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
+    try:
+        made = around / folder.name  # the card has the name of its folder
+        save_model(made, foreign.checkpoint)
+        certificate = compare(load_checkpoint(made, device="cpu", dtype="fp32"), source)
+        _certify(made, source, foreign, certificate)
+        made.replace(folder)
+    except OSError as error:
+        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(around, ignore_errors=True)
+    return Imported(certificate=certificate, notes=foreign.notes)
+
+
+def _comparison() -> Callable[..., Certificate]:
+    try:
+        compare: Callable[..., Certificate] = import_module(
+            "translume.interchange.huggingface_compare"
+        ).compare_with_huggingface
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"import: {error.name} is not installed; pip install 'translume[export]'") from None
+    return compare
+
+
+def _certify(made: Path, source: Path, foreign: ForeignModel, certificate: Certificate) -> None:
+    """Commit the model once more with its certificate, on its card too."""
+    checkpoint = foreign.checkpoint
+    found = {"source": source.resolve().name, **asdict(certificate), "notes": list(foreign.notes)}
+    line = (
+        f"imported from {found['source']} of transformers; {certificate.tokens} tokens of {certificate.sentences} "
+        f"random sentences differ by at most {certificate.difference:.2g} nats, "
+        f"{certificate.mean_difference:.2g} on average"
+    )
+    parameters = sum(tensor.numel() for tensor in checkpoint.model.parameters())
+    card = Card(parameters=parameters, data="\n".join([line, *foreign.notes]), trained=False)
+    save_model(made, checkpoint, card=card, files={CERTIFICATE: (json.dumps(found, indent=1) + "\n").encode()})

@@ -1,0 +1,179 @@
+"""A SentencePiece model read from its .spm file, a protocol buffer; what we cannot do as it does is refused by name."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.errors import DataError, SettingsError
+from translume.text import SentencePieces
+
+SPACE = "▁"
+KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+NORMAL, SYMBOL = 1, 4
+"""Types of pieces that segment texts; unknown, control and unused ones never do."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Value = int | bytes
+
+
+def read_sentencepiece(path: Path) -> SentencePieces:
+    """The unigram model in a file.
+
+    Raises DataError for a file that is none, SettingsError naming what is not SentencePiece's default and would be
+    cut otherwise here.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        file = _File.of(content)
+    except (ValueError, IndexError, struct.error, UnicodeDecodeError):
+        raise DataError(f"{path}: damaged, or not a model of SentencePiece") from None
+    for name, found, wanted in (
+        ("model_type", KINDS.get(file.kind, str(file.kind)), "unigram"),
+        ("byte_fallback", file.byte_fallback, False),
+        ("treat_whitespace_as_suffix", file.suffix, False),
+        ("add_dummy_prefix", file.dummy_prefix, True),
+        ("remove_extra_whitespaces", file.collapse, True),
+        ("escape_whitespaces", file.escape, True),
+        ("user_defined_symbols", [piece for piece, _, kind in file.pieces if kind == SYMBOL], []),
+        ("denormalizer_spec", "rules" if file.denormalizes else "none", "none"),
+    ):
+        if found != wanted:
+            raise SettingsError(f"{path}: {name}: found {found!r}, wanted {wanted!r}")
+    scores = {piece.replace(SPACE, " "): score for piece, score, kind in file.pieces if kind == NORMAL}
+    if not scores or "" in scores:
+        raise DataError(f"{path}: damaged: it has no pieces, or an empty one")
+    return SentencePieces(scores=scores, rules=file.rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What the file says; pieces are (text, score, type)."""
+
+    pieces: list[tuple[str, float, int]]
+    kind: int
+    byte_fallback: bool
+    suffix: bool
+    dummy_prefix: bool
+    collapse: bool
+    escape: bool
+    denormalizes: bool
+    rules: dict[str, str]
+
+    @classmethod
+    def of(cls, content: bytes) -> "_File":
+        fields = list(_fields(content))
+        trainer = _last(fields, 2)
+        normalizer = _last(fields, 3)
+        denormalizer = _last(fields, 5)
+        return cls(
+            pieces=[_piece(_message(value)) for number, value in fields if number == 1],
+            kind=_integer(trainer, 3, 1),
+            byte_fallback=bool(_integer(trainer, 35, 0)),
+            suffix=bool(_integer(trainer, 24, 0)),
+            dummy_prefix=bool(_integer(normalizer, 3, 1)),
+            collapse=bool(_integer(normalizer, 4, 1)),
+            escape=bool(_integer(normalizer, 5, 1)),
+            denormalizes=bool(_message(denormalizer.get(2, b""))),
+            rules=_rules(_message(normalizer.get(2, b""))),
+        )
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
+    """Numbers and values of a message's fields; ValueError or IndexError where it is none."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        kind = key & 7
+        if kind == _VARINT:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            size, place = _varint(message, place)
+        elif kind in (_FIXED32, _FIXED64):
+            size = 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"field of type {kind}")
+        if place + size > len(message):
+            raise ValueError("a field ends beyond the message")
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+        shift += 7
+
+
+def _message(value: Value) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number stands where a message should")
+    return value
+
+
+def _last(fields: list[tuple[int, Value]], wanted: int) -> dict[int, Value]:
+    """The fields of the message `wanted`, by number; of several with one number the last, as the format has it."""
+    return {name: value for number, part in fields if number == wanted for name, value in _fields(_message(part))}
+
+
+def _integer(fields: dict[int, Value], number: int, default: int) -> int:
+    value = fields.get(number, default)
+    if not isinstance(value, int):
+        raise ValueError("a message stands where a number should")
+    return value
+
+
+def _piece(message: bytes) -> tuple[str, float, int]:
+    fields = dict(_fields(message))
+    (score,) = struct.unpack("<f", _message(fields.get(2, bytes(4))))
+    return _message(fields.get(1, b"")).decode(), score, _integer(fields, 3, NORMAL)
+
+
+def _rules(charsmap: bytes) -> dict[str, str]:
+    """What the normaliser puts for what: the keys of a double array (Aoe 1989) and the texts that they point to.
+
+    The blob is the array's size in bytes, the array as Darts-clone has it, then the texts, each ended by a zero.
+    """
+    if not charsmap:
+        return {}
+    (size,) = struct.unpack_from("<I", charsmap)
+    if size % 4 or 4 + size > len(charsmap):
+        raise ValueError("the double array ends beyond the rules")
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
+    return _keys(np.pad(units, (0, -len(units) % 256)), charsmap[4 + size :])
+
+
+def _keys(units: NDArray[np.int64], texts: bytes) -> dict[str, str]:
+    """The keys of a double array in order of length; a node's child by a byte b lies at the node's place ^ b."""
+    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
+    has_leaf = (units >> 8) & 1
+    labels = np.where(units & 0x80000000, 0, units & 0xFF).astype(np.uint8).reshape(-1, 256)
+    wanted = np.arange(256, dtype=np.uint8)[:, None] ^ np.arange(256, dtype=np.uint8)
+    wanted[np.arange(256), np.arange(256)] = 255  # a byte 0 ends a key, and leads to its value
+    labels[labels == 255] = 0  # no byte of UTF-8
+    found: dict[str, str] = {}
+    nodes, keys = offsets[:1], [b""]
+    while len(nodes):
+        parents, lows = (labels[nodes >> 8] == wanted[nodes & 255]).nonzero()
+        places = (nodes[parents] & ~255) | lows
+        letters = ((nodes[parents] ^ lows) & 255).tolist()
+        keys = [keys[parent] + bytes((letter,)) for parent, letter in zip(parents.tolist(), letters, strict=True)]
+        nodes = places ^ offsets[places]
+        leaves = has_leaf[places].nonzero()[0]
+        for row, begin in zip(leaves.tolist(), (units[nodes[leaves]] & 0x7FFFFFFF).tolist(), strict=True):
+            found[keys[row].decode()] = texts[begin : texts.index(0, begin)].decode()
+    return found

@@ -1,0 +1,396 @@
+"""Folders of transformers become models that say the same, or are refused by name and leave nothing behind."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+import translume
+from translume.checkpoint import Checkpoint, build_model, load_checkpoint, save_model
+from translume.cli import main
+from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.text import train_tokenizer
+from translume.translator import load
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
+TEXTS = [
+    "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界 <s> </s>",
+    "Two dogs play in the snow.", "naïve café ﬁne\u00a0x",
+]  # fmt: skip
+SHAPE = {"width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17}
+PLAIN = {"normalization_rule_name": "identity"}
+FREE = DecodingSettings(strategy="greedy", max_length=17, max_length_ratio=99.0)
+
+
+def checkpoint_of(tokenizer=None, **changes):
+    tokenizer = train_tokenizer(tokenizer or TokenizerSettings(size=401), TEXTS)
+    settings = ModelSettings(**{**SHAPE, "dropout": 0.0, "max_positions": 41, **changes})
+    torch.manual_seed(23)
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    decoding = DecodingSettings(strategy="beam", beam=3, length_penalty=0.7)
+    config = Config(model=settings, decoding=decoding, tokenizer=tokenizer.settings)
+    return Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"positions": "learned"}, {"norm": "post"}, {"norm": "post", "activation": "swish"},
+        {"norm": "post", "activation": "gelu", "scale_embeddings": False, "head": SoftmaxSettings(bias=False)},
+        {"norm": "post", "head": SoftmaxSettings(tie="target")}, {"norm": "post", "head": SoftmaxSettings(tie="none")},
+    ],
+    ids=["pegasus", "learned", "marian", "swish", "gelu", "tie-target", "tie-none"],
+)  # fmt: skip
+def test_an_export_comes_back_bit_for_bit(tmp_path, changes):
+    before = checkpoint_of(**changes)
+    save_model(tmp_path / "model", before)
+    translume.export(tmp_path / "model", "huggingface", tmp_path / "out")
+    found = translume.import_model(tmp_path / "out", tmp_path / "back")
+    after = load_checkpoint(tmp_path / "back")
+    assert found.certificate.difference < 1e-4
+    assert not found.notes
+    assert after.config.model == before.config.model
+    assert after.source_tokenizer.pieces() == before.source_tokenizer.pieces()
+    assert after.source_tokenizer.encode_all(TEXTS) == before.source_tokenizer.encode_all(TEXTS)
+    weights = after.model.state_dict()
+    assert list(weights) == list(before.model.state_dict())
+    for name, value in before.model.state_dict().items():
+        assert torch.equal(weights[name], value), name
+    decoding = after.config.decoding
+    assert (decoding.strategy, decoding.beam, decoding.length_penalty) == ("beam", 3, 0.7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TokenizerSettings(size=401, lowercase=True, normalization="nfkc"),
+        TokenizerSettings(size=97, kind="unigram", unknown="token", whitespace="keep"),
+        TokenizerSettings(size=97, unknown="token", normalization="none"),
+    ],
+    ids=["lower-case", "unigram", "unknown-tokens"],
+)
+def test_tokenizers_of_exports_come_back(tmp_path, settings):
+    before = checkpoint_of(settings, encoder_layers=1, decoder_layers=1)
+    save_model(tmp_path / "model", before)
+    translume.export(tmp_path / "model", "huggingface", tmp_path / "out")
+    translume.import_model(tmp_path / "out", tmp_path / "back")
+    after = load_checkpoint(tmp_path / "back").source_tokenizer
+    assert after.pieces() == before.source_tokenizer.pieces()
+    assert after.encode_all(TEXTS) == before.source_tokenizer.encode_all(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("separate", "changes"),
+    [(False, {}), (True, {"activation_function": "relu", "scale_embedding": False})],
+    ids=["one-vocabulary", "two-vocabularies"],
+)
+def test_a_marian_folder_translates_as_transformers_does(opus, tmp_path, separate, changes):
+    source = opus.write(tmp_path / "opus", separate=separate, tokenizer=PLAIN, **changes)
+    found = translume.import_model(source, tmp_path / "out")
+    assert found.certificate.tokens > 500
+    assert found.certificate.difference < 1e-4
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    ours = load(tmp_path / "out", device="cpu")
+    assert (ours.checkpoint.source_tokenizer is ours.checkpoint.target_tokenizer) is False
+    assert ours.checkpoint.config.decoding.beam == 3
+    assert ours.checkpoint.config.decoding.max_length == 52
+    for text in ("A man reads.", "Two dogs play, and 1,234 sing!", ">>deu<< Nobody knows the café.", "q"):
+        given = tokenizer(text, return_tensors="pt")
+        written = theirs.generate(**given, num_beams=1, do_sample=False, max_length=18, forced_eos_token_id=None)
+        (wanted,) = ours.translate(text, settings=FREE).hypotheses
+        assert written[0].tolist()[1:] == list(wanted.ids)
+        assert (
+            tokenizer.decode(written[0], skip_special_tokens=True).split() == wanted.text.replace("\ufffd", "").split()
+        )
+
+
+def test_marians_own_sinusoids_are_another_model(opus, tmp_path):
+    source = opus.write(tmp_path / "opus", tokenizer=PLAIN)
+    translume.import_model(source, tmp_path / "hf")
+    found = translume.import_model(source, tmp_path / "marian", positions="marian")
+    assert found.certificate.difference < 1e-4
+    tables = [load_checkpoint(tmp_path / name).model.encoder.embedding.positions.table for name in ("hf", "marian")]
+    width = tables[0].size(1)
+    # Marian: 10000 ** -(i / (D/2 - 1)) (its transformer.h), so that the last wavelength is 10000 * 2 pi.
+    speed = 10_000 ** -(torch.arange(width // 2, dtype=torch.float64) / (width // 2 - 1))
+    angles = torch.arange(len(tables[1]), dtype=torch.float64)[:, None] * speed
+    torch.testing.assert_close(tables[1].double(), torch.cat([angles.sin(), angles.cos()], 1), rtol=0, atol=1e-6)
+    assert float((tables[0] - tables[1]).abs().max()) > 0.1
+
+
+def test_the_certificate_stands_in_the_folder_and_on_its_card(opus, tmp_path):
+    source = opus.write(tmp_path / "opus", tokenizer=PLAIN)
+    found = translume.import_model(source, tmp_path / "out")
+    (path,) = (tmp_path / "out").glob("import-*.json")
+    values = json.loads(path.read_text())
+    assert values["difference"] == found.certificate.difference
+    assert values["source"] == "opus"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"differ by at most {found.certificate.difference:.2g} nats" in card
+    assert "updates" not in card
+    assert "# out\n" in card
+
+
+def change(folder, **values):
+    path = folder / "config.json"
+    merged = {**json.loads(path.read_text()), **values}
+    path.write_text(json.dumps({name: value for name, value in merged.items() if value != "absent"}))
+
+
+def refused(folder, out, kind):
+    with pytest.raises(kind) as error:
+        translume.import_model(folder, out)
+    assert [path.name for path in out.parent.iterdir()] == [folder.name]
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def original(opus, tmp_path_factory):
+    return opus.write(tmp_path_factory.mktemp("original") / "opus", tokenizer=PLAIN)
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    copy = tmp_path / "opus"
+    copy.mkdir()
+    for path in original.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"architectures": ["MarianModel"]}, "architectures: found 'MarianModel'; did you mean 'MarianMTModel'?"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, "architectures: found 'T5ForConditionalGeneration'; "
+         "did you mean 'PegasusForConditionalGeneration'?"),
+        ({"architectures": "absent"},
+         "architectures: found None; known: MarianMTModel, PegasusForConditionalGeneration"),
+        ({"static_position_embeddings": False},
+         "static_position_embeddings: found false, wanted true for MarianMTModel"),
+        ({"do_blenderbot_90_layernorm": True},
+         "do_blenderbot_90_layernorm: found true, wanted false for MarianMTModel"),
+        ({"normalize_embedding": True}, "normalize_embedding: found true, wanted false for MarianMTModel"),
+        ({"normalize_before": True}, "normalize_before: found true, wanted false for MarianMTModel"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm: found true, wanted false for MarianMTModel"),
+        ({"decoder_ffn_dim": 31}, "decoder_ffn_dim: found 31, wanted 29, that of encoder_ffn_dim; here both are alike"),
+        ({"decoder_attention_heads": 2},
+         "decoder_attention_heads: found 2, wanted 17, that of encoder_attention_heads; here both are alike"),
+        ({"activation_function": "gelu_new"}, "activation_function: found 'gelu_new'; did you mean 'gelu'?"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings: found false with share_encoder_decoder_embeddings true, "
+         "wanted true, or both false"),
+        ({"d_model": "absent"}, "d_model: found nothing, wanted a whole number"),
+        ({"d_model": 34.5}, "d_model: found 34.5, wanted a whole number"),
+        ({"eos_token_id": [0, 1]}, "eos_token_id: found [0, 1], wanted a whole number"),
+        ({"scale_embedding": "yes"}, 'scale_embedding: found "yes", wanted true or false'),
+        ({"encoder_attention_heads": 5, "decoder_attention_heads": 5},
+         "model: width 34 is not divisible by attention_heads 5"),
+    ],
+)  # fmt: skip
+def test_what_we_cannot_express_is_refused_by_name(folder, tmp_path, values, message):
+    change(folder, **values)
+    assert refused(folder, tmp_path / "out", SettingsError) == f"{folder / 'config.json'}: {message}"
+
+
+def test_ids_beyond_the_vocabulary_are_refused(folder, tmp_path):
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    change(folder, pad_token_id=size)
+    assert refused(folder, tmp_path / "out", SettingsError) == (
+        f"{folder / 'config.json'}: pad_token_id: found {size}, wanted an id of the vocabulary, 0 to {size - 1}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.json", "{path}: no such file, wanted one as transformers saves it"),
+        ("model.safetensors", "{path}: no such file, wanted the weights as transformers saves them"),
+        ("target.spm", "{path}: no such file, wanted one as MarianTokenizer saves it"),
+        ("vocab.json", "{path}: no such file, wanted one as MarianTokenizer saves it"),
+        ("source.spm", "{folder}: no tokenizer, wanted source.spm, target.spm and vocab.json of Marian, "
+         "or the tokenizer.json of `translume export`"),
+    ],
+)  # fmt: skip
+def test_a_missing_file_is_named(folder, tmp_path, name, message):
+    (folder / name).unlink()
+    wanted = message.format(path=folder / name, folder=folder)
+    assert refused(folder, tmp_path / "out", ModelFolderError) == wanted
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
+def test_pickles_and_shards_are_refused_with_what_to_do(folder, tmp_path, name):
+    (folder / "model.safetensors").rename(folder / name)
+    assert refused(folder, tmp_path / "out", ModelFolderError) == (
+        f"{folder / name}: not read, wanted model.safetensors in one file; load the model in transformers and "
+        "call save_pretrained(folder, max_shard_size='100GB')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("[]", "found list, wanted a JSON object"),
+    ],
+)
+def test_a_bad_config_is_one_line(folder, tmp_path, text, reason):
+    (folder / "config.json").write_text(text)
+    assert refused(folder, tmp_path / "out", DataError) == f"{folder / 'config.json'}: {reason}"
+
+
+def weights(folder, edit):
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    edit(state)
+    save_file(state, path, metadata={"format": "pt"})
+    return path
+
+
+def test_weights_that_do_not_fit_are_named(folder, tmp_path):
+    name = "model.encoder.layers.0.fc1.weight"
+    path = weights(folder, lambda state: state.update({name: state[name][:5].clone()}))
+    wanted = f"{path}: {name} is [5, 34], wanted [29, 34] by config.json"
+    assert refused(folder, tmp_path / "out", ModelFolderError) == wanted
+
+
+def test_missing_weights_are_named(folder, tmp_path):
+    name = "model.decoder.layers.2.encoder_attn.k_proj.bias"
+    path = weights(folder, lambda state: state.pop(name))
+    assert refused(folder, tmp_path / "out", ModelFolderError) == (
+        f"{path}: {name}: no such weights, wanted them for decoder.layers.2.cross_attention.key_value.bias"
+    )
+
+
+def test_weights_too_many_are_named(folder, tmp_path):
+    path = weights(folder, lambda state: state.update({"model.encoder.layernorm_embedding.weight": torch.zeros(34)}))
+    assert refused(folder, tmp_path / "out", ModelFolderError) == (
+        f"{path}: holds model.encoder.layernorm_embedding.weight, which a MarianMTModel of config.json does not have"
+    )
+
+
+def test_tables_that_are_tied_and_differ_are_named(folder, tmp_path):
+    path = weights(folder, lambda state: state.update({"lm_head.weight": state["model.shared.weight"] + 1.0}))
+    assert refused(folder, tmp_path / "out", ModelFolderError) == (
+        f"{path}: lm_head.weight: differs from model.shared.weight, with which config.json ties it"
+    )
+
+
+def test_damaged_weights_are_one_line(folder, tmp_path):
+    (folder / "model.safetensors").write_bytes(b"no")
+    message = refused(folder, tmp_path / "out", ModelFolderError)
+    assert message.startswith(f"{folder / 'model.safetensors'}: damaged: ")
+    assert "\n" not in message
+
+
+def test_half_precision_is_read(folder, tmp_path):
+    weights(folder, lambda state: state.update({name: value.half() for name, value in state.items()}))
+    assert translume.import_model(folder, tmp_path / "out").certificate.difference < 1e-4
+
+
+def test_a_model_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
+    from translume.interchange import huggingface_import
+
+    def turned(state, settings):
+        found = right(state, settings)
+        found["encoder.layers.0.feed_forward.inner.bias"] += 1.0
+        return found
+
+    right = huggingface_import.weights_from_marian
+    monkeypatch.setattr(huggingface_import, "weights_from_marian", turned)
+    message = refused(folder, tmp_path / "out", TranslumeError)
+    assert message.startswith(f"{folder}: the imported model differs from transformers' by ")
+    assert message.endswith(" nats a token, wanted at most 0.001")
+
+
+def test_a_tokenizer_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
+    from translume.text.sentencepiece import SentenceIds
+
+    monkeypatch.setattr(SentenceIds, "encode", lambda self, text: [7])
+    assert ": transformers reads " in refused(folder, tmp_path / "out", TranslumeError)
+
+
+def test_what_changes_a_search_and_cannot_be_carried_is_told(folder, tmp_path):
+    path = folder / "generation_config.json"
+    pad = json.loads(path.read_text())["pad_token_id"]
+    values = {"no_repeat_ngram_size": 3, "bad_words_ids": [[pad], [5, 7]], "early_stopping": True, "num_beams": 1}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    found = translume.import_model(folder, tmp_path / "out")
+    assert found.notes == (
+        f"{path}: no_repeat_ngram_size: 3 has no setting here and is left out",
+        f"{path}: bad_words_ids: [[5, 7]] have no setting here and are left out",
+    )
+    decoding = load_checkpoint(tmp_path / "out").config.decoding
+    assert (decoding.strategy, decoding.stop) == ("greedy", "first")
+
+
+def test_a_foreign_tokenizer_json_is_refused(tmp_path):
+    save_model(tmp_path / "model", checkpoint_of())
+    folder = tmp_path / "only" / "out"
+    translume.export(tmp_path / "model", "huggingface", folder)
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["normalizer"]["normalizers"].append({"type": "StripAccents"})
+    path.write_text(json.dumps(document))
+    assert refused(folder, tmp_path / "only" / "back", SettingsError) == (
+        f"{path}: normalizer: not as `translume export` writes it, so that texts get other ids"
+    )
+    path.write_text('{"model": {"type": "WordLevel", "vocab": {}}}')
+    assert refused(folder, tmp_path / "only" / "back", SettingsError) == (
+        f"{path}: not a tokenizer that `translume export` wrote"
+    )
+
+
+def test_pegasus_that_is_not_tied_is_refused(tmp_path):
+    save_model(tmp_path / "model", checkpoint_of())
+    folder = tmp_path / "only" / "out"
+    translume.export(tmp_path / "model", "huggingface", folder)
+    change(folder, tie_word_embeddings=False)
+    assert refused(folder, tmp_path / "only" / "back", SettingsError) == (
+        f"{folder / 'config.json'}: tie_word_embeddings: found false, wanted true for Pegasus"
+    )
+    change(folder, tie_word_embeddings=True)
+    with pytest.raises(SettingsError) as error:
+        translume.import_model(folder, tmp_path / "back", positions="marian")
+    assert str(error.value) == (
+        "--positions marian: found PegasusForConditionalGeneration, wanted MarianMTModel, which Marian trains"
+    )
+
+
+def test_a_folder_that_is_taken_or_missing_is_refused(folder, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("kept")
+    with pytest.raises(TranslumeError) as error:
+        translume.import_model(folder, out)
+    assert str(error.value) == f"{out}: is there already, wanted a new or empty folder"
+    assert (out / "mine").read_text() == "kept"
+    with pytest.raises(ModelFolderError) as error:
+        translume.import_model(tmp_path / "none", tmp_path / "new")
+    assert str(error.value) == f"{tmp_path / 'none'}: no such folder, wanted one as transformers saves it"
+    with pytest.raises(SettingsError) as error:
+        translume.import_model(folder, tmp_path / "new", positions="marain")
+    assert str(error.value) == "positions: found 'marain'; did you mean 'marian'?"
+
+
+def test_the_command_line_prints_the_certificate(folder, tmp_path):
+    done = CliRunner().invoke(main, ["import", str(folder), str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 0, done.output
+    values = json.loads(done.stdout)
+    assert values["certificate"]["sentences"] == 50
+    assert values["notes"] == []
+    done = CliRunner().invoke(main, ["import", str(folder), str(tmp_path / "other"), "--positions", "marian"])
+    assert done.stdout.startswith(f"{tmp_path / 'other'}: ")
+    assert "random sentences differ by at most" in done.stdout
+    done = CliRunner().invoke(main, ["import", str(tmp_path), str(tmp_path / "third")])
+    assert done.exit_code == 1
+    assert done.stderr == f"Error: {tmp_path / 'config.json'}: no such file, wanted one as transformers saves it\n"

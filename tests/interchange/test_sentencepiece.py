@@ -1,0 +1,222 @@
+"""Texts get the ids that SentencePiece and MarianTokenizer give them, whatever the text."""
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, SettingsError
+from translume.interchange.huggingface_config import read_foreign_config
+from translume.interchange.marian_tokenizer import read_marian_tokenizers
+from translume.interchange.sentencepiece_file import read_sentencepiece
+from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary, train_tokenizer
+
+sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
+pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
+LINES = [
+    "A man is riding a bicycle.", "Zwei Hunde spielen im Schnee...", "Die Kinder singen, und 1.234 Leute hören zu!",
+    "Nobody knows the café.", "Is the little girl eating ice cream?", "Niemand kennt das Café.",
+]  # fmt: skip
+COMPOSED = "áéＡﬁ½…\u00ad\u200b\u0301\u0308\u1100\u1161\u11a8ｶﾞ㍍😀▁\u3000\u00a0\u2028\ufffd\u00a8 .,abcdehimno"
+TEXTS = st.one_of(
+    st.text(st.sampled_from(COMPOSED), max_size=23),
+    st.text(max_size=17),
+    st.lists(st.sampled_from([*LINES, " ", "...", "ha", "ſ", "\t"]), max_size=5).map("".join),
+)
+
+
+def tokenizer_of(opus, path, model):
+    path.write_bytes(model)
+    pieces = tuple(piece.replace("▁", " ") for piece in opus.vocabulary_of(model))
+    return Tokenizer(
+        Vocabulary(
+            settings=TokenizerSettings(kind="sentencepiece", size=len(pieces), normalization="none", unknown="token"),
+            specials=SpecialIds(pad=len(pieces) - 1, bos=len(pieces) - 1, eos=0, unk=1),
+            pieces=pieces, first=0, sentences=read_sentencepiece(path),
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["nmt_nfkc", "identity"])
+def pair(opus, request, tmp_path_factory):
+    """Our tokenizer and SentencePiece's, of one model."""
+    model = opus.sentencepiece_of(LINES, normalization_rule_name=request.param)
+    ours = tokenizer_of(opus, tmp_path_factory.mktemp("spm") / "a.spm", model)
+    peer = sentencepiece.SentencePieceProcessor(model_proto=model)
+    words = opus.vocabulary_of(model)
+    return ours, lambda text: [words.get(piece, 1) for piece in peer.encode(text, out_type=str)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS)
+@example("." * 41)
+def test_a_text_has_the_pieces_that_sentencepiece_finds(pair, text):
+    ours, theirs = pair
+    if not text.startswith(">>") and not any("\ud800" <= character <= "\udfff" for character in text):
+        assert ours.encode(text) == theirs(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_known_text_comes_back_normalised_and_from_json_as_before(pair, text):
+    ours, _ = pair
+    ids = ours.encode(text)
+    normal = ours.normalise(text)
+    assert ours.encode_all([text]) == [ids]
+    if ours.specials.unk not in ids:
+        assert ours.decode(ids) == normal
+    spans = ours.spans_in(text)
+    assert len(spans) == len(ids)
+    assert [end for _, end in spans[:-1]] == [begin for begin, _ in spans[1:]]
+    if "▁" not in text and ids:
+        assert (spans[0][0], spans[-1][1]) == (0, len(normal))
+
+
+def test_the_file_of_a_tokenizer_brings_it_back(pair):
+    ours, _ = pair
+    back = Tokenizer.from_json(ours.to_json())
+    assert back.digest == ours.digest
+    assert back.specials == ours.specials
+    assert [back.encode(line) for line in LINES] == [ours.encode(line) for line in LINES]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one-vocabulary", "two-vocabularies"])
+def folder(opus, request, tmp_path_factory):
+    return opus.write(tmp_path_factory.mktemp("marian") / "model", separate=request.param)
+
+
+@pytest.fixture(scope="module")
+def marian(folder):
+    from transformers import AutoTokenizer
+
+    return *read_marian_tokenizers(folder, read_foreign_config(folder)), AutoTokenizer.from_pretrained(folder)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+@example(">>deu<< A man.")
+@example(">>xyz<<A man.")
+@example(">><<>>deu<< A")
+@example("")
+def test_source_and_target_have_the_ids_of_marian_tokenizer(marian, text):
+    source, target, theirs = marian
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return
+    assert [*source.encode(text), 0] == theirs(text)["input_ids"]
+    assert [*target.encode(text), 0] == theirs(text_target=text)["input_ids"]
+
+
+def test_ids_spell_what_marian_tokenizer_spells(marian):
+    _, target, theirs = marian
+    for line in LINES:
+        ids = target.encode(line)
+        ids = [id_ for id_ in ids if id_ != target.specials.unk]
+        assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_typed_special_tokens_are_text(marian):
+    source, _, _ = marian
+    assert not {source.specials.eos, source.specials.pad} & set(source.encode("</s> <pad> a"))
+
+
+def test_special_ids_are_the_models(folder, marian):
+    source, _, _ = marian
+    words = json.loads((folder / "vocab.json").read_text())
+    assert source.specials == SpecialIds(pad=words["<pad>"], bos=words["<pad>"], eos=0, unk=1)
+
+
+def test_the_likeliest_segmentation_worked_by_hand():
+    # " ab": " a" + "b" is −3, " " + "ab" is −2.5; c is in no piece, and two of them are one unknown token.
+    pieces = SentencePieces(scores={" ": -1.0, " a": -1.0, "b": -2.0, "ab": -1.5}, rules={"Q": "a", "..": ""})
+    words = ("</s>", "<unk>", " ", " a", "b", "ab", "<pad>")
+    tokenizer = Tokenizer(
+        Vocabulary(
+            settings=TokenizerSettings(kind="sentencepiece", size=8, unknown="token"), pieces=words, first=0,
+            specials=SpecialIds(pad=6, bos=6, eos=0, unk=1), sentences=pieces,
+        )
+    )  # fmt: skip
+    assert tokenizer.encode("Qb..") == [2, 5]
+    assert tokenizer.encode("  accb ") == [3, 1, 4]
+    assert tokenizer.normalise("  Q   b.. ") == "a b"
+    assert tokenizer.tokens([2, 5, 3, 0]) == ["▁", "ab", "▁a", "</s>"]
+    assert tokenizer.spans_in("accb") == [(0, 1), (1, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_type": "bpe"}, "model_type: found 'bpe', wanted 'unigram'"),
+        ({"byte_fallback": True, "vocab_size": 351}, "byte_fallback: found True, wanted False"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found True, wanted False"),
+        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols: found ['<x>'], wanted []"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix: found False, wanted True"),
+        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces: found False, wanted True"),
+    ],
+)  # fmt: skip
+def test_what_is_cut_otherwise_is_refused_by_name(opus, tmp_path, options, message):
+    path = tmp_path / "a.spm"
+    path.write_bytes(opus.sentencepiece_of(LINES, normalization_rule_name="identity", **options))
+    with pytest.raises(SettingsError) as error:
+        read_sentencepiece(path)
+    assert str(error.value) == f"{path}: {message}"
+
+
+@pytest.fixture(scope="module")
+def plain(opus, tmp_path_factory):
+    path = tmp_path_factory.mktemp("spm") / "a.spm"
+    path.write_bytes(opus.sentencepiece_of(LINES, normalization_rule_name="identity"))
+    return path
+
+
+@settings(max_examples=100, deadline=None)
+@given(cut=st.floats(0, 1), noise=st.binary(max_size=7))
+def test_a_damaged_file_is_one_line(plain, cut, noise):
+    model, path = plain.read_bytes(), plain.with_name("damaged.spm")
+    path.write_bytes(model[: int(cut * len(model))] + noise)
+    try:
+        read_sentencepiece(path)
+    except (DataError, SettingsError) as error:
+        line = str(error)
+    else:
+        line = f"{path}: whole enough"
+    assert line.startswith(f"{path}: ")
+    assert "\n" not in line
+
+
+def test_no_such_tokenizer_can_be_learnt():
+    with pytest.raises(SettingsError) as error:
+        train_tokenizer(TokenizerSettings(kind="sentencepiece"), LINES)
+    assert str(error.value) == (
+        "tokenizer.kind: 'sentencepiece' is imported and not learnt, wanted 'unigram', its like"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "not JSON: Expecting value: line 1 column 2 (char 1)"),
+        ("[]", "wanted a JSON object of tokens, each with its id, 0, 1, 2, …"),
+        ('{"a": 1}', "wanted a JSON object of tokens, each with its id, 0, 1, 2, …"),
+        ('{"</s>": 0, "<unk>": 1}', "found 2 tokens, wanted {size} by config.json"),
+    ],
+)
+def test_a_bad_vocabulary_is_one_line(opus, tmp_path, content, message):
+    folder = opus.write(tmp_path / "model", tokenizer={"normalization_rule_name": "identity"})
+    config = read_foreign_config(folder)
+    (folder / "vocab.json").write_text(content)
+    with pytest.raises(DataError) as error:
+        read_marian_tokenizers(folder, config)
+    assert str(error.value) == f"{folder / 'vocab.json'}: {message.format(size=config.vocabulary)}"
+
+
+def test_pieces_of_the_file_are_those_of_sentencepiece(opus, tmp_path):
+    model = opus.sentencepiece_of(LINES, normalization_rule_name="identity")
+    (tmp_path / "a.spm").write_bytes(model)
+    found = read_sentencepiece(tmp_path / "a.spm")
+    assert [piece.replace(" ", "▁") for piece in found.scores] == opus.pieces_of(model)
+    assert not found.rules
