@@ -1,0 +1,262 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const trace = data.trace;
+const at = (id) => document.getElementById(id);
+const number = (value, digits = 3) => (value === null ? "−∞" : value.toFixed(digits));
+const percent = (p) => (p >= 0.9995 && p < 1 ? ">99.9" : p > 0 && p < 0.0005 ? "<0.1" : (100 * p).toFixed(1)) + " %";
+let chosen = 0;
+
+function element(name, options = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(options)) {
+    if (key === "style") for (const [property, text] of Object.entries(value)) made.style.setProperty(property, text);
+    else if (key === "class") made.className = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function drawn(name, options = {}, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(options)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const begins = (words) => new Set(words.map((word) => word.first));
+
+function showTexts() {
+  const sourceBegins = begins(trace.source_words), targetBegins = begins(trace.target_words);
+  at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
+    element("span", { class: "token" + (sourceBegins.has(place) ? " begins" : "") }, token.text)));
+  at("target").replaceChildren(...trace.target_tokens.map((token, place) => {
+    const step = trace.steps[place];
+    const share = Math.min(1, -(step.log_p_model ?? -9) / 4) * 0.85;
+    return element("button", {
+      class: "token" + (targetBegins.has(place) ? " begins" : ""), role: "option", "data-step": place,
+      style: { "--share": share.toFixed(3) }, title: `p = ${percent(step.p_model)}`, onclick: () => choose(place),
+    }, token.text);
+  }));
+}
+
+function choose(place, focus = false) {
+  chosen = Math.max(0, Math.min(trace.steps.length - 1, place));
+  for (const each of document.querySelectorAll("[data-step]")) {
+    const mine = Number(each.dataset.step) === chosen;
+    each.setAttribute("aria-selected", String(mine));
+    if (each.classList.contains("token")) {
+      each.tabIndex = mine ? 0 : -1;
+      if (mine && focus) each.focus();
+    }
+  }
+  showStep();
+  shadeSource();
+  showAttention();
+}
+
+function fact(name, value) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
+}
+
+function showStep() {
+  const step = trace.steps[chosen], token = trace.target_tokens[chosen];
+  const facts = element("dl", {}, fact("token", `${token.text} (${chosen + 1} of ${trace.steps.length})`),
+    fact("p", percent(step.p_model)), fact("log p", number(step.log_p_model)), fact("rank", String(step.rank)),
+    fact("entropy", `${number(step.entropy, 2)} nats`), fact("margin", number(step.margin)));
+  if (step.p_used !== step.p_model) facts.append(fact("p after rules", percent(step.p_used)));
+  for (const rule of step.rules) facts.append(fact("rule", `${rule.name} moved ${percent(rule.moved)}`));
+  at("facts").replaceChildren(facts);
+  const used = new Map(step.top_used.candidates.map((each) => [each.id, each.p_used]));
+  const rows = step.top_model.candidates.map((each) => bar(each, each.p_used ?? used.get(each.id) ?? 0, token));
+  const seen = new Set(step.top_model.candidates.map((each) => each.id));
+  for (const each of step.top_used.candidates) if (!seen.has(each.id)) rows.push(bar(each, each.p_used, token));
+  const shownUsed = rows.reduce((sum, row) => sum + Number(row.dataset.used), 0);
+  const shownModel = rows.reduce((sum, row) => sum + Number(row.dataset.model), 0);
+  rows.push(line("all others", Math.max(0, 1 - shownModel), Math.max(0, 1 - shownUsed), "bar tail", "div"));
+  const key = element("p", { class: "hint" }, element("i", { class: "key" }), "what the model believed ",
+    element("i", { class: "key used" }), "what was left after rules.");
+  const floor = trace.facts.smoothing_floor;
+  if (floor) key.append(` Label smoothing alone asks for ${floor.toExponential(1)} of every token.`);
+  at("bars").replaceChildren(key, ...rows);
+  at("whatif").replaceChildren();
+  const lens = step.lens.map((layer) => element("tr", {}, element("td", {}, String(layer.layer)),
+    element("td", {}, layer.top.candidates.slice(0, 3).map((each) => `${each.text} ${percent(each.p_model)}`).join(", ")),
+    element("td", {}, number(layer.log_p, 2)), element("td", {}, String(layer.rank))));
+  const titles = ["layer", "likeliest", "log p", "rank"].map((name) => element("th", { scope: "col" }, name));
+  at("lens").replaceChildren(element("thead", {}, element("tr", {}, ...titles)), element("tbody", {}, ...lens));
+  at("lens-section").hidden = !step.lens.length;
+  document.querySelector(".columns").classList.toggle("alone", !step.lens.length);
+}
+
+function line(name, model, used, kind, tag) {
+  const made = element(tag, { class: kind, "data-model": model, "data-used": used },
+    element("span", { class: "name" }, name),
+    element("span", { class: "track" }, element("i", { style: { width: `${100 * model}%` } }),
+      element("i", { class: "used", style: { width: `${100 * used}%` } })),
+    element("span", { class: "number" }, `${percent(model)} → ${percent(used)}`));
+  return made;
+}
+
+function bar(candidate, used, token) {
+  const mine = candidate.id === token.id;
+  const made = line(candidate.text, candidate.p_model, used, "bar" + (mine ? " chosen" : ""), "button");
+  made.dataset.id = candidate.id;
+  made.addEventListener("click", () => force(candidate, mine));
+  return made;
+}
+
+function force(candidate, mine) {
+  const found = (data.alternatives[chosen] ?? {})[candidate.id];
+  const prefix = trace.target_tokens.slice(0, chosen).map((each) => each.text).join("").replaceAll("▁", " ").trim();
+  let told = `“${candidate.text}” is what was chosen.`;
+  if (!mine && found) told = `With “${candidate.text}” here: ${found.text} (log p ${number(found.log_p, 2)}, was ${number(trace.log_p, 2)})`;
+  else if (!mine) told = `Not worked out; ask again with --prefix "${(prefix + candidate.text.replace("▁", " ")).trim()}".`;
+  at("whatif").replaceChildren(element("p", {}, told));
+}
+
+function shadeSource() {
+  const way = at("shade").value;
+  let row = null;
+  if (way === "attention" && trace.attention) {
+    const last = trace.attention.cross[Math.max(0, trace.attention.cross.length - 2)];
+    row = trace.source_tokens.map((_, place) => last.reduce((sum, head) => sum + head[chosen][place], 0) / last.length);
+  }
+  const attribution = trace.attributions.find((each) => each.method === way);
+  if (attribution) row = attribution.values[chosen];
+  const most = row ? Math.max(1e-9, ...row.map((each) => Math.abs(each ?? 0))) : 1;
+  [...at("source").children].forEach((each, place) => {
+    const value = row ? (row[place] ?? 0) : 0;
+    each.style.setProperty("--share", (0.75 * Math.max(0, value) / most).toFixed(3));
+    each.title = row ? number(value) : "";
+  });
+}
+
+function showPrior() {
+  const gains = trace.steps.map((step) => (step.prior ? step.prior.gain : null));
+  at("prior-section").hidden = !trace.steps.some((step) => step.prior);
+  const most = Math.max(1, ...gains.map((gain) => Math.abs(gain ?? 0)));
+  at("prior").replaceChildren(...gains.map((gain, place) => {
+    const up = element("div", { class: "up" }), down = element("div", { class: "down" });
+    const part = element("i", { style: { height: `${(100 * Math.abs(gain ?? 0)) / most}%` } });
+    (gain >= 0 ? up : down).append(part);
+    return element("button", { "data-step": place, title: `${number(gain, 2)} nats`, onclick: () => choose(place) },
+      up, down, element("span", {}, trace.target_tokens[place].text));
+  }));
+}
+
+function matrices() {
+  const kinds = trace.attention;
+  return kinds ? kinds[at("kind").value][Number(at("layer").value)] : null;
+}
+
+function showAttention() {
+  if (!trace.attention) return;
+  const heads = matrices();
+  if (!heads) { at("attention").replaceChildren("This layer has no attention."); return; }
+  const which = at("head").value;
+  const matrix = which === "mean"
+    ? heads[0].map((row, y) => row.map((_, x) => heads.reduce((sum, head) => sum + head[y][x], 0) / heads.length))
+    : heads[Number(which)];
+  const kind = at("kind").value;
+  const target = trace.target_tokens.map((token) => token.text);
+  const source = trace.source_tokens.map((token) => token.text);
+  const rows = kind === "encoder" ? source : target;
+  const columns = kind === "decoder" ? ["start", ...target.slice(0, -1)] : source;
+  at("attention").replaceChildren(at("form").value === "map" ? map(matrix, rows, columns) : links(matrix, rows, columns));
+}
+
+function links(matrix, rows, columns) {
+  const width = Math.max(260, Math.min(480, at("attention").clientWidth || 480)), side = Math.min(150, width * 0.34);
+  const step = 22, left = side, right = width - side, height = step * Math.max(rows.length, columns.length) + 12;
+  const picture = drawn("svg", { width, height, role: "img", "aria-label": "Attention as links" });
+  matrix.forEach((row, y) => row.forEach((weight, x) => {
+    if (weight < 0.03) return;
+    picture.append(drawn("line", { x1: left + 4, y1: 16 + x * step - 4, x2: right - 4, y2: 16 + y * step - 4,
+      "stroke-width": (0.6 + 3 * weight).toFixed(2), "stroke-opacity": (weight * (y === chosen ? 1 : 0.35)).toFixed(3) }));
+  }));
+  columns.forEach((text, x) => picture.append(drawn("text", { x: left, y: 16 + x * step, "text-anchor": "end" }, text)));
+  rows.forEach((text, y) => picture.append(drawn("text", { x: right, y: 16 + y * step, class: y === chosen ? "chosen" : "" }, text)));
+  return picture;
+}
+
+function map(matrix, rows, columns) {
+  const cell = 16, left = 110, top = 96;
+  const canvas = element("canvas", { role: "img", "aria-label": "Attention as a heat map" });
+  const width = left + cell * columns.length + 8, height = top + cell * rows.length + 8, scale = window.devicePixelRatio || 1;
+  Object.assign(canvas, { width: width * scale, height: height * scale });
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const brush = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+  brush.scale(scale, scale);
+  brush.font = "11px system-ui, sans-serif";
+  brush.fillStyle = style.getPropertyValue("--model");
+  matrix.forEach((row, y) => row.forEach((weight, x) => {
+    brush.globalAlpha = weight;
+    brush.fillRect(left + x * cell, top + y * cell, cell - 1, cell - 1);
+  }));
+  brush.globalAlpha = 1;
+  brush.fillStyle = style.getPropertyValue("--ink");
+  brush.textAlign = "right";
+  rows.forEach((text, y) => brush.fillText(text.slice(0, 16), left - 5, top + y * cell + 12));
+  brush.textAlign = "left";
+  columns.forEach((text, x) => {
+    brush.save();
+    brush.translate(left + x * cell + 12, top - 5);
+    brush.rotate(-Math.PI / 2);
+    brush.fillText(text.slice(0, 14), 0, 0);
+    brush.restore();
+  });
+  brush.strokeStyle = style.getPropertyValue("--focus");
+  if (chosen < rows.length) brush.strokeRect(left - 0.5, top + chosen * cell - 0.5, cell * columns.length, cell);
+  return canvas;
+}
+
+function fill(select, pairs) {
+  at(select).replaceChildren(...pairs.map(([value, text]) => element("option", { value }, text)));
+}
+
+function setUp() {
+  const ways = [["none", "nothing"]];
+  if (trace.attention) ways.push(["attention", "cross-attention"]);
+  for (const each of trace.attributions) ways.push([each.method, each.method.replaceAll("-", " ")]);
+  fill("shade", ways);
+  at("shade").selectedIndex = ways.length - 1;
+  at("attention-section").hidden = !trace.attention;
+  if (trace.attention) {
+    fill("kind", [["cross", "target over source"], ["decoder", "target over target"], ["encoder", "source over source"]]);
+    const refill = () => {
+      const layers = trace.attention[at("kind").value];
+      fill("layer", layers.map((_, place) => [place, String(place + 1)]));
+      at("layer").value = String(Math.max(0, layers.length - 2));
+      const heads = matrices() ?? [];
+      fill("head", [["mean", "mean"], ...heads.map((_, place) => [place, String(place + 1)])]);
+    };
+    refill();
+    at("kind").addEventListener("change", () => { refill(); showAttention(); });
+    for (const id of ["layer", "head", "form"]) at(id).addEventListener("change", showAttention);
+  }
+  at("shade").addEventListener("change", shadeSource);
+  at("theme").addEventListener("change", theme);
+  at("target").addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: chosen + 1, ArrowLeft: chosen - 1, Home: 0, End: trace.steps.length - 1 };
+    if (event.key in moves) { event.preventDefault(); choose(moves[event.key], true); }
+  });
+  const facts = trace.facts;
+  at("footer").textContent = `head ${facts.head}, ${facts.dtype} on ${facts.device}, vocabulary ${facts.vocabulary.toLocaleString("en")}, ` +
+    `log p ${number(trace.log_p, 3)} nats, finished by ${trace.finished_by}, ${trace.origin === "given" ? "target given" : "target found by search"}; schema ${trace.schema}`;
+}
+
+function theme() {
+  const dark = at("theme").value === "dark" || (at("theme").value === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  showAttention();
+}
+
+setUp();
+showTexts();
+showPrior();
+showBeam(data.beam, at("beam-section"), at("verdict"), at("beam"));
+theme();
+choose(trace.steps.reduce((worst, step, place) => ((step.log_p_model ?? -99) < (trace.steps[worst].log_p_model ?? -99) ? place : worst), 0));

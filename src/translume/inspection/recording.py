@@ -1,0 +1,279 @@
+"""Records a search: a consumer of the decoding loop, beside a strategy that also says what it looked at."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from translume.belief import Bias, NextToken
+from translume.config import DecodingSettings
+from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Standing, Strategy, decode
+from translume.decoding.coverage import Coverage
+from translume.inspection.beam_record import BeamRecord, Fate, Node, Target, Verdict
+from translume.inspection.searches import Searched
+from translume.inspection.subject import check_length
+from translume.text import Tokenizer
+from translume.translator import Translator
+
+
+def record_beam(
+    translator: Translator, source: str, *, reference: str | None = None, settings: DecodingSettings | None = None
+) -> BeamRecord:
+    """All that a search of one sentence looked at, and what became of it; beside it greedy search and a reference.
+
+    The result is the best by score, whatever utility the settings rank translations by. Raises TranslationError for a
+    blank source, a side that is longer than the model reads, or where rules leave nothing to say.
+    """
+    searched = Searched.of(translator, source, settings)
+    tokenizer = translator.checkpoint.target_tokenizer
+    tree = _record(searched, tokenizer)
+    finished = tree.finished()
+    greedy = _target(searched.best(greedy=True), tree, tokenizer)
+    given = None if reference is None else _reference(searched, reference, tree, tokenizer)
+    penalty = LengthPenalty.of(searched.settings)
+    return BeamRecord(
+        schema="beam/1",
+        source=source,
+        strategy=searched.settings.strategy,
+        width=tree.width,
+        length_penalty=penalty.exponent,
+        length_penalty_form=penalty.form,
+        nodes=tuple(tree.nodes),
+        finished=finished,
+        greedy=greedy,
+        beat_greedy=_above(finished[0], greedy),
+        reference=given,
+        verdict=_verdict(finished[0], given),
+    )
+
+
+def _above(one: Target, other: Target) -> bool:
+    return one.score is not None and (other.score is None or one.score > other.score)
+
+
+def _verdict(best: Target, reference: Target | None) -> Verdict:
+    if reference is None:
+        return ""
+    if reference.ids == best.ids:
+        return "same"
+    if reference.score is None:
+        return "forbidden"
+    return "search error" if _above(reference, best) else "model error"
+
+
+class Listening:
+    """A strategy that keeps what it chose among; for one sentence.
+
+    candidates: of the last step.  forbidden: [rows], the hypotheses that rules left nothing possible to go on with.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self.candidates: Candidates
+        self.forbidden: Tensor
+
+    @property
+    def width(self) -> int:
+        return self._strategy.width
+
+    @property
+    def groups(self) -> int:
+        return self._strategy.groups
+
+    @property
+    def nbest(self) -> int:
+        return self._strategy.nbest
+
+    @property
+    def length_penalty(self) -> LengthPenalty:
+        return self._strategy.length_penalty
+
+    @property
+    def coverage(self) -> Coverage | None:
+        return self._strategy.coverage
+
+    def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
+        self.candidates = self._strategy.choose(beam, belief, bias)
+        self.forbidden = belief.topk(1, bias).ranks_by[:, 0].isneginf()
+        return self.candidates
+
+    def done(self, standing: Standing) -> Tensor:
+        return self._strategy.done(standing)
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The nodes so far; `places` are those of the beam's hypotheses, None at the start and for an empty place."""
+
+    width: int
+    tokenizer: Tokenizer
+    penalty: LengthPenalty
+    covered: bool
+    nodes: list[Node] = field(default_factory=list)
+    places: list[int | None] = field(default_factory=lambda: [None])
+    ended: list[tuple[Hypothesis, int]] = field(default_factory=list)
+
+    def grow(self, candidates: Candidates, forbidden: Sequence[bool], beam: Beam) -> None:
+        """One step: candidates [1, W] were looked at, of which `beam` kept some and let some finish."""
+        length = beam.tokens.size(2)
+        found = self._expand(candidates, length)
+        parents = self.places
+        kept: set[int] = set()
+        places: list[int | None] = []
+        columns = (
+            beam.origin[0].tolist(),
+            beam.tokens[0, :, -1].tolist(),
+            beam.total[0].tolist(),
+            beam.score[0].tolist(),
+        )
+        coverage = [0.0] * beam.width if beam.coverage is None else beam.coverage[0].tolist()
+        for place, (origin, token, total, score) in enumerate(zip(*columns, strict=True)):
+            if total == -math.inf:
+                places.append(None)
+                continue
+            number = found[origin, token].pop(0)
+            self.nodes[number] = replace(
+                self.nodes[number], fate="stopped", place=place, score=score, coverage=coverage[place]
+            )
+            places.append(number)
+            kept.add(number)
+        kept |= {self._finish(ending, found, places) for ending in beam.ended}
+        self._bury([each for each in parents if each is not None], kept, forbidden, parents)
+        self.places = places
+
+    def _expand(self, candidates: Candidates, length: int) -> dict[tuple[int, int], list[int]]:
+        """Nodes of all candidates, by what they continue and their token; "outscored" until they turn out otherwise."""
+        columns = (
+            each[0].tolist() for each in (candidates.origin, candidates.token, candidates.log_prob, candidates.total)
+        )
+        divisor = float(self.penalty.divisor(float(length)))
+        found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for origin, token, log_prob, total in zip(*columns, strict=True):
+            parent = self.places[origin]
+            if total == -math.inf or (parent is None and length > 1):
+                continue
+            before = 0.0 if parent is None else self.nodes[parent].log_prob
+            found[origin, token].append(len(self.nodes))
+            self.nodes.append(
+                Node(
+                    id=len(self.nodes),
+                    parent=parent,
+                    length=length,
+                    token=token,
+                    text=self.tokenizer.tokens([token])[0],
+                    log_p=log_prob - before,
+                    log_prob=log_prob,
+                    total=total,
+                    divisor=divisor,
+                    coverage=None if self.covered else 0.0,
+                    score=None if self.covered else total / divisor,
+                    place=None,
+                    fate="outscored",
+                )
+            )
+        return found
+
+    def _finish(self, ending: Ending, found: dict[tuple[int, int], list[int]], places: Sequence[int | None]) -> int:
+        """The node of a hypothesis that finished in this step."""
+        key = ending.origin, ending.hypothesis.tokens[-1]
+        if ending.hypothesis.finished_by == "eos":
+            number = found[key].pop(0)
+        else:
+            taken = {number for _, number in self.ended}
+            number = next(
+                each
+                for each in places
+                if each is not None and each not in taken and self._tokens(each) == ending.hypothesis.tokens
+            )
+        self.nodes[number] = replace(
+            self.nodes[number],
+            fate="finished",
+            score=ending.hypothesis.score,
+            coverage=ending.hypothesis.terms.coverage,
+        )
+        self.ended.append((ending.hypothesis, number))
+        return number
+
+    def _bury(
+        self, parents: Sequence[int], kept: set[int], forbidden: Sequence[bool], rows: Sequence[int | None]
+    ) -> None:
+        """Say of each hypothesis that stood in the beam what became of it."""
+        going = {self.nodes[each].parent for each in kept}
+        silent = {number for number, nothing in zip(rows, forbidden, strict=True) if nothing}
+        for number in parents:
+            fate: Fate = "continued" if number in going else "forbidden" if number in silent else "outscored"
+            self.nodes[number] = replace(self.nodes[number], fate=fate)
+
+    def _tokens(self, number: int) -> tuple[int, ...]:
+        tokens: list[int] = []
+        at: int | None = number
+        while at is not None:
+            tokens.append(self.nodes[at].token)
+            at = self.nodes[at].parent
+        return tuple(reversed(tokens))
+
+    def finished(self) -> tuple[Target, ...]:
+        """All that finished, best first; the first one's node becomes the result's."""
+        ended = sorted(self.ended, key=lambda each: -each[0].score)
+        best, number = ended[0]
+        fate: Fate = "best" if best.finished_by == "eos" else "length"
+        self.nodes[number] = replace(self.nodes[number], fate=fate)
+        return tuple(_target(hypothesis, self, self.tokenizer) for hypothesis, _ in ended)
+
+    def node_of(self, ids: tuple[int, ...]) -> int | None:
+        """The node of a finished target."""
+        return next((number for hypothesis, number in self.ended if hypothesis.tokens == ids), None)
+
+
+@torch.inference_mode()
+def _record(searched: Searched, tokenizer: Tokenizer) -> _Tree:
+    ready = searched.prepare()
+    strategy = Listening(ready.strategy)
+    tree = _Tree(strategy.width, tokenizer, strategy.length_penalty, strategy.coverage is not None)
+    beams = decode(
+        ready.step,
+        ready.state,
+        bos=ready.bos,
+        eos=ready.eos,
+        strategy=strategy,
+        limits=ready.limits,
+        rules=ready.rules,
+    )
+    for beam in beams:
+        tree.grow(strategy.candidates, strategy.forbidden.tolist(), beam)
+    return tree
+
+
+def _target(hypothesis: Hypothesis, tree: _Tree, tokenizer: Tokenizer) -> Target:
+    return Target(
+        text=tokenizer.decode(hypothesis.tokens),
+        tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
+        ids=hypothesis.tokens,
+        log_prob=hypothesis.log_prob,
+        total=hypothesis.terms.total,
+        score=hypothesis.score,
+        finished_by=hypothesis.finished_by,
+        node=tree.node_of(hypothesis.tokens),
+    )
+
+
+def _reference(searched: Searched, text: str, tree: _Tree, tokenizer: Tokenizer) -> Target:
+    """A given target at the search's prices; only the model's own log_prob where rules forbid it."""
+    ids = (*tokenizer.encode(text), tokenizer.specials.eos)
+    check_length(searched.translator.checkpoint, "reference", ids)
+    found = searched.worth(ids)
+    if found is not None:
+        return _target(found, tree, tokenizer)
+    return Target(
+        text=tokenizer.decode(ids),
+        tokens=tuple(tokenizer.tokens(ids)),
+        ids=ids,
+        log_prob=searched.translator.score(searched.text, text).log_prob,
+        total=-math.inf,
+        score=None,
+        finished_by="eos",
+        node=None,
+    )

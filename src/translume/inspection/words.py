@@ -1,0 +1,52 @@
+"""Tokens joined to words, by the rules that `Word` states."""
+
+from collections.abc import Container, Sequence
+
+from translume.inspection.values import Token, Word
+from translume.text import Tokenizer
+from translume.text.segmentation import character_class
+
+
+def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
+    """The tokens of ids, each with its characters; ids without a span, as an end mark that was added, stand at the end.
+
+    spans: of the first ids.
+    """
+    last = max((end for _, end in spans), default=0)
+    places = [*spans, *[(last, last)] * (len(ids) - len(spans))]
+    return tuple(
+        Token(id=id_, text=text, begin=begin, end=end)
+        for id_, text, (begin, end) in zip(ids, tokenizer.tokens(ids), places, strict=True)
+    )
+
+
+def words_of(
+    text: str, tokens: Sequence[Token], marks: Container[int], log_probs: Sequence[float] | None = None
+) -> tuple[Word, ...]:
+    """The words of a text's tokens.
+
+    marks: ids of special tokens, which are words by themselves.  log_probs: one a token, to be summed by word.
+    """
+    starts = [0] if tokens else []
+    for index in range(1, len(tokens)):
+        before, token = tokens[index - 1], tokens[index]
+        if before.id in marks or token.id in marks or _parts(text, before, token):
+            starts.append(index)
+    words = []
+    for first, last in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        begin, end = tokens[first].begin, tokens[last - 1].end
+        begin += len(text[begin:end]) - len(text[begin:end].lstrip(" "))
+        log_p = None if log_probs is None else sum(log_probs[first:last])
+        shown = text[begin:end] or tokens[first].text
+        words.append(Word(text=shown, first=first, last=last, begin=begin, end=end, log_p=log_p))
+    return tuple(words)
+
+
+def _parts(text: str, before: Token, token: Token) -> bool:
+    """Whether a word ends between two tokens of a text."""
+    own, other = text[token.begin : token.end], text[before.begin : before.end]
+    if own.startswith(" "):
+        return True
+    if not own or not other or token.begin < before.end or other.isspace():
+        return False  # no character, a character in parts, or the space that belongs to this word
+    return "unspaced" in (character_class(own[0]), character_class(other[-1]))

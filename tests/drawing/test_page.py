@@ -1,0 +1,137 @@
+"""The page of a trace is one file that needs nothing else, and does in a browser what it says."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from translume.drawing import page
+from translume.inspection import BeamRecord, Trace
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SOURCE = "hello <b> </script> & you"
+
+
+@pytest.fixture(scope="module")
+def whole(make_trace, make_beam, make_forced) -> tuple[str, Trace, BeamRecord]:
+    found, beam = make_trace(SOURCE), make_beam(SOURCE)
+    other = next(each for each in found.steps[1].top_used.candidates if each.id != found.target_tokens[1].id)
+    forced = make_forced(SOURCE, 1, other.id)
+    return page(found, beam=beam, alternatives={1: {other.id: forced}}), found, beam
+
+
+def test_the_page_asks_no_network_and_holds_the_whole_trace(whole):
+    html, found, beam = whole
+    assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp", html)
+    assert html.count("</script>") == 2
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    data = json.loads(text)
+    assert Trace.from_dict(data["trace"]) == found
+    assert BeamRecord.from_dict(data["beam"]) == beam
+
+
+def test_a_page_of_a_bare_trace_has_no_beam_and_no_alternatives(make_trace):
+    html = page(make_trace("abc", show=()))
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert json.loads(text)["beam"] is None
+    assert json.loads(text)["alternatives"] == {}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: `make browser` installs it")
+    with sync.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser, whole, tmp_path: Path):
+    path = tmp_path / "trace.html"
+    path.write_text(whole[0], encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    faults: list[str] = []
+    tab.on("console", lambda message: faults.append(message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
+    tab.goto(path.as_uri())
+    yield tab
+    assert faults == []
+    tab.close()
+
+
+def test_a_click_on_a_token_shows_its_bars_with_the_tail(opened, whole):
+    _, found, _ = whole
+    opened.click("#target [data-step='2']")
+    assert opened.get_attribute("#target [data-step='2']", "aria-selected") == "true"
+    step, bars = found.steps[2], opened.locator("#bars .bar")
+    names = [each.text for each in step.top_model.candidates]
+    assert bars.locator(".name").all_inner_texts()[: len(names)] == names
+    assert bars.last.locator(".name").inner_text() == "all others"
+    shares = [float(each.get_attribute("data-model")) for each in bars.all()]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-6)
+    assert shares[0] == pytest.approx(step.top_model.candidates[0].p_model)
+
+
+def test_arrow_keys_move_from_token_to_token(opened):
+    opened.click("#target [data-step='1']")
+    opened.keyboard.press("ArrowRight")
+    assert opened.get_attribute("#target [data-step='2']", "aria-selected") == "true"
+    opened.keyboard.press("Home")
+    assert opened.get_attribute("#target [data-step='0']", "aria-selected") == "true"
+    assert opened.evaluate("document.activeElement.dataset.step") == "0"
+
+
+def test_forcing_another_token_tells_what_it_comes_to(opened, whole, make_forced):
+    _, found, _ = whole
+    other = next(each for each in found.steps[1].top_used.candidates if each.id != found.target_tokens[1].id)
+    opened.click("#target [data-step='1']")
+    opened.click(f"#bars [data-id='{other.id}']")
+    wanted = make_forced(SOURCE, 1, other.id).after
+    told = opened.inner_text("#whatif")
+    assert f"{wanted.log_prob:.2f}" in told
+    assert " ".join(wanted.text.split()) in " ".join(told.split())
+    opened.click("#target [data-step='0']")
+    opened.click("#bars .bar:nth-of-type(2)")
+    assert "--prefix" in opened.inner_text("#whatif")
+
+
+def test_the_tree_of_the_search_opens_along_the_result_and_by_hand(opened, whole):
+    _, _, beam = whole
+    shown = opened.locator("#beam [data-node]")
+    before = shown.count()
+    assert opened.locator("#beam .kept").count() == len(beam.finished[0].ids)
+    closed = opened.locator("#beam button[aria-expanded='false']")
+    if closed.count():
+        closed.first.click()
+        assert shown.count() > before
+
+
+def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opened, whole):
+    _, found, _ = whole
+    assert opened.locator("#attention svg line").count() > 0
+    opened.select_option("#form", "map")
+    assert opened.locator("#attention canvas").count() == 1
+    opened.select_option("#kind", "decoder")
+    opened.select_option("#layer", "0")
+    opened.select_option("#head", "10")
+    opened.select_option("#form", "links")
+    assert opened.locator("#attention svg text").first.text_content() == "start"
+    assert opened.locator("#layer option").count() == len(found.attention.decoder)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_page_fits_narrow_and_wide_in_light_and_dark(browser, whole, tmp_path, scheme, width):
+    path = tmp_path / "trace.html"
+    path.write_text(whole[0], encoding="utf-8")
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab.goto(path.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    tab.close()

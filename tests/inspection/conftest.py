@@ -1,0 +1,133 @@
+"""Small translators of every head and both norms, with random weights wide enough to have opinions."""
+
+import typing
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, TokenizerSettings, heads
+from translume.model import HeadData
+from translume.text import train_tokenizer
+from translume.translator import Translator
+
+SHORT = ("decoding.beam=3", "decoding.max_length_ratio=0.5", "decoding.max_length_extra=4")
+"""Random weights hardly ever end a target."""
+ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
+
+
+def kinds() -> list[type]:
+    """The settings classes of all heads."""
+    found = heads.HeadSettings
+    while typing.get_origin(found) is typing.Annotated:
+        found = typing.get_args(found)[0]
+    return [kind for kind in typing.get_args(found) if kind is not heads.ClassifySettings]
+
+
+class Pairs:
+    """Training pairs for heads that learn tables: sources and targets of the same ids, low ones more often."""
+
+    pairs = 53
+
+    def __init__(self, size: int) -> None:
+        self._ids = (np.random.default_rng(3).random((self.pairs, 7)) ** 2 * (size - 4)).astype(np.int64) + 4
+
+    def source(self, index: int) -> np.ndarray:
+        return self._ids[index]
+
+    def target(self, index: int) -> np.ndarray:
+        return self._ids[index][::-1]
+
+
+@cache
+def build(
+    kind: type = heads.SoftmaxSettings, norm: str = "pre", options: tuple[str, ...] = (), seed: int = 3, **model
+) -> Translator:
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
+    sizes = {"encoder_layers": 2, "decoder_layers": 3, "max_positions": 41, **model}
+    settings = ModelSettings(width=22, feed_forward=29, attention_heads=11, norm=norm, head=kind(), **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+        pieces = tokenizer.pieces()
+        network.head.learn(
+            HeadData(
+                corpus=Pairs(len(tokenizer)),
+                source_pieces=pieces,
+                target_pieces=pieces,
+                end=tokenizer.specials.eos,
+                specials=frozenset(range(4)),
+            )
+        )
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    config = Config(model=settings).change(*SHORT, *options)
+    return Translator(Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Translator]:
+    return build
+
+
+@pytest.fixture(scope="session", params=kinds(), ids=lambda kind: kind.model_fields["kind"].default)
+def of_every_kind(request: pytest.FixtureRequest) -> Translator:
+    return build(request.param)
+
+
+@pytest.fixture(scope="session", params=["pre", "post"])
+def of_both_norms(request: pytest.FixtureRequest) -> Translator:
+    return build(norm=request.param)
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def strings(tokenizer, generator: torch.Generator, count: int, length: int) -> torch.Tensor:
+    """[count, length]: ids of strings in which no letter stands twice."""
+    letters = torch.tensor(tokenizer.encode(LETTERS))
+    return torch.stack([letters[torch.randperm(26, generator=generator)[:length]] for _ in range(count)])
+
+
+@pytest.fixture(scope="session")
+def backwards() -> Translator:
+    """A model that has half learnt to write words backwards, so that the right alignment of every letter is known."""
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [LETTERS])
+    settings = ModelSettings(
+        width=48, feed_forward=96, encoder_layers=1, decoder_layers=1, attention_heads=4, max_positions=31, dropout=0.0
+    )
+    updates, rate, specials = 280, 4e-3, tokenizer.specials
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = build_model(settings, len(tokenizer), len(tokenizer))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    generator = torch.Generator().manual_seed(1)
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (update + 1) / 50) * (1 - update / updates)
+        length = int(torch.randint(3, 9, (1,), generator=generator))
+        text = strings(tokenizer, generator, 64, length)
+        begin, end = (torch.full((64, 1), each) for each in (specials.bos, specials.eos))
+        source, labels = torch.cat([text, end], 1), torch.cat([text.flip(1), end], 1)
+        given = torch.cat([begin, labels[:, :-1]], 1)
+        mask = torch.ones_like(source, dtype=torch.bool)
+        loss = model.loss(source, mask, given, labels, mask)
+        optimizer.zero_grad()
+        (loss.objective / loss.tokens).backward()
+        optimizer.step()
+    return Translator(
+        Checkpoint(
+            config=Config(model=settings), model=model.eval(), source_tokenizer=tokenizer, target_tokenizer=tokenizer
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def words(backwards: Translator) -> list[str]:
+    """Strings that the model has not seen, as far as chance allows."""
+    tokenizer, generator = backwards.checkpoint.source_tokenizer, torch.Generator().manual_seed(99)
+    lengths = torch.randint(3, 9, (40,), generator=generator).tolist()
+    return [tokenizer.decode(strings(tokenizer, generator, 1, length)[0].tolist()) for length in lengths]

@@ -1,0 +1,153 @@
+"""Prior, occlusion and gradients against the same thing done one by one."""
+
+import math
+
+import pytest
+import torch
+
+import translume
+from translume.errors import SettingsError
+from translume.inspection import attribution, subject
+
+SOURCE, TARGET = "the cat sat.", "le chat!"
+GRADIENTS = ("input-gradient", "integrated-gradients")
+
+
+def forced(translator, source, mask=None):
+    """[t]: log-probabilities of TARGET after source ids, whose memory is read where `mask` is True, step by step."""
+    checkpoint = translator.checkpoint
+    specials = checkpoint.target_tokenizer.specials
+    labels = [*checkpoint.target_tokenizer.encode(TARGET), specials.eos]
+    model, ids, found = checkpoint.model, torch.tensor([source]), []
+    with torch.no_grad():
+        memory = model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
+        mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else torch.tensor([mask])
+        memory = memory.masked_fill(~mask[..., None], 0.0)
+        state = model.decoder.start(memory, mask, model.head.begin(ids, mask, memory))
+        for length, label in enumerate(labels):
+            belief, state = model.step(torch.tensor([[specials.bos, *labels[:length]]]), state)
+            found.append(float(belief.log_probs()[0, label]))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def source_of(translator):
+    tokenizer = translator.checkpoint.source_tokenizer
+    return [*tokenizer.encode(SOURCE), tokenizer.specials.eos]
+
+
+def apart(values):
+    """Differences [t, S] with NaN for None."""
+    return torch.tensor([[math.nan if each is None else each for each in row] for row in values], dtype=torch.float64)
+
+
+def compare(found, expected):
+    finite = expected.isfinite()
+    assert torch.equal(~found.isnan(), finite)
+    torch.testing.assert_close(found[finite], expected[finite], rtol=1e-4, atol=2e-5)
+
+
+def test_the_prior_is_the_same_step_after_the_end_mark_alone(of_every_kind):
+    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("prior",))
+    blank = forced(of_every_kind, source_of(of_every_kind)[-1:])
+    own = forced(of_every_kind, source_of(of_every_kind))
+    for step, expected, whole in zip(trace.steps, blank.tolist(), own.tolist(), strict=True):
+        assert step.prior.log_p == pytest.approx(expected, abs=1e-4)
+        known = math.isfinite(expected) and math.isfinite(whole)
+        assert step.prior.gain == (pytest.approx(whole - expected, abs=1e-4) if known else None)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "occlusion-mask", "occlusion-unknown"])
+def test_occlusion_is_what_leaving_out_one_token_after_another_does(of_every_kind, method):
+    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=(method,))
+    (found,) = trace.attributions
+    assert found.method == method
+    source = source_of(of_every_kind)
+    whole, columns = forced(of_every_kind, source), []
+    for place in range(len(source)):
+        if method == "occlusion":
+            without = forced(of_every_kind, [*source[:place], *source[place + 1 :]])
+        elif method == "occlusion-mask":
+            without = forced(of_every_kind, source, [each != place for each in range(len(source))])
+        else:
+            unknown = of_every_kind.checkpoint.source_tokenizer.specials.unk
+            without = forced(of_every_kind, [*source[:place], unknown, *source[place + 1 :]])
+        columns.append(whole - without)
+    compare(apart(found.values), torch.stack(columns, 1))
+
+
+def test_many_tokens_are_occluded_in_parts_with_the_same_result(make, monkeypatch):
+    show = ("occlusion", "occlusion-mask")
+    whole = translume.trace(make(), SOURCE, TARGET, show=show).attributions
+    monkeypatch.setattr(attribution, "MOST_TOKENS", 20)
+    parts = translume.trace(make(), SOURCE, TARGET, show=show).attributions
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(apart(one.values), apart(other.values), rtol=1e-4, atol=1e-5)
+
+
+def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
+    translator = make()
+    sentence = subject.subject_of(translator, SOURCE, TARGET, None).sentence()
+    with pytest.raises(SettingsError) as error:
+        attribution.occluded(translator.checkpoint.model, sentence, None, "occlusion-unknown", None)
+    assert str(error.value) == (
+        "show: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+        "with a tokenizer that has no unknown token"
+    )
+
+
+def test_input_times_gradient_is_the_slope_of_each_tokens_score(of_every_kind):
+    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("input-gradient",))
+    found = apart(trace.attributions[0].values)
+    model, sentence = of_every_kind.checkpoint.model, subject.subject_of(of_every_kind, SOURCE, TARGET, None).sentence()
+    table = model.encoder.embedding.table
+    vectors = []
+    handle = table.register_forward_hook(lambda _, inputs, output: vectors.append(output) or output.requires_grad_())
+    source = sentence.source[None]
+    hidden_of = torch.ones_like(source, dtype=torch.bool)
+    with torch.enable_grad():
+        memory = model.encoder(source, hidden_of)
+        handle.remove()
+        state = model.decoder.start(memory, hidden_of, model.head.begin(source, hidden_of, memory))
+        hidden, _ = model.decoder(sentence.given[None], state)
+        context = model.head.begin(source, hidden_of, memory) if model.head.reads_source else None
+        for place, label in enumerate(sentence.labels.tolist()):
+            own = None if context is None else context.select(torch.tensor([0]))
+            log_p = model.head.next_token(hidden[:, place], own).log_probs()[0, label]
+            (slope,) = torch.autograd.grad(log_p, vectors[0], retain_graph=True)
+            expected = (slope * vectors[0]).sum(-1).detach().double().flatten()
+            if bool(log_p.isfinite()):
+                torch.testing.assert_close(found[place], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
+    pytest.importorskip("captum")
+    trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
+    (found,) = trace.attributions
+    sentence = subject.subject_of(of_both_norms, SOURCE, TARGET, None).sentence()
+    model = of_both_norms.checkpoint.model
+    with torch.no_grad():
+        places = torch.arange(len(sentence.labels))
+        scores = attribution.scores_of(model, sentence)
+        whole, baseline = (
+            scores(each.expand(len(places), -1, -1), places) for each in attribution.embedded(model, sentence)
+        )
+    gaps = (apart(found.values).sum(-1) - (whole - baseline)).abs()
+    assert float(gaps.max()) == pytest.approx(found.error, abs=1e-4)
+    assert float(gaps.max()) < 0.05 * float((whole - baseline).abs().max())
+    torch.testing.assert_close(whole.double(), forced(of_both_norms, source_of(of_both_norms)), rtol=1e-4, atol=1e-4)
+
+
+def test_without_captum_integrated_gradients_say_what_to_install(make, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "translume.inspection.integrated", None)
+    with pytest.raises(SettingsError) as error:
+        translume.trace(make(), SOURCE, TARGET, show=("integrated-gradients",))
+    assert "pip install 'translume[inspect]'" in str(error.value)
+
+
+@pytest.mark.parametrize("method", [*GRADIENTS, "occlusion"])
+def test_parts_that_were_not_asked_for_are_not_computed(make, method):
+    trace = translume.trace(make(), SOURCE, TARGET, show=())
+    assert (trace.attention, trace.terms, trace.attributions) == (None, (), ())
+    assert all(step.lens == () and step.prior is None for step in trace.steps)
+    shown = translume.trace(make(), SOURCE, TARGET, show=("occlusion",))
+    assert [each.method for each in shown.attributions] == ["occlusion"]

@@ -1,0 +1,179 @@
+"""What is written as JSON keeps to the published schema, and is read back as it was."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import translume
+from translume.errors import DataError
+from translume.inspection.plain import from_plain, plain, schema_of
+from translume.inspection.schema import DOCUMENTS, schema_text
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "trace.schema.json"
+SOURCE = "the cat sat."
+
+
+def problems(value, schema, definitions, place="$"):
+    """What a JSON value does wrong by a schema, with the words that ours are made of."""
+    known = {"$ref", "anyOf", "oneOf", "const", "enum", "type", "items", "properties", "required"}
+    assert set(schema) <= known | {"additionalProperties", "description", "title", "$schema", "$defs"}
+    if "$ref" in schema:
+        return problems(value, definitions[schema["$ref"].removeprefix("#/$defs/")], definitions, place)
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            each = [problems(value, other, definitions, place) for other in schema[word]]
+            fit = sum(not found for found in each)
+            return [] if fit == 1 or (word == "anyOf" and fit) else [f"{place}: fits {fit}", *min(each, key=len)]
+    if "const" in schema:
+        return [] if value == schema["const"] else [f"{place}: {value!r}"]
+    if "enum" in schema:
+        return [] if value in schema["enum"] else [f"{place}: {value!r}"]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
+    wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    fits = [isinstance(value, kinds[kind]) if kind != "number" else isinstance(value, float) for kind in wanted]
+    if not any(fits) or (isinstance(value, bool) and "boolean" not in wanted):
+        return [f"{place}: {type(value).__name__}, wanted {wanted}"]
+    if isinstance(value, list):
+        return [
+            p for i, each in enumerate(value) for p in problems(each, schema["items"], definitions, f"{place}[{i}]")
+        ]
+    if isinstance(value, dict):
+        assert schema["additionalProperties"] is False
+        wrong = [f"{place}: {name}" for name in {*value} ^ {*schema["required"]}]
+        inner = schema["properties"].items()
+        return wrong + [p for n, s in inner if n in value for p in problems(value[n], s, definitions, f"{place}.{n}")]
+    return []
+
+
+@pytest.fixture(scope="module")
+def documents(make):
+    translator = make()
+    found = translator.translate(SOURCE).text
+    return [
+        translume.trace(
+            translator, SOURCE, show=("attention", "lens", "prior", "terms", "occlusion", "input-gradient")
+        ),
+        translume.trace(make(options=("decoding.min_length=9",)), SOURCE, "le chat", show=()),
+        translume.record_beam(translator, SOURCE, reference="le chat"),
+        translume.record_beam(make(options=("decoding.min_length=9",)), SOURCE, reference="le chat"),
+        translume.force_token(translator, SOURCE, 0, "q"),
+        translume.why_not(translator, SOURCE, "le chat"),
+        translume.why_not(translator, SOURCE, found),
+        translume.edit_source(translator, SOURCE, "the dog sat."),
+    ]
+
+
+def test_the_published_schema_is_the_one_of_the_values():
+    assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), (
+        "docs/trace.schema.json: write it anew by schema_text()"
+    )
+
+
+def test_every_document_keeps_to_the_published_schema(documents):
+    schema = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    kinds = set()
+    for document in documents:
+        content = json.loads(json.dumps(document.to_dict(), allow_nan=False))
+        assert problems(content, schema, schema["$defs"]) == []
+        assert problems({**content, "schema": "trace/0"}, schema, schema["$defs"])
+        kinds.add(type(document))
+    assert kinds == set(DOCUMENTS)
+
+
+def test_every_document_is_read_back_as_it_was(documents):
+    for document in documents:
+        content = json.loads(json.dumps(document.to_dict()))
+        assert type(document).from_dict(content) == document
+
+
+@dataclass(frozen=True)
+class Inner:
+    """An inner value."""
+
+    log_p: float
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class Outer:
+    """An
+    outer value."""
+
+    kind: Literal["a", "b"]
+    count: int
+    rows: tuple[tuple[float, ...], ...]
+    inner: tuple[Inner, ...]
+    first: Inner | None
+
+
+OUTER = Outer("a", 3, ((1.0, -math.inf),), (Inner(-math.inf, None), Inner(-1.5, 2.0)), None)
+CONTENT = {
+    "kind": "a",
+    "count": 3,
+    "rows": [[1.0, None]],
+    "inner": [{"log_p": None, "gain": None}, {"log_p": -1.5, "gain": 2.0}],
+    "first": None,
+}
+
+
+def test_an_impossible_log_probability_becomes_null_and_comes_back():
+    assert plain(OUTER) == CONTENT
+    assert from_plain(Outer, CONTENT) == OUTER
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_other_numbers_without_json_are_mistakes(number):
+    with pytest.raises(ValueError, match="no number that a value of an inspection may hold"):
+        plain(Inner(number, 1.0))
+
+
+def test_a_schema_worked_by_hand():
+    assert schema_of(Outer) == {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$ref": "#/$defs/Outer",
+        "$defs": {
+            "Inner": {
+                "type": "object",
+                "description": "An inner value.",
+                "properties": {"log_p": {"type": ["number", "null"]}, "gain": {"type": ["number", "null"]}},
+                "required": ["log_p", "gain"],
+                "additionalProperties": False,
+            },
+            "Outer": {
+                "type": "object",
+                "description": "An outer value.",
+                "properties": {
+                    "kind": {"enum": ["a", "b"]},
+                    "count": {"type": "integer"},
+                    "rows": {"type": "array", "items": {"type": "array", "items": {"type": ["number", "null"]}}},
+                    "inner": {"type": "array", "items": {"$ref": "#/$defs/Inner"}},
+                    "first": {"anyOf": [{"$ref": "#/$defs/Inner"}, {"type": "null"}]},
+                },
+                "required": ["kind", "count", "rows", "inner", "first"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "c"}, "Outer.kind: found 'c', wanted 'a' or 'b'"),
+        ({"count": 3.5}, "Outer.count: found float, wanted integer"),
+        ({"count": True}, "Outer.count: found bool, wanted integer"),
+        ({"rows": 4}, "Outer.rows: found int, wanted a list"),
+        ({"rows": [["x"]]}, "Outer.rows[0][0]: found str, wanted a number"),
+        ({"first": []}, "Outer.first: found list, wanted an object"),
+        ({"first": {"log_p": 1.0}}, "Outer.first: 'gain' is missing"),
+        ({"more": 1}, "Outer: found 'more', which no such value has"),
+    ],
+)
+def test_what_is_no_such_value_is_refused_by_its_place(change, message):
+    with pytest.raises(DataError) as error:
+        from_plain(Outer, {**CONTENT, **change})
+    assert str(error.value) == message

@@ -1,0 +1,126 @@
+"""What other choices come to, against searches that are told what to say."""
+
+import pytest
+
+import translume
+from translume.errors import TranslationError
+
+SOURCE = "the cat sat."
+
+
+def test_a_forced_token_leads_to_the_best_target_with_it(make):
+    translator = make(options=("decoding.max_length=9",))  # a prefix is outside of the other limits
+    found = translator.translate(SOURCE).hypotheses[0]
+    assert len(found.ids) > 3
+    forced = translume.force_token(translator, SOURCE, 2, "q")
+    assert forced.before.ids == found.ids
+    assert forced.before.score == pytest.approx(found.score)
+    tokenizer = translator.checkpoint.target_tokenizer
+    q = tokenizer.encode("q")[0]
+    assert forced.after.ids[:3] == (*found.ids[:2], q)
+    prefix = tokenizer.decode(forced.after.ids[:3])
+    settings = translator.config.decoding.model_copy(update={"prefix": prefix})
+    told = translator.translate(SOURCE, settings=settings).hypotheses[0]
+    assert (forced.after.ids, forced.after.text) == (told.ids, told.text)
+    assert forced.after.token_log_probs == pytest.approx(told.token_log_probs, abs=1e-5)
+
+
+def test_a_fork_holds_what_was_believed_there(make):
+    translator = make()
+    trace = translume.trace(translator, SOURCE, k=1000, show=())
+    fork = translume.force_token(translator, SOURCE, 1, "q").fork
+    step = trace.steps[1]
+    assert (fork.step, fork.chosen.id, fork.chosen.text) == (1, trace.target_tokens[1].id, trace.target_tokens[1].text)
+    assert fork.chosen.log_p_model == pytest.approx(step.log_p_model, abs=1e-5)
+    assert fork.chosen.rank == step.rank
+    place = [candidate.text for candidate in step.top_model.candidates].index("q")
+    assert (fork.wanted.rank, fork.wanted.text) == (place + 1, "q")
+    assert fork.wanted.p_model == pytest.approx(step.top_model.candidates[place].p_model, abs=1e-6)
+
+
+def test_forcing_what_was_chosen_changes_nothing(make):
+    translator = make(options=("decoding.beam=1",))
+    found = translator.translate(SOURCE).hypotheses[0]
+    forced = translume.force_token(translator, SOURCE, 3, found.ids[3], target=found)
+    assert forced.after.ids == forced.before.ids == found.ids
+    assert forced.fork.chosen == forced.fork.wanted
+
+
+def test_forcing_the_end_ends_the_target(make):
+    translator = make()
+    forced = translume.force_token(translator, SOURCE, 2, "</s>")
+    assert len(forced.after.ids) == 3
+    assert (forced.after.ids[-1], forced.after.finished_by) == (
+        translator.checkpoint.target_tokenizer.specials.eos,
+        "eos",
+    )
+
+
+def test_why_not_shows_the_fork_and_both_ways_on(make):
+    translator = make()
+    found = translator.translate(SOURCE).hypotheses[0]
+    tokenizer = translator.checkpoint.target_tokenizer
+    text = tokenizer.decode(found.ids[:2]) + "qx"
+    why = translume.why_not(translator, SOURCE, text)
+    assert (why.found.ids, why.fork.step, why.fork.wanted.text) == (found.ids, 2, "q")
+    assert why.fork.chosen.id == found.ids[2]
+    assert why.continued.ids[:3] == (*found.ids[:2], why.fork.wanted.id)
+    assert why.continued.score >= why.wanted.score
+    assert why.wanted.text == text
+    score = translator.score(SOURCE, text)
+    assert why.wanted.token_log_probs == pytest.approx(score.token_log_probs, abs=1e-5)
+    assert why.wanted.score == pytest.approx(score.log_prob / len(score.tokens), abs=1e-5)
+
+
+def test_there_is_no_fork_to_what_was_found(backwards, words):
+    found = backwards.translate(words[0])
+    why = translume.why_not(backwards, words[0], found.text)
+    assert (why.fork, why.continued) == (None, None)
+    assert (why.wanted.ids, why.wanted.score) == (why.found.ids, pytest.approx(why.found.score))
+
+
+def test_what_rules_forbid_has_no_price_but_a_probability(make):
+    translator = make(options=("decoding.min_length=9",))
+    why = translume.why_not(translator, SOURCE, "")
+    assert (why.fork.step, why.fork.wanted.text, why.continued, why.wanted) == (0, "</s>", None, None)
+    assert why.fork.wanted.p_model > 0
+
+
+def test_an_edited_source_moves_what_forced_decoding_says_it_moves(make):
+    translator = make()
+    edited = translume.edit_source(translator, SOURCE, "the dog sat.")
+    before, after = (translator.translate(text).hypotheses[0] for text in (SOURCE, "the dog sat."))
+    assert (edited.before.ids, edited.after.ids) == (before.ids, after.ids)
+    scores = [translator.score(text, before).token_log_probs for text in (SOURCE, "the dog sat.")]
+    assert edited.moves == pytest.approx([b - a for a, b in zip(*scores, strict=True)], abs=1e-5)
+    if edited.step is None:
+        assert before.ids == after.ids
+    else:
+        assert before.ids[: edited.step] == after.ids[: edited.step]
+        assert before.ids[edited.step : edited.step + 1] != after.ids[edited.step : edited.step + 1]
+
+
+def test_a_source_that_is_not_edited_moves_nothing(make):
+    edited = translume.edit_source(make(), SOURCE, SOURCE)
+    assert (edited.step, edited.after) == (None, edited.before)
+    assert set(edited.moves) == {0.0}
+
+
+def test_what_cannot_be_forced_is_refused_in_one_line(make):
+    translator = make(options=("decoding.min_length=9",))
+    found = translator.translate(SOURCE).hypotheses[0]
+    with pytest.raises(TranslationError) as error:
+        translume.force_token(translator, SOURCE, 99, "q")
+    assert str(error.value) == f"step: found 99, wanted 0 to {len(found.ids) - 1}, a token of the target"
+    with pytest.raises(TranslationError) as error:
+        translume.force_token(translator, SOURCE, 0, "</z>")
+    assert str(error.value) == "token: found '</z>', wanted a piece of the target's vocabulary; did you mean '</s>'?"
+    with pytest.raises(TranslationError) as error:
+        translume.force_token(translator, SOURCE, 0, -1)
+    assert str(error.value) == f"token: found id -1, wanted 0 to {len(translator.checkpoint.target_tokenizer) - 1}"
+    with pytest.raises(TranslationError) as error:
+        translume.force_token(translator, SOURCE, 0, "</s>")
+    assert str(error.value) == (
+        "target: token 1: every next token is impossible or forbidden, wanted one that is neither "
+        "(rules: ForbidTokens, MinimumLength, ForcedPrefix)"
+    )
