@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two test processes on two cores: one thread each, or they wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-LOCKED_EXTRAS := demo,tensorboard,dev
+LOCKED_EXTRAS := demo,tensorboard,serve,inspect,dev
 
-.PHONY: venv demo test check format bench docs lock clean
+.PHONY: venv browser demo test check format bench docs lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -22,6 +22,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Debian's Chromium, for the tests of pages; where it cannot be had they are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null || { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || echo "chromium cannot be installed here: the tests of pages will be skipped" >&2; }
 
 demo: venv
 	@$(BIN)/translume demo

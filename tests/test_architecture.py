@@ -26,6 +26,7 @@ STEPS = [
     {"engine"},
     {"translator"},
     {"evaluation", "inspection", "interchange"},
+    {"drawing"},
     {"training", "serving"},
     {"__init__"},
     {"demo"},

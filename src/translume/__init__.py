@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from translume.evaluation import Scores as Scores
     from translume.evaluation import compare as compare
     from translume.evaluation import evaluate as evaluate
+    from translume.inspection import BeamRecord as BeamRecord
+    from translume.inspection import Edited as Edited
+    from translume.inspection import Forced as Forced
+    from translume.inspection import Trace as Trace
+    from translume.inspection import WhyNot as WhyNot
+    from translume.inspection import edit_source as edit_source
+    from translume.inspection import force_token as force_token
+    from translume.inspection import record_beam as record_beam
+    from translume.inspection import trace as trace
+    from translume.inspection import why_not as why_not
     from translume.interchange.export import export as export
+    from translume.interchange.importing import import_model as import_model
     from translume.training import train as train
     from translume.translator import Classification as Classification
     from translume.translator import Classifier as Classifier
@@ -32,29 +43,40 @@ if TYPE_CHECKING:
     from translume.translator import load as load
 
 _ROOMS = {
+    "BeamRecord": "inspection",
     "Classification": "translator",
     "Classifier": "translator",
     "Comparison": "evaluation",
     "Config": "config",
     "DataError": "errors",
     "DecodingSettings": "config",
+    "Edited": "inspection",
     "EvaluationSettings": "config",
+    "Forced": "inspection",
     "ModelFolderError": "errors",
     "Score": "evaluation",
     "Scores": "evaluation",
     "SettingsError": "errors",
     "TargetScore": "translator",
     "TextHypothesis": "translator",
+    "Trace": "inspection",
     "TrainingError": "errors",
     "Translation": "translator",
     "TranslationError": "errors",
     "Translator": "translator",
     "TranslumeError": "errors",
+    "WhyNot": "inspection",
     "compare": "evaluation",
+    "edit_source": "inspection",
     "evaluate": "evaluation",
     "export": "interchange.export",
+    "import_model": "interchange.importing",
+    "force_token": "inspection",
     "load": "translator",
+    "record_beam": "inspection",
+    "trace": "inspection",
     "train": "training",
+    "why_not": "inspection",
 }
 """Where each name of the face lives."""
 

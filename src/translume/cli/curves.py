@@ -24,7 +24,8 @@ def curves_of(history: Sequence[dict[str, Any]]) -> Curves:
             _add(pictures["nats per token"]["training nll"], update, record.get("nll"))
             _add(pictures["learning rate"]["learning rate"], update, record.get("learning_rate"))
         elif record.get("event") == "validated":
-            _add(pictures["nats per token"]["validation nll"], update, record.get("nll"))
+            name = f"validation {record.get('measure', 'nll')}"
+            _add(pictures["nats per token"][name], update, record.get("nll"))
             for name, value in record.get("metrics", {}).items():
                 _add(pictures[name][f"validation {name}"], update, value)
     kept = {title: {name: points for name, points in curves.items() if points} for title, curves in pictures.items()}

@@ -15,7 +15,6 @@ from translume.cli.terminal import Meter, note
 if TYPE_CHECKING:
     from translume.config import Config
     from translume.data import TokenizedCorpus
-    from translume.text import Tokenizer
 
 
 @click.group("data", cls=Nearest, short_help="Check and count training data.")
@@ -85,8 +84,9 @@ def _read(path: Path) -> "Config":
 def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
     """Both splits as a run would see them, made in a folder that is thrown away."""
     from translume.data import prepare
+    from translume.training.tokenizers import tokenizers_of
 
-    source, target = _tokenizers(config)
+    source, target = tokenizers_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:
@@ -107,23 +107,3 @@ def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
 
 def _has_validation(config: "Config") -> bool:
     return bool(config.data.valid_source or config.data.valid)
-
-
-def _tokenizers(config: "Config") -> tuple["Tokenizer", "Tokenizer"]:
-    """The tokenizers a run would use, learnt or read."""
-    from translume.data import read_pairs
-    from translume.text import Tokenizer, train_tokenizer
-
-    settings = config.tokenizer
-
-    def made(path: str, sides: tuple[str, ...]) -> Tokenizer:
-        if path:
-            return Tokenizer.load(Path(path))
-        note(f"learning the vocabulary of {' and '.join(sides)}")
-        pairs = read_pairs(config.data, "train")
-        return train_tokenizer(settings, (getattr(pair, side) for pair in pairs for side in sides))
-
-    if settings.shared:
-        shared = made(settings.path, ("source", "target"))
-        return shared, shared
-    return made(settings.path, ("source",)), made(settings.target_path, ("target",))

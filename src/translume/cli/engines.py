@@ -1,20 +1,24 @@
 """Which engine a verb translates with."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from translume.cli.options import Compute
+from translume.cli.options import FOLDER, Command, Compute
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import DecodingSettings
+    from translume.decoding import Average
     from translume.translator import Translation, Translator
 
 _ENGINE = "translume.engine"
+
+Constraints = Iterable[Iterable[str]] | None
+"""What each text's target must hold; None for nothing."""
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
@@ -44,13 +48,45 @@ workers_option = click.option(
 """--workers"""
 
 
+def ensemble_options(command: Command) -> Command:
+    """--ensemble (`others`) and --average."""
+    another = click.option(
+        "--ensemble",
+        "others",
+        type=FOLDER,
+        multiple=True,
+        help="Another model with the same tokenizers, to average beliefs with; more of them with more --ensemble.",
+    )
+    average = click.option(
+        "--average",
+        type=click.Choice(["probability", "log_probability"]),
+        help="What an ensemble averages.  [default: probability]",
+    )
+    return another(average(command))
+
+
+def ensemble_at(
+    model: Path, others: Sequence[Path], average: "Average | None", where: Compute, name: str
+) -> "Translator":
+    """The translator of a folder, or the ensemble of it and others; see `translator_at`."""
+    translator = translator_at(model, where, name)
+    if others:
+        rest = [translator_at(other, where, name) for other in others]
+        return translator.ensemble_with(*rest, average=average or "probability")
+    if average is not None:
+        raise SettingsError(f"--average {average}: wanted --ensemble with it, a model to average with")
+    return translator
+
+
 @contextmanager
 def translating(
     model: Path, translator: "Translator", count: int
-) -> Iterator[Callable[[Iterable[str], "DecodingSettings"], Iterator["Translation"]]]:
+) -> Iterator[Callable[[Iterable[str], "DecodingSettings", "Constraints"], Iterator["Translation"]]]:
     """What translates texts: the translator itself, or `count` processes with the same model and engine."""
+    if len(translator.models) > 1 and count > 1:
+        raise SettingsError(f"workers: found {count} with --ensemble, wanted 1")
     if count == 1:
-        yield lambda texts, settings: translator.translate_all(texts, settings=settings)
+        yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
     from translume.translator import Workers
 

@@ -21,14 +21,19 @@ VERBS = (
     "classify",
     "score",
     "evaluate",
+    "inspect",
     "heads",
     "export",
+    "import",
+    "serve",
     "show",
     "config",
     "data",
     "tokenizer",
 )
 """In the order in which a newcomer meets them."""
+MODULES = {"import": "importing"}
+"""Where a verb's module cannot be named like it."""
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 HINT = "translume.hint"
@@ -63,7 +68,7 @@ class Verbs(Nearest):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"translume.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"translume.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

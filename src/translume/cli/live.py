@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
@@ -75,7 +74,7 @@ class Live:
                 self._say(f"resumed after {event.update:,} of {event.updates:,} updates")
             case Validated():
                 best = ", the best so far" if event.best else ""
-                self._say(f"update {event.update:,}: validation {measured(event.nll, event.metrics)}{best}")
+                self._say(f"update {event.update:,}: validation {measured(event)}{best}")
             case Warned():
                 self._say(f"warning: {event.message}")
             case Finished():
@@ -144,7 +143,7 @@ class Live:
         if event.already:
             note(f"{event.folder}: finished already, after {event.update:,} updates; to go on, raise training.updates")
             return
-        quality = "" if event.nll is None else f"; validation {measured(event.nll, event.metrics)}"
+        quality = "" if event.nll is None else f"; validation {measured(event)}"
         why = "" if event.reason == "updates" else ": nothing better came for a while (training.patience)"
         note(f"finished after {event.update:,} updates{why}; kept {event.kept}{quality}")
 
@@ -171,9 +170,11 @@ def losses(event: Progress) -> str:
     return f"loss {event.loss:.3f}" + ("" if event.nll is None else f", nll {event.nll:.3f}")
 
 
-def measured(nll: float, metrics: Mapping[str, float]) -> str:
-    """ "nll 1.234, bleu 35.2"."""
-    return ", ".join([f"nll {nll:.3f}", *(f"{name} {value:.2f}" for name, value in metrics.items())])
+def measured(event: Validated | Finished) -> str:
+    """ "nll 1.234, bleu 35.2"; "objective 1.234" of a head without nll."""
+    return ", ".join(
+        [f"{event.measure} {event.nll:.3f}", *(f"{name} {value:.2f}" for name, value in event.metrics.items())]
+    )
 
 
 def span(seconds: float) -> str:

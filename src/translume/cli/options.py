@@ -120,9 +120,28 @@ decoding_options = _all(
         _option(_DECODING, "--nbest", type=int, metavar="N", help="Targets returned per sentence: decoding.nbest."),
         _option(_DECODING, "--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
         _option(_DECODING, "--length-penalty", type=float, metavar="X", help="decoding.length_penalty."),
+        _option(_DECODING, "--coverage-penalty", type=float, metavar="X", help="decoding.coverage_penalty."),
+        _option(_DECODING, "--stop", metavar="NAME", help="When a beam ends, optimal or first: decoding.stop."),
+        _option(_DECODING, "--patience", type=float, metavar="X", help="Of stop = first: decoding.patience."),
+        _option(_DECODING, "--groups", type=int, metavar="N", help="Of a diverse beam: decoding.groups."),
+        _option(_DECODING, "--diversity", type=float, metavar="X", help="Cost of a repetition: decoding.diversity."),
         _option(_DECODING, "--min-length", type=int, metavar="N", help="Fewest target tokens: decoding.min_length."),
         _option(_DECODING, "--max-length", type=int, metavar="N", help="Most target tokens: decoding.max_length."),
         _option(_DECODING, "--prefix", metavar="TEXT", help="What every target begins with: decoding.prefix."),
+        _option(_DECODING, "--ban", multiple=True, metavar="TEXT", help="Never said; @FILE, one a line: decoding.ban."),
+        _option(_DECODING, "--no-repeat-ngram", type=int, metavar="N", help="Never twice: decoding.no_repeat_ngram."),
+        _option(
+            _DECODING, "--repetition-penalty", type=float, metavar="X", help="At least 1: decoding.repetition_penalty."
+        ),
+        _option(_DECODING, "--alignment/--no-alignment", type=bool, help="Align, for --json: decoding.alignment."),
+        _option(_DECODING, "--vocabulary", metavar="FILE", help="All that may be said: decoding.vocabulary."),
+        _option(
+            _DECODING,
+            "--constraints",
+            "terminology",
+            metavar="FILE",
+            help="Terms, `source TAB target` a line, that targets must hold: decoding.terminology.",
+        ),
         _option(
             _DECODING, "--max-tokens", type=int, metavar="N", help="Source tokens in a batch: decoding.max_tokens."
         ),
@@ -135,6 +154,8 @@ decoding_options = _all(
         _option(
             _DECODING, "--calibrated/--uncalibrated", type=bool, help="At the fitted temperature: decoding.calibrated."
         ),
+        _option(_DECODING, "--speculation", metavar="NAME", help="none, copy or ngram: decoding.speculation."),
+        _option(_DECODING, "--draft-length", type=int, metavar="N", help="Tokens drafted: decoding.draft_length."),
         _option(_DECODING, "--unsmooth", type=float, metavar="X", help="Take label smoothing back: decoding.unsmooth."),
         _option(_DECODING, "--samples", type=int, metavar="N", help="Targets drawn per sentence: decoding.samples."),
         _option(_DECODING, "--seed", type=int, metavar="N", help="Of what is drawn: decoding.seed."),

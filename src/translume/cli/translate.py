@@ -2,15 +2,18 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.engines import engine, engine_option, translating, translator_at, workers_option
+from translume.cli.drafting import Tally, draft_option, drafting
+from translume.cli.engines import engine, engine_option, ensemble_at, ensemble_options, translating, workers_option
 from translume.cli.group import resume_with
 from translume.cli.options import (
+    FILE,
     FOLDER,
     changed,
     compute,
@@ -22,6 +25,7 @@ from translume.cli.options import (
 from translume.cli.terminal import Meter, note
 
 if TYPE_CHECKING:
+    from translume.decoding import Average
     from translume.translator import Translation
 
 
@@ -33,12 +37,28 @@ if TYPE_CHECKING:
 @click.argument("model", type=FOLDER)
 @click.argument("file", default="-", metavar="[FILE]")
 @decoding_options
+@click.option(
+    "--constraints-per-line",
+    "constraints",
+    type=FILE,
+    help="What each line's target must hold: words and phrases parted by tabs, a line for each line.",
+)
+@draft_option
 @json_option
 @set_option
+@ensemble_options
 @engine_option
 @workers_option
 @compute_options
-def command(model: Path, file: str, workers: int, as_json: bool) -> None:
+def command(
+    model: Path,
+    file: str,
+    constraints: Path | None,
+    others: tuple[Path, ...],
+    average: "Average | None",
+    workers: int,
+    as_json: bool,
+) -> None:
     """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.
 
     With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
@@ -47,20 +67,30 @@ def command(model: Path, file: str, workers: int, as_json: bool) -> None:
 
     where = compute()
     resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
-    translator = translator_at(model, where, engine())
+    translator = ensemble_at(model, others, average, where, engine())
     settings = changed(translator.config, "decoding").decoding
+    translator, tally = drafting(translator, settings, workers), Tally()
     with Meter("translating", unit="lines", prints=True) as meter, translating(model, translator, workers) as translate:
         lines = read_lines(file)
         # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
-        parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
-        translations = (each for part in parts for each in translate(part, settings))
+        wanted = None if constraints is None else _fields(read_lines(constraints))
+        typed = (([line], wanted and islice(wanted, 1)) for line in lines)
+        parts = typed if file == "-" and sys.stdin.isatty() else [(lines, wanted)]
+        translations = (each for part, held in parts for each in translate(part, settings, held))
         for translation in translations:
             meter.advance()
+            tally.add(translation)
             for warning in translation.warnings:
                 note(f"line {meter.done}: {warning}")
             for line in _shown(translation, meter.done, as_json=as_json, many=settings.nbest > 1):
                 click.echo(line)
             resume_with([f"Interrupted after line {meter.done}; go on with `tail -n +{meter.done + 1}`"])
+    tally.tell()
+
+
+def _fields(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The phrases of each line."""
+    return ([field for field in line.split("\t") if field.strip()] for line in lines)
 
 
 def _shown(translation: "Translation", line: int, *, as_json: bool, many: bool) -> Iterator[str]:

@@ -1,0 +1,47 @@
+"""translume import"""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from translume.cli.options import FOLDER, json_option
+
+
+@click.command(
+    "import",
+    short_help="Read a model of transformers.",
+    epilog="Example: translume import opus-mt-en-de/ models/en-de",
+)
+@click.argument("folder", type=FOLDER)
+@click.argument("out", type=FOLDER)
+@click.option(
+    "--positions",
+    type=click.Choice(["hf", "marian"]),
+    default="hf",
+    show_default=True,
+    help="Sinusoids as transformers has them, or as Marian trained with.",
+)
+@json_option
+def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool) -> None:
+    """Read the model of transformers in FOLDER into the new model folder OUT.
+
+    FOLDER holds a MarianMTModel, such as OPUS-MT's, or a PegasusForConditionalGeneration: config.json,
+    model.safetensors and a tokenizer, either source.spm, target.spm and vocab.json or the tokenizer.json of
+    `translume export`. OUT is read back and its forced log-probabilities are compared with those of transformers; how
+    far they are apart is printed and kept in OUT. What Translume cannot express is refused by name.
+    """
+    from translume.interchange.importing import import_model
+
+    found = import_model(folder, out, positions=positions)
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+        return
+    for line in found.notes:
+        click.echo(f"Note: {line}", err=True)
+    certificate = found.certificate
+    click.echo(
+        f"{out}: {certificate.tokens} tokens of {certificate.sentences} random sentences differ by at most "
+        f"{certificate.difference:.2g} nats, {certificate.mean_difference:.2g} on average"
+    )

@@ -1,0 +1,1 @@
+"""Translations over HTTP: the only room that imports a web framework."""

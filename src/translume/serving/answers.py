@@ -1,0 +1,37 @@
+"""Answers as they go out: JSON without infinities, errors of one shape."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from translume.serving.request_error import RequestError
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON text with a line break at its end; numbers that are none, such as −∞, are null."""
+    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+    return Response(
+        f"{text}\n".encode(), status_code=status, headers=dict(headers or {}), media_type="application/json"
+    )
+
+
+def error_answer(error: RequestError, scope: Scope) -> Response:
+    """The answer that says why there is none; its code goes to the log."""
+    note = scope.get("translume.note", {})
+    note["code"] = error.code
+    return json_answer(error.to_dict(), error.status, error.headers)
+
+
+def finite(value: Any) -> Any:
+    """The value with None for numbers that JSON has not."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value

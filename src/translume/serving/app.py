@@ -1,0 +1,80 @@
+"""The application: routes, and one shape for all errors."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from translume.errors import TranslumeError
+from translume.serving import libretranslate, operations, version1
+from translume.serving.answers import error_answer
+from translume.serving.detection import Detector
+from translume.serving.guard import Guard
+from translume.serving.request_error import RequestError
+from translume.serving.server import Server
+
+
+def build_app(server: Server, *, metrics: bool = False, detector: Detector | None = None) -> ASGIApp:
+    """The application of a server, which it closes when it is shut down.
+
+    metrics: whether /metrics is there.  detector: what tells languages; None: nothing does.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(server.close)
+
+    app = FastAPI(
+        title="Translume",
+        summary="Translations, and what the model believed about them.",
+        version=operations.version(),
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.include_router(version1.routes(server))
+    app.include_router(operations.routes(server, metrics=metrics))
+    app.include_router(libretranslate.routes(server, detector))
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(TranslumeError, _told)
+    app.add_exception_handler(Exception, _failed)
+    return Guard(app, server.limits, server.metrics)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """What is known to be wrong, with its own status if it has one."""
+    known = error if isinstance(error, RequestError) else RequestError(422, str(error))
+    if known.status == 499:
+        request.scope.get("translume.note", {})["gone"] = 499
+    return error_answer(known, request.scope)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """A fault of the server's own, of which nothing is told but its kind."""
+    return error_answer(
+        RequestError(500, f"the server failed ({type(error).__name__}); its log says where"), request.scope
+    )
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What is at no address (404), or is asked for with a wrong method (405)."""
+    assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("Allow", "")
+    if error.status_code == 404:
+        reason = "no such address; /openapi.json lists all there are"
+    elif error.status_code == 405:
+        reason = f"{request.method} is not for this address, wanted {allowed.replace(', ', ' or ')}"
+    else:
+        reason = str(error.detail)
+    answer = error_answer(RequestError(error.status_code, reason), request.scope)
+    if allowed:
+        answer.headers["Allow"] = allowed
+    return answer

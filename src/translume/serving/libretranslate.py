@@ -1,0 +1,282 @@
+"""The HTTP interface of LibreTranslate, written from its description, so that its clients work unchanged.
+
+Paths, names, shapes and statuses of valid calls are its own. Errors are JSON everywhere and have a `code`; wrong types
+are 400; nothing is stored, and no text is changed but by translating it.
+"""
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from translume.serving.answers import json_answer
+from translume.serving.asked import settings_with
+from translume.serving.body import form_fields, media_type, parsed, read_body
+from translume.serving.detection import Detector
+from translume.serving.languages import name_of, public
+from translume.serving.models import Served
+from translume.serving.request_error import RequestError
+from translume.serving.server import Server
+from translume.serving.texts import Texts
+from translume.serving.work import Translating
+from translume.translator import Translation
+
+WORDLESS: Final = {"Zs", "Zl", "Zp", "Cc", "Cf", "Cn", "So", "Sk", "Mn", "Me"}
+"""Kinds of characters that are not translated: spaces, pictures."""
+UNKNOWN: Final = {"confidence": 0.0, "language": "en"}
+"""What is said of a text that has no language."""
+MOST_DETECTED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of /translate. several: whether `q` was a list."""
+
+    texts: tuple[str, ...]
+    several: bool
+    source: str
+    target: str
+    alternatives: int
+
+
+def routes(server: Server, detector: Detector | None) -> APIRouter:
+    """/translate, /detect, /languages, /frontend/settings, /health, and honest refusals of what is not offered."""
+    router = APIRouter(tags=["LibreTranslate"])
+
+    @router.post("/translate")
+    async def translate(request: Request) -> Response:
+        """The translation of `q`, a text or a list of texts, from `source` to `target`."""
+        call = _call(await _fields(request, server), server)
+        found = await _detected(call, detector) if call.source == "auto" else []
+        source = found[0]["language"] if found else call.source
+        served = _between(server, source, call.target)
+        texts = tuple(text for text in call.texts if not _wordless(text))
+        work = Translating(served.translator, _settings(served, call, server))
+        seconds = server.limits.timeout_seconds
+        asked = Texts(texts=texts, field="q", several=call.several, timeout_seconds=seconds)
+        done = iter(await server.translated(request, work, asked))
+        translations = [Translation(source=text, text=text) if _wordless(text) else next(done) for text in call.texts]
+        return json_answer(_answer(call, translations, found[0] if found else None))
+
+    @router.post("/detect")
+    async def detect(request: Request) -> Response:
+        """The likeliest languages of `q`, best first, with confidences up to 100."""
+        fields = await _fields(request, server)
+        q = fields.get("q")
+        if q is None or q == "" or q == []:
+            raise _missing("q")
+        text = " ".join(q) if isinstance(q, list) and all(isinstance(each, str) for each in q) else str(q)
+        _refuse_long(text, server.limits.characters)
+        return json_answer(await _languages(text, detector))
+
+    _describe(router, server)
+    return router
+
+
+def _describe(router: APIRouter, server: Server) -> None:
+    """Add what is there, and what is not offered."""
+
+    @router.get("/languages")
+    @router.post("/languages", include_in_schema=False)
+    async def languages() -> Response:
+        """Languages there are models from, and into which."""
+        sources = server.models.sources()
+        return json_answer(
+            [
+                {"code": public(code), "name": name_of(code), "targets": [public(target) for target in targets]}
+                for code, targets in sources.items()
+            ]
+        )
+
+    @router.get("/frontend/settings")
+    async def settings() -> Response:
+        """What a page needs to know."""
+        return json_answer(_frontend(server))
+
+    @router.get("/health")
+    async def health() -> Response:
+        """Always the same; /health/ready says more."""
+        return json_answer({"status": "ok"})
+
+    @router.post("/suggest")
+    async def suggest() -> Response:
+        """Suggestions are not kept."""
+        raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
+
+    @router.post("/translate_file")
+    async def translate_file() -> Response:
+        """Files are not translated."""
+        raise RequestError(403, "Files translation are disabled on this server.", code="not_offered")
+
+
+async def _fields(request: Request, server: Server) -> dict[str, Any]:
+    """The call's fields, from JSON or else from a form and the query."""
+    body = await read_body(request, server.limits)
+    if media_type(request) != "application/json":
+        return dict(form_fields(request, body))
+    value = parsed(body)
+    if not isinstance(value, dict):
+        raise RequestError(400, "Invalid JSON format", code="invalid_json")
+    return value
+
+
+def _call(fields: Mapping[str, Any], server: Server) -> _Call:
+    """The call, checked in the order in which LibreTranslate does it, which decides what error comes first."""
+    for name in ("q", "source", "target"):
+        if not fields.get(name):
+            raise _missing(name)
+    q, limits = fields["q"], server.limits
+    several = isinstance(q, list)
+    texts = q if several else [q]
+    if not all(isinstance(text, str) for text in texts):
+        raise RequestError(400, "Invalid request: q parameter is not a text or a list of texts", field="q")
+    for name in ("source", "target"):
+        if not isinstance(fields[name], str):
+            raise RequestError(400, f"Invalid request: {name} parameter is not a text", field=name)
+    alternatives = _alternatives(fields.get("alternatives", 0), limits.width - 1)
+    if len(texts) > limits.texts:
+        raise RequestError(
+            400,
+            f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.texts})",
+            code="too_many_texts",
+            field="q",
+        )
+    for text in texts:
+        _refuse_long(text, limits.characters)
+    form = fields.get("format") or "text"
+    if form == "html":
+        raise RequestError(400, "html format is not supported yet", code="unsupported_format", field="format")
+    if form != "text":
+        shown = form if isinstance(form, str) and len(form) <= 40 else "this"
+        raise RequestError(400, f"{shown} format is not supported", code="unsupported_format", field="format")
+    return _Call(
+        texts=tuple(texts),
+        several=several,
+        source=fields["source"].lower(),
+        target=fields["target"].lower(),
+        alternatives=alternatives,
+    )
+
+
+def _alternatives(value: Any, most: int) -> int:
+    """How many other translations are wanted; less than none is none."""
+    wrong = RequestError(
+        400, "Invalid request: alternatives parameter is not a number", code="invalid_value", field="alternatives"
+    )
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise wrong
+    if isinstance(value, str):
+        digits = value.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+            raise wrong
+    number = int(value)
+    if number > most:
+        raise RequestError(
+            400, f"Invalid request: alternatives parameter must be <= {most}", code="too_wide", field="alternatives"
+        )
+    return max(number, 0)
+
+
+def _settings(served: Served, call: _Call, server: Server) -> Any:
+    """How the model searches for one translation, or for some different ones."""
+    if not call.alternatives:
+        return settings_with(served, {"nbest": 1}, server.limits)
+    count = call.alternatives + 1
+    beam = min(max(count, served.translator.config.decoding.beam), server.limits.width)
+    return settings_with(served, {"strategy": "beam", "beam": beam, "nbest": count}, server.limits)
+
+
+def _between(server: Server, source: str, target: str) -> Served:
+    known = {public(code).lower(): code for code in server.models.sources()}
+    for name, code in (("source", source), ("target", target)):
+        if public(code).lower() not in known:
+            shown = code if len(code) <= 40 else f"{code[:39]}…"
+            raise RequestError(400, f"{shown} is not supported", code="unknown_language", field=name)
+    source, target = known[public(source).lower()], known[public(target).lower()]
+    found = server.models.between(source, target)
+    if found is None:
+        raise RequestError(
+            400,
+            f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})",
+            code="unknown_pair",
+            field="target",
+        )
+    return found
+
+
+async def _detected(call: _Call, detector: Detector | None) -> list[dict[str, Any]]:
+    return await _languages("\n".join(call.texts), detector)
+
+
+async def _languages(text: str, detector: Detector | None) -> list[dict[str, Any]]:
+    """The likeliest languages of a text; one of no confidence for a text without words."""
+    if not any(character.isalpha() for character in text):
+        return [UNKNOWN]
+    if detector is None:
+        raise RequestError(
+            501, "this server cannot tell languages; name the source language", code="no_detection", field="source"
+        )
+    found = await run_in_threadpool(detector.languages, text)
+    shown = [{"confidence": round(100 * probability, 1), "language": public(code)} for code, probability in found]
+    return shown[:MOST_DETECTED] or [UNKNOWN]
+
+
+def _answer(call: _Call, found: list[Translation], language: dict[str, Any] | None) -> dict[str, Any]:
+    """The body of an answer: a text for a text, a list for a list."""
+    others = [_others(each, call.alternatives) for each in found]
+    answer: dict[str, Any] = {}
+    if call.alternatives:
+        answer["alternatives"] = others if call.several else others[0]
+    if language is not None:
+        answer["detectedLanguage"] = [language] * len(found) if call.several else language
+    texts = [each.text for each in found]
+    answer["translatedText"] = texts if call.several else texts[0]
+    return answer
+
+
+def _others(translation: Translation, most: int) -> list[str]:
+    """Other translations, each once and none empty."""
+    texts = dict.fromkeys(each.text for each in translation.hypotheses)
+    return [text for text in texts if text and text != translation.text][:most]
+
+
+def _frontend(server: Server) -> dict[str, Any]:
+    first = next((each for each in server.models if each.source and each.target), None)
+    source, target = (first.source, first.target) if first else ("", "")
+    return {
+        "apiKeys": False,
+        "charLimit": server.limits.characters,
+        "filesTranslation": False,
+        "frontendTimeout": 500,
+        "keyRequired": False,
+        "language": {
+            "source": {"code": public(source), "name": name_of(source)},
+            "target": {"code": public(target), "name": name_of(target)},
+        },
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
+
+
+def _wordless(text: str) -> bool:
+    """Whether there is nothing to translate."""
+    return all(unicodedata.category(character) in WORDLESS for character in text)
+
+
+def _missing(name: str) -> RequestError:
+    return RequestError(400, f"Invalid request: missing {name} parameter", code="missing_field", field=name)
+
+
+def _refuse_long(text: str, most: int) -> None:
+    if len(text) > most:
+        raise RequestError(
+            400,
+            f"Invalid request: request ({len(text)}) exceeds text limit ({most})",
+            code="text_too_long",
+            field="q",
+        )

@@ -1,0 +1,62 @@
+"""What Prometheus is told: labels are routes, statuses and codes, never texts, addresses or keys."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from translume.serving.scheduler import BatchDone
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counts of one server."""
+
+    def __init__(self, waiting: Callable[[], int], batch_tokens: int) -> None:
+        """waiting: how many lines wait now.  batch_tokens: the budget of a batch."""
+        self.registry = CollectorRegistry()
+        self._budget = batch_tokens
+        self._requests = Counter(
+            "translume_requests", "Requests answered.", ["route", "status", "code"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "translume_request_seconds",
+            "From a request's head to the end of its answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.open = Gauge("translume_requests_open", "Requests that are being answered.", registry=self.registry)
+        Gauge("translume_queue_lines", "Lines that wait.", registry=self.registry).set_function(waiting)
+        self._waited = Histogram(
+            "translume_queue_seconds", "Time of a line in the queue.", buckets=SECONDS, registry=self.registry
+        )
+        self._work = Histogram("translume_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=self.registry)
+        self._texts = Histogram("translume_batch_lines", "Lines in a batch.", buckets=ITEMS, registry=self.registry)
+        self._fill = Histogram(
+            "translume_batch_fill",
+            "Tokens of a batch, as a share of its budget.",
+            buckets=[tenth / 10 for tenth in range(1, 11)],
+            registry=self.registry,
+        )
+        self._tokens = Counter("translume_source_tokens", "Source tokens worked on.", registry=self.registry)
+
+    def answered(self, route: str, status: int, code: str, seconds: float) -> None:
+        """Count a request.  route: a template, not a path.  code: of an error; empty for none."""
+        self._requests.labels(route, str(status), code).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def batch(self, done: BatchDone) -> None:
+        """Count a batch."""
+        for seconds in done.waited:
+            self._waited.observe(seconds)
+        self._work.observe(done.seconds)
+        self._texts.observe(done.items)
+        self._fill.observe(done.tokens / self._budget)
+        self._tokens.inc(done.tokens)
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)

@@ -1,0 +1,125 @@
+"""Which models a server has, by name and by pair of languages."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from translume.errors import SettingsError, nearest
+from translume.serving.request_error import RequestError
+from translume.translator import Translator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model under its name.  source, target: codes of its languages, empty where its settings name none.
+
+    findings: what the self-test of its engine found; empty without an engine.
+    """
+
+    name: str
+    translator: Translator
+    source: str = ""
+    target: str = ""
+    findings: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, translator: Translator) -> "Served":
+        """The model of a translator, whose engine is tested here."""
+        findings: dict[str, Any] = {}
+        if translator.engine is not None:
+            from translume.engine import self_test
+
+            findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
+        data = translator.config.data
+        return cls(
+            name=name,
+            translator=translator,
+            source=data.source_language,
+            target=data.target_language,
+            findings=tuple(findings.items()),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        settings, checkpoint = self.translator.config, self.translator.checkpoint
+        return {
+            "name": self.name,
+            "source": self.source,
+            "target": self.target,
+            "parameters": sum(each.numel() for each in checkpoint.model.parameters()),
+            "source_vocabulary": len(checkpoint.source_tokenizer),
+            "target_vocabulary": len(checkpoint.target_tokenizer),
+            "max_positions": settings.model.max_positions,
+            "decoding": settings.decoding.model_dump(mode="json"),
+            "engine": self.engine,
+        }
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What translates: the plain model, or an engine and what its self-test found."""
+        engine = self.translator.engine
+        dtype = engine.dtype if engine else str(next(self.translator.checkpoint.model.parameters()).dtype)
+        return {"kind": "fast" if engine else "plain", "dtype": dtype.removeprefix("torch."), **dict(self.findings)}
+
+
+class Models:
+    """The models of a server; a value, replaced as a whole."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        """Raises SettingsError where there is none, or where two have one name."""
+        self._served: dict[str, Served] = {}
+        for each in served:
+            if each.name in self._served:
+                raise SettingsError(f"{each.name}: two models have this name, wanted a name each; name one NAME=MODEL")
+            self._served[each.name] = each
+        if not self._served:
+            raise SettingsError("found no model, wanted at least one")
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def named(self, name: str) -> Served:
+        """The model of a name; RequestError (404) where there is none."""
+        if name not in self._served:
+            raise RequestError(
+                404, f"model: found {name!r}{nearest(name, self._served)}", code="unknown_model", field="model"
+            )
+        return self._served[name]
+
+    def between(self, source: str, target: str) -> Served | None:
+        """The first model from one language to another; None where there is none."""
+        pair = (source.lower(), target.lower())
+        return next((each for each in self if (each.source.lower(), each.target.lower()) == pair), None)
+
+    def choose(self, name: str, source: str, target: str) -> Served:
+        """The model that a request means: by name, by both languages, or by neither where there is only one."""
+        if name:
+            return self.named(name)
+        if source and target:
+            found = self.between(source, target)
+            if found is None:
+                pairs = ", ".join(sorted({f"{each.source}-{each.target}" for each in self if each.source}))
+                raise RequestError(
+                    404,
+                    f"source, target: found '{source}-{target}', wanted one of: {pairs or 'none; name a model'}",
+                    code="unknown_pair",
+                    field="target",
+                )
+            return found
+        if source or target:
+            missing = "target" if source else "source"
+            raise RequestError(422, f"{missing}: found nothing, wanted both source and target", field=missing)
+        if len(self._served) > 1:
+            raise RequestError(422, f"model: found nothing, wanted one of: {', '.join(self._served)}", field="model")
+        return next(iter(self))
+
+    def sources(self) -> dict[str, list[str]]:
+        """Codes of source languages, and of the target languages of each; languages only translated into have none."""
+        found: dict[str, list[str]] = {}
+        for each in self:
+            if each.source and each.target:
+                targets = found.setdefault(each.source, [])
+                if each.target not in targets:
+                    targets.append(each.target)
+                found.setdefault(each.target, [])
+        return found

@@ -1,0 +1,54 @@
+"""For those who run a server: is it alive, is it ready, what is it, how much does it do."""
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from translume.config import DecodingSettings
+from translume.serving.answers import json_answer
+from translume.serving.metrics import CONTENT_TYPE
+from translume.serving.server import Server
+from translume.serving.work import Part, Translating
+
+PROBE = "a"
+"""What /health/ready has translated."""
+PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
+PROBE_SECONDS = 5.0
+
+
+def version() -> str:
+    """The installed version of Translume; "0" where it runs from its sources."""
+    try:
+        return installed("translume")
+    except PackageNotFoundError:
+        return "0"
+
+
+def routes(server: Server, *, metrics: bool) -> APIRouter:
+    """/health/live, /health/ready, and /metrics if wanted."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/health/live")
+    async def live() -> Response:
+        """Whether the server answers at all."""
+        return json_answer({"status": "live"})
+
+    @router.get("/health/ready")
+    async def ready(request: Request) -> Response:
+        """Whether every model translates a probe within 5 s; 503 or 504 otherwise."""
+        await request.body()
+        for served in server.models:
+            await server.done(request, Translating(served.translator, PROBING), [Part(text=PROBE)], PROBE_SECONDS)
+        return json_answer({"status": "ready"})
+
+    if metrics:
+
+        @router.get("/metrics")
+        async def counted() -> Response:
+            """Counts, for Prometheus."""
+            return Response(server.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    return router

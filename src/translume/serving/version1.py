@@ -1,0 +1,102 @@
+"""API v1: translate, score, and what there is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from translume.serving import schema
+from translume.serving.answers import json_answer
+from translume.serving.asked import Asked, asked, chosen, refuse_unknown, texts_in, timeout
+from translume.serving.body import read_object
+from translume.serving.operations import version
+from translume.serving.request_error import RequestError
+from translume.serving.server import Server
+from translume.serving.streaming import streamed
+from translume.serving.work import Scoring, Translating
+from translume.translator import TextHypothesis, Translation
+
+
+def routes(server: Server) -> APIRouter:
+    """Everything under /v1."""
+    router = APIRouter(prefix="/v1", tags=["v1"], responses=schema.ERRORS)
+
+    @router.post("/translate", openapi_extra=schema.TRANSLATE)
+    async def translate(request: Request) -> Response:
+        """The translation of each text, in order, each what it would be alone."""
+        wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        work = Translating(wanted.served.translator, wanted.settings)
+        return json_answer(_answer(await server.translated(request, work, wanted.texts), wanted))
+
+    @router.post("/translate/stream", openapi_extra=schema.TRANSLATE)
+    async def stream(request: Request) -> Response:
+        """The same as server-sent events: beginnings of translations, line by line, then the plain answer."""
+        wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        work = Translating(wanted.served.translator, wanted.settings)
+        split = wanted.texts.split(server.limits)
+        results = server.one_by_one(request, work, split.parts, wanted.texts.timeout_seconds, split.names)
+        return streamed(results, split, wanted.settings.nbest, lambda found: _answer(found, wanted))
+
+    @router.post("/score", openapi_extra=schema.SCORE)
+    async def score(request: Request) -> Response:
+        """What a model thinks of each pair of a source and a target: log-probabilities in nats, token by token."""
+        values = await read_object(request, server.limits)
+        refuse_unknown(values, ("sources", "targets", "model", "source", "target", "timeout_seconds"))
+        sources, targets = (texts_in(values, name, server.limits) for name in ("sources", "targets"))
+        if len(sources) != len(targets):
+            raise RequestError(
+                422, f"targets: found {len(targets):,} for {len(sources):,} sources, wanted as many", field="targets"
+            )
+        served = chosen(values, server.models)
+        pairs = list(zip(sources, targets, strict=True))
+        names = [f"pairs[{place}]" for place in range(len(pairs))]
+        seconds = timeout(values, server.limits)
+        found = await server.done(request, Scoring(served.translator), pairs, seconds, names)
+        return json_answer({"model": served.name, "scores": [each.to_dict() for each in found]})
+
+    @router.get("/models")
+    async def models() -> Response:
+        """The models there are: languages, sizes, how they decode unless asked otherwise."""
+        return json_answer({"models": [each.to_dict() for each in server.models]})
+
+    @router.get("/info")
+    async def info() -> Response:
+        """Versions, limits, and for each model whether answers depend on what is translated beside them."""
+        return json_answer(
+            {
+                "version": version(),
+                "limits": server.limits.to_dict(),
+                "waiting": server.scheduler.waiting,
+                "engines": {each.name: each.engine for each in server.models},
+                "batches": BATCHES,
+            }
+        )
+
+    return router
+
+
+BATCHES = (
+    "a text has the same tokens alone and in company; log-probabilities are the same bit for bit where "
+    "alone_equals_batched is true, and within rounding otherwise"
+)
+
+
+def _answer(found: Sequence[Translation], wanted: Asked) -> dict[str, Any]:
+    return {"model": wanted.served.name, "translations": [_shown(each, wanted) for each in found]}
+
+
+def _shown(translation: Translation, wanted: Asked) -> dict[str, Any]:
+    shown: dict[str, Any] = {"text": translation.text, "warnings": list(translation.warnings)}
+    if wanted.detail or wanted.settings.nbest > 1:
+        shown["hypotheses"] = [_hypothesis(each, wanted.detail) for each in translation.hypotheses]
+    return shown
+
+
+def _hypothesis(found: TextHypothesis, detail: bool) -> dict[str, Any]:
+    """A hypothesis, with its tokens where details are wanted."""
+    whole = found.to_dict()
+    if detail:
+        return whole
+    return {name: whole[name] for name in ("text", "log_prob", "score")}

@@ -1,0 +1,57 @@
+"""Phrases that targets must hold, at the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from translume.config import Config
+from translume.translator.constraints import occurrences
+
+
+@pytest.fixture
+def model(run, files: Path) -> Path:
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    return files / "model"
+
+
+def test_phrases_of_each_line_are_in_its_target(run, model: Path, files: Path) -> None:
+    (files / "phrases.tsv").write_text("\n\t\neins\tten six\n", encoding="utf-8")
+    found = run("translate", model, "--constraints-per-line", files / "phrases.tsv", text="one\n\none two\n")
+    assert (found.exit_code, found.stdout.count("\n")) == (0, 3)
+    assert all(occurrences(phrase, found.stdout.split("\n")[2]) for phrase in ("eins", "ten six"))
+
+
+def test_too_few_lines_of_phrases_are_one_line(run, model: Path, files: Path) -> None:
+    (files / "phrases.tsv").write_text("eins\n", encoding="utf-8")
+    found = run("translate", model, "--constraints-per-line", files / "phrases.tsv", text="one\ntwo\n")
+    assert found.exit_code == 1
+    assert found.stderr == (
+        "Error: line 2: found no constraints for the text, wanted as many lists of constraints as texts\n"
+    )
+
+
+def test_terms_of_a_file_are_in_targets_of_sources_that_hold_them(run, model: Path, files: Path) -> None:
+    (files / "terms.tsv").write_text("one\tten six\n", encoding="utf-8")
+    found = run("translate", model, "--constraints", files / "terms.tsv", text="one two\nthree\n")
+    assert found.exit_code == 0, found.stderr
+    lines = found.stdout.split("\n")
+    assert occurrences("ten six", lines[0])
+    assert lines[1:] == run("translate", model, text="three\n").stdout.split("\n")
+
+
+def test_a_bad_file_of_terms_and_a_strategy_without_constraints_are_one_line(run, model: Path, files: Path) -> None:
+    (files / "terms.tsv").write_text("one\n", encoding="utf-8")
+    words = ["translate", model, "--constraints", files / "terms.tsv"]
+    found = run(*words, text="one\n")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr == (
+        f"Error: {files}/terms.tsv:1: found 1 field, wanted 2 parted by a tab: a source term and a target term\n"
+    )
+    found = run(*words, "--strategy", "sampling", text="one\n")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr == ("Error: decoding.strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'\n")
+
+
+def test_a_file_of_terms_is_found_beside_its_toml(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[decoding]\nterminology = "terms.tsv"\n', encoding="utf-8")
+    assert Config.read(tmp_path / "a.toml").decoding.terminology == str(tmp_path / "terms.tsv")

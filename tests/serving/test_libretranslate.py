@@ -1,0 +1,239 @@
+"""LibreTranslate's clients find what they expect: every row of the table of its answers, and its client library."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from translume.serving.models import Served
+from translume.translator import Translator
+
+libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
+
+
+class English:
+    """Takes every text for English, with some doubt; one of z for nothing."""
+
+    def languages(self, text: str) -> list[tuple[str, float]]:
+        return [] if set(text) == {"z"} else [("en", 0.75), ("de", 0.2), ("fr", 0.04), ("pt-br", 0.01)]
+
+
+@pytest.fixture(scope="module")
+def knowing(start: Callable[..., Any], make: Callable[..., Translator], translator: Translator) -> Any:
+    """A server with a detector and two models, English to German and German to Brazilian."""
+    other = make("data.source_language=de", "data.target_language=pb", "decoding.beam=2", seed=5)
+    served = [Served.of("en-de", translator), Served.of("de-pb", other)]
+    return start(*served, texts=3, characters=50, detector=English())
+
+
+def pair(**fields: Any) -> dict[str, Any]:
+    return {"source": "en", "target": "de", **fields}
+
+
+def test_a_form_with_a_text(live: Any, translator: Translator) -> None:
+    answer = live.form("/translate", **pair(q="Hello"))
+    assert (answer.status, answer.json()) == (200, {"translatedText": translator.translate("Hello").text})
+
+
+def test_json_with_a_text_and_with_a_list(live: Any, translator: Translator) -> None:
+    wanted = translator.translate("Hello").text
+    assert live.post("/translate", pair(q="Hello")).json() == {"translatedText": wanted}
+    assert live.post("/translate", pair(q=["Hello"])).json() == {"translatedText": [wanted]}
+
+
+def test_a_multipart_form_and_a_query(live: Any, translator: Translator) -> None:
+    parts = "".join(
+        f'--xx\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in pair(q="hello é").items()
+    )
+    answer = live.ask(
+        "POST", "/translate", f"{parts}--xx--\r\n".encode(), content_type="multipart/form-data; boundary=xx"
+    )
+    assert answer.json() == {"translatedText": translator.translate("hello é").text}
+    many = "--xx\r\nContent-Disposition: form-data; name=a\r\n\r\nb\r\n" * 70
+    answer = live.ask("POST", "/translate", many.encode(), content_type="multipart/form-data; boundary=xx")
+    assert (answer.status, answer.json()["code"]) == (400, "too_many_parts")
+    assert live.ask("POST", "/translate", b"", content_type="multipart/form-data").status == 400
+    answer = live.ask("POST", "/translate?q=hello&source=EN&target=DE")
+    assert answer.json() == {"translatedText": translator.translate("hello").text}
+
+
+@pytest.mark.parametrize("count", [2, "2"])
+def test_alternatives_are_other_translations(live: Any, translator: Translator, count: Any) -> None:
+    found = live.post("/translate", pair(q="hello", alternatives=count)).json()
+    texts = [each.text for each in translator.translate("hello", nbest=3).hypotheses]
+    assert [found["translatedText"], *found["alternatives"]] == [text for text in dict.fromkeys(texts) if text]
+    listed = live.post("/translate", pair(q=["hello", "a"], alternatives=count)).json()
+    assert [len(listed["translatedText"]), len(listed["alternatives"])] == [2, 2]
+    assert listed["alternatives"][0] == found["alternatives"]
+    assert all(isinstance(each, list) for each in listed["alternatives"])
+
+
+def test_less_than_no_alternatives_are_none(live: Any) -> None:
+    assert set(live.post("/translate", pair(q="hello", alternatives=-1)).json()) == {"translatedText"}
+
+
+def test_a_source_of_auto_is_detected(knowing: Any, translator: Translator) -> None:
+    language = {"confidence": 75.0, "language": "en"}
+    found = knowing.post("/translate", q="hello", source="auto", target="de").json()
+    assert found == {"detectedLanguage": language, "translatedText": translator.translate("hello").text}
+    found = knowing.post("/translate", q=["hello", "a"], source="auto", target="de").json()
+    assert found["detectedLanguage"] == [language, language]
+
+
+def test_texts_without_words_come_back_as_they_are(live: Any, translator: Translator) -> None:
+    found = live.post("/translate", pair(q=["", "Hello", " \t", "\U0001f600 \U0001f600"])).json()
+    assert found == {"translatedText": ["", translator.translate("Hello").text, " \t", "\U0001f600 \U0001f600"]}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an empty text": (pair(q=""), "Invalid request: missing q parameter", "missing_field"),
+    "an empty list": (pair(q=[]), "Invalid request: missing q parameter", "missing_field"),
+    "no text": (pair(), "Invalid request: missing q parameter", "missing_field"),
+    "no source": ({"q": "a", "target": "de"}, "Invalid request: missing source parameter", "missing_field"),
+    "no target": ({"q": "a", "source": "en"}, "Invalid request: missing target parameter", "missing_field"),
+    "an unknown target": (pair(q="a", target="xx"), "xx is not supported", "unknown_language"),
+    "an unknown source": (pair(q="a", source="xx"), "xx is not supported", "unknown_language"),
+    "a pair without a model": (
+        pair(q="a", target="en", source="de"),
+        "English (en) is not available as a target language from German (de)",
+        "unknown_pair",
+    ),
+    "another format": (pair(q="a", format="xml"), "xml format is not supported", "unsupported_format"),
+    "HTML": (pair(q="a", format="html"), "html format is not supported yet", "unsupported_format"),
+    "a number": (pair(q=5), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
+    "an object": (pair(q={"a": 1}), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
+    "a list with a number": (
+        pair(q=["a", 5]),
+        "Invalid request: q parameter is not a text or a list of texts",
+        "bad_request",
+    ),
+    "a list of lists": (
+        pair(q=[["a"]]),
+        "Invalid request: q parameter is not a text or a list of texts",
+        "bad_request",
+    ),
+    "a source of another type": (
+        pair(q="a", source=["en"]),
+        "Invalid request: source parameter is not a text",
+        "bad_request",
+    ),
+    "alternatives in words": (
+        pair(q="a", alternatives="x"),
+        "Invalid request: alternatives parameter is not a number",
+        "invalid_value",
+    ),
+    "null alternatives": (
+        pair(q="a", alternatives=None),
+        "Invalid request: alternatives parameter is not a number",
+        "invalid_value",
+    ),
+    "many alternatives": (
+        pair(q="a", alternatives=6),
+        "Invalid request: alternatives parameter must be <= 5",
+        "too_wide",
+    ),
+    "many texts": (pair(q=["a"] * 6), "Invalid request: request (6) exceeds text limit (5)", "too_many_texts"),
+    "a long text": (pair(q="a" * 301), "Invalid request: request (301) exceeds text limit (300)", "text_too_long"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_wrong_is_400_with_a_text(live: Any, name: str) -> None:
+    values, reason, code = REFUSED[name]
+    answer = live.post("/translate", values)
+    found = answer.json()
+    assert (answer.status, found["error"], found["code"]) == (400, reason, code)
+
+
+def test_forms_are_refused_like_json(live: Any) -> None:
+    assert live.form("/translate", **pair(q="a", alternatives="x")).status == 400
+    assert live.form("/translate").json()["error"] == "Invalid request: missing q parameter"
+    assert live.ask("POST", "/translate", b"q=%ff", content_type="application/x-www-form-urlencoded").status == 400
+    assert live.ask("POST", "/translate", b"a text", content_type="text/plain").json()["code"] == "missing_field"
+
+
+def test_json_that_is_no_object(live: Any) -> None:
+    answer = live.post("/translate", [1])
+    assert (answer.status, answer.json()["error"]) == (400, "Invalid JSON format")
+
+
+def test_methods(live: Any) -> None:
+    assert (live.get("/translate").status, live.get("/translate").json()["code"]) == (405, "method_not_allowed")
+    assert live.post("/languages", {}).json() == live.get("/languages").json()
+
+
+def test_languages_and_where_they_lead(live: Any, knowing: Any) -> None:
+    assert live.get("/languages").json() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
+    assert knowing.get("/languages").json() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": ["pt-BR"]},
+        {"code": "pt-BR", "name": "Portuguese (Brazil)", "targets": []},
+    ]
+    for code in ("pb", "pt-BR", "PT-br"):
+        assert knowing.post("/translate", q="a", source="de", target=code).status == 200
+
+
+def test_detection(live: Any, knowing: Any) -> None:
+    nothing = [{"confidence": 0.0, "language": "en"}]
+    assert knowing.post("/detect", q="hello").json() == [
+        {"confidence": 75.0, "language": "en"},
+        {"confidence": 20.0, "language": "de"},
+        {"confidence": 4.0, "language": "fr"},
+    ]
+    assert knowing.post("/detect", q=["hello", "b"]).json()[0]["language"] == "en"
+    assert knowing.post("/detect", q="zzz").json() == nothing
+    for server in (live, knowing):
+        assert (server.post("/detect", {}).status, server.post("/detect", q="").status) == (400, 400)
+        assert server.post("/detect", q=5).json() == nothing
+    assert knowing.form("/detect", q="a" * 51).json()["code"] == "text_too_long"
+
+
+def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
+    for answer in (live.post("/detect", q="hello"), live.post("/translate", q="a", source="auto", target="de")):
+        assert (answer.status, answer.json()) == (
+            501,
+            {
+                "error": "this server cannot tell languages; name the source language",
+                "code": "no_detection",
+                "field": "source",
+            },
+        )
+
+
+def test_what_is_not_offered_and_what_is_not_there(live: Any) -> None:
+    assert (live.get("/download_file/nope").status, live.get("/download_file/nope").json()["code"]) == (
+        404,
+        "not_found",
+    )
+    assert (live.form("/suggest", q="a", s="b").status, live.form("/translate_file").status) == (403, 403)
+
+
+def test_settings_and_health(live: Any) -> None:
+    assert live.get("/health").json() == {"status": "ok"}
+    assert live.get("/frontend/settings").json() == {
+        "apiKeys": False,
+        "charLimit": 300,
+        "filesTranslation": False,
+        "frontendTimeout": 500,
+        "keyRequired": False,
+        "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
+
+
+def test_its_client_library_works_unchanged(knowing: Any, translator: Translator) -> None:
+    for key in (None, "a key"):
+        client = libretranslatepy.LibreTranslateAPI(f"{knowing.url}/", api_key=key)
+        assert client.translate("hello", "en", "de") == translator.translate("hello").text
+        assert client.detect("hello")[0] == {"confidence": 75.0, "language": "en"}
+        assert [each["code"] for each in client.languages()] == ["en", "de", "pt-BR"]
+        with pytest.raises(HTTPError) as caught:
+            client.translate("hello", "en", "xx")
+        assert caught.value.code == 400
+        caught.value.close()

@@ -1,0 +1,345 @@
+"""What a server does for those who run it, and to those who are slow, gone, too many or hostile."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.checkpoint import save_model
+from translume.cli import main
+from translume.errors import TranslumeError
+from translume.serving.guard import JsonLines
+from translume.serving.models import Models, Served
+from translume.serving.run import listen
+from translume.translator import Translator
+
+Start = Callable[..., Any]
+
+
+class Held:
+    """A translator that translates when it is let."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.open, self.begun, self.texts = threading.Event(), threading.Event(), list[str]()
+        self._translator = translator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._translator, name)
+
+    def translate_lines(self, lines: Any, settings: Any) -> Iterator[Any]:
+        if lines:
+            self.texts += [line.text for line in lines]
+            self.begun.set()
+            assert self.open.wait(30)
+        return self._translator.translate_lines(lines, settings)
+
+
+@pytest.fixture
+def held(translator: Translator) -> Iterator[Held]:
+    found = Held(translator)
+    yield found
+    found.open.set()
+
+
+def request_of(port: int, text: str) -> socket.socket:
+    """A connection on which a text was sent to be translated."""
+    body = json.dumps({"text": text}).encode()
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    head = (
+        f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    )
+    connection.sendall(head.encode() + b"\r\n" + body)
+    return connection
+
+
+def until(true: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < 20
+        time.sleep(0.005)
+
+
+def taken(port: int) -> bool:
+    """Whether a server takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_live_and_ready(live: Any) -> None:
+    assert live.get("/health/live").json() == {"status": "live"}
+    assert live.get("/health/ready").json() == {"status": "ready"}
+
+
+def test_metrics_count_and_name_nobody(live: Any, start: Start, translator: Translator) -> None:
+    live.post("/v1/translate", text="a secret word", beam=0)
+    live.post("/v1/translate", text="a secret word")
+    live.get("/secret%20word")
+    found = live.get("/metrics").body.decode()
+    assert 'translume_requests_total{code="invalid_value",route="/v1/translate",status="422"}' in found
+    assert 'translume_requests_total{code="not_found",route="unknown",status="404"}' in found
+    assert "translume_batch_fill_count" in found
+    assert "secret" not in found
+    assert "127.0.0.1" not in found
+    assert start(Served.of("en-de", translator)).get("/metrics").status == 404
+
+
+def test_every_answer_keeps_browsers_from_harm_and_lets_no_other_origin_read(live: Any) -> None:
+    for answer in (
+        live.get("/health/live"),
+        live.get("/nope"),
+        live.ask("OPTIONS", "/translate", Origin="https://elsewhere.example"),
+        live.ask("GET", "/languages", Origin="https://elsewhere.example"),
+    ):
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        assert "Server" not in answer.headers
+
+
+def test_the_log_has_ids_and_no_texts(live: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def lines() -> dict[str, dict[str, Any]]:
+        written = [json.loads(JsonLines().format(record)) for record in list(caplog.records)]
+        return {line["request_id"]: line for line in written if line["request_id"].startswith("log-")}
+
+    with caplog.at_level(logging.INFO, logger="translume.serving"):
+        answer = live.ask("POST", "/translate?q=secret&source=en&target=de", X_Request_Id="log-1")
+        live.ask("GET", "/secret", X_Request_Id="log-2")
+        live.ask(
+            "POST",
+            "/v1/translate",
+            b'{"text": "secret", "beam": 0}',
+            Content_Type="application/json",
+            X_Request_Id="log-3",
+        )
+        until(lambda: len(lines()) == 3)
+    assert answer.headers["X-Request-Id"] == "log-1"
+    first = lines()["log-1"]
+    assert first.pop("time").endswith("Z")
+    assert 0 < first.pop("seconds") < 60
+    assert first == {
+        "level": "info",
+        "message": "answered",
+        "method": "POST",
+        "route": "/translate",
+        "request_id": "log-1",
+        "status": 200,
+        "lines": 1,
+    }
+    assert [lines()[f"log-{number}"]["status"] for number in (1, 2, 3)] == [200, 404, 422]
+    assert "secret" not in json.dumps(lines())
+
+
+def test_an_id_that_is_no_plain_word_is_replaced(live: Any) -> None:
+    for given_id in ("a b", "x" * 65, '"'):
+        assert live.ask("GET", "/health", X_Request_Id=given_id).headers["X-Request-Id"].isalnum()
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_head_alone(live: Any) -> None:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_of_unknown_length_is_refused_once_it_is_too_large(live: Any) -> None:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"1770\r\n" + b"a" * 6000 + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_sends_too_slowly_is_let_go(live: Any) -> None:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
+
+
+def test_what_a_client_that_has_gone_asked_for_is_not_translated(
+    start: Start, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = start(Served.of("en-de", held))
+    first = request_of(live.port, "one")
+    held.begun.wait(20)
+    with caplog.at_level(logging.INFO, logger="translume.serving"):
+        second = request_of(live.port, "two")
+        until(lambda: live.server.scheduler.waiting == 1)
+        second.close()
+        until(lambda: any(getattr(record, "fields", {}).get("status") == 499 for record in caplog.records))
+    third = request_of(live.port, "three")
+    until(lambda: live.server.scheduler.waiting >= 1)
+    held.open.set()
+    for connection in (first, third):
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.close()
+    assert held.texts == ["one", "three"]
+
+
+def test_a_request_that_is_not_done_in_time_is_told_so(start: Start, held: Held) -> None:
+    live = start(Served.of("en-de", held))
+    answer = live.post("/v1/translate", text="one", timeout_seconds=0.1)
+    assert (answer.status, answer.json()) == (
+        504,
+        {"error": "not done after 0.1 s, the request's deadline", "code": "deadline_exceeded"},
+    )
+    held.open.set()
+    assert live.post("/v1/translate", text="two").status == 200
+
+
+def test_too_many_texts_and_too_many_requests_are_refused_at_once(start: Start, held: Held) -> None:
+    live = start(Served.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
+    taken = [request_of(live.port, "one")]
+    held.begun.wait(20)
+    taken += [request_of(live.port, "two"), request_of(live.port, "three")]
+    until(lambda: live.server.scheduler.waiting == 2)
+    answer = live.post("/v1/translate", text="four")
+    assert (answer.status, answer.json()["code"]) == (503, "queue_full")
+    assert int(answer.headers["Retry-After"]) >= 1
+    taken.append(socket.create_connection(("127.0.0.1", live.port), timeout=30))
+    taken[-1].sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+    until(lambda: live.get("/health/live").status == 503)
+    answer = live.get("/health/live")
+    assert answer.json() == {"error": "4 requests are being answered already; try later", "code": "too_many_open"}
+    assert answer.headers["Retry-After"] == "1"
+    held.open.set()
+    for connection in taken[:3]:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    for connection in taken:
+        connection.close()
+
+
+def test_100_clients_at_once_get_what_each_gets_alone(start: Start, translator: Translator) -> None:
+    live = start(Served.of("en-de", translator))
+    asked = [({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)]
+    alone = {json.dumps(each): live.post("/v1/translate", each).json() for each in asked[:21]}
+    with ThreadPoolExecutor(32) as clients:
+        found = list(clients.map(lambda each: (each, live.post("/v1/translate", each).json()), asked))
+    assert all(answer == alone[json.dumps(each)] for each, answer in found)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(["text", "q", "source", "target", "model", "detail", "beam", "strategy", "nbest", "prefix"]) | (
+    st.sampled_from(["alternatives", "format", "temperature", "max_length", "min_length", "length_penalty", "top_k"])
+)
+paths = st.sampled_from(["/v1/translate", "/v1/score", "/translate", "/detect"])
+
+
+@given(path=paths, body=st.binary(max_size=60), kind=st.sampled_from(["application/json", "multipart/form-data", "x"]))
+def test_no_bytes_make_the_server_fail(live: Any, path: str, body: bytes, kind: str) -> None:
+    answer = live.ask("POST", path, body, content_type=kind)
+    assert 400 <= answer.status < 500
+    assert set(answer.json()) <= {"error", "code", "field"}
+
+
+@given(path=paths, fields=st.dictionaries(names, values, max_size=4), text=st.text(max_size=9))
+def test_no_json_makes_the_server_fail(live: Any, path: str, fields: dict[str, Any], text: str) -> None:
+    sensible = {"text": text} if path == "/v1/translate" else {"q": text, "source": "en", "target": "de"}
+    answer = live.post(path, {**sensible, **fields})
+    assert answer.status < 500 or answer.json()["code"] == "no_detection"
+    assert answer.status == 200 or set(answer.json()) <= {"error", "code", "field"}
+
+
+NUMBERS = [
+    *(
+        "beam",
+        "nbest",
+        "length_penalty",
+        "patience",
+        "min_length",
+        "max_length_ratio",
+        "max_length_extra",
+        "max_length",
+    ),
+    *("samples", "seed", "temperature", "top_k", "top_p", "min_p", "epsilon", "eta", "unsmooth", "diversity", "groups"),
+    *("no_repeat_ngram", "repetition_penalty", "draft_length", "coverage_penalty"),
+]
+
+
+@given(
+    strategy=st.sampled_from(["beam", "greedy", "sampling", "stochastic", "diverse"]),
+    knob=st.sampled_from(NUMBERS),
+    value=st.sampled_from([0, 1, 2, 1e-300, 1e-3, 0.5, 10, 100, 1e6, -1e6, 10**6, 2**63, 10**400, -1]),
+)
+def test_no_number_makes_the_server_fail(live: Any, strategy: str, knob: str, value: float) -> None:
+    answer = live.post("/v1/translate", {"text": "a b", "strategy": strategy, knob: value})
+    assert answer.status in (200, 422), answer.body
+
+
+def test_two_models_of_one_name_and_no_model_are_refused(translator: Translator) -> None:
+    served = Served.of("en-de", translator)
+    with pytest.raises(TranslumeError) as caught:
+        Models([served, served])
+    assert str(caught.value) == "en-de: two models have this name, wanted a name each; name one NAME=MODEL"
+    with pytest.raises(TranslumeError, match=r"^found no model, wanted at least one$"):
+        Models([])
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with listen("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        with pytest.raises(TranslumeError) as caught:
+            listen("127.0.0.1", port)
+    assert str(caught.value) == (
+        f"127.0.0.1:{port}: cannot listen: address already in use; stop what listens there or take another --port"
+    )
+
+
+def test_without_its_extra_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "translume.serving.app")
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    done = CliRunner().invoke(main, ["serve", "models/en-de"], prog_name="translume")
+    assert (done.exit_code, done.output) == (
+        1,
+        "Error: serve: fastapi is not installed; pip install 'translume[serve]'\n",
+    )
+
+
+def test_the_verb_serves_until_sigterm_and_answers_what_was_begun(tmp_path: Path, translator: Translator) -> None:
+    checkpoint = translator.checkpoint
+    folder = tmp_path / "en-de"
+    save_model(folder, checkpoint)
+    command = [sys.executable, "-m", "translume", "serve", str(folder), "--port", "0", "--engine", "plain"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        assert line.startswith("serving en-de at http://127.0.0.1:"), line + process.stderr.read()
+        port = int(line.rpartition(":")[2])
+        body = json.dumps({"text": "a b"}).encode()
+        head = (
+            f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as begun:
+            begun.sendall(f"{head}\r\n\r\n".encode() + body[:5])
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as other:
+                other.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert other.recv(12) == b"HTTP/1.1 200"
+            process.send_signal(signal.SIGTERM)
+            until(lambda: not taken(port))
+            begun.sendall(body[5:])
+            with begun.makefile("rb") as answer:
+                assert translator.translate("a b").text in answer.read().decode()
+        assert process.wait(30) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.stderr.close()

@@ -1,0 +1,55 @@
+"""The page on serving is true: its examples are asked of a live server, and have the answers' shapes."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+FENCE = re.compile(r"^```console live\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """Commands and what the page says that they print."""
+    for fence in FENCE.finditer(PAGE.read_text(encoding="utf-8")):
+        for command, _, printed in (part.partition("\n") for part in fence[1].split("$ ") if part):
+            yield command, printed
+
+
+def alike(found: Any, wanted: Any) -> bool:
+    """Whether two answers are made of the same names and types; a list may be empty."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return not found or not wanted or all(alike(each, wanted[0]) for each in found)
+    return type(found) is type(wanted)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize(("command", "printed"), list(examples()))
+def test_examples_answer_as_the_page_says(live: Any, command: str, printed: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command.replace("localhost:8000", f"127.0.0.1:{live.port}")], capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    if printed.startswith("event:"):
+        kinds = [
+            [line for line in text.splitlines() if line.startswith("event:")]
+            for text in (done.stdout.decode(), printed)
+        ]
+        assert kinds[0] == kinds[1]
+        return
+    found, wanted = json.loads(done.stdout), json.loads(printed)
+    assert alike(found, wanted)
+    # What no model decides is the same to the letter.
+    if "log_prob" not in printed and "ranslat" not in printed:
+        assert found == wanted
+
+
+def test_the_page_has_examples() -> None:
+    assert len(list(examples())) >= 5

@@ -1,0 +1,323 @@
+"""API v1: what is asked for is answered as the translator itself does it; what is wrong is said in one shape."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.config import DecodingSettings
+from translume.serving.asked import WITHHELD
+from translume.translator import Translator
+
+
+def refused(answer: Any) -> tuple[int, str, str, str]:
+    """Status, code, field and text of an error, which has nothing else."""
+    found = answer.json()
+    assert set(found) <= {"error", "code", "field"}
+    assert "\n" not in found["error"]
+    return answer.status, found["code"], found.get("field", ""), found["error"]
+
+
+def test_a_text_and_a_list_of_texts_are_translated_as_the_translator_does_it(live: Any, translator: Translator) -> None:
+    texts = ["a man", "", "b c\nd", "xyz."]
+    one = live.post("/v1/translate", text="a man")
+    assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
+    alone = translator.translate("a man")
+    wanted = {"text": alone.text, "warnings": list(alone.warnings)}
+    assert one.json() == {"model": "en-de", "translations": [wanted]}
+    many = live.post("/v1/translate", text=texts, source="en", target="de").json()["translations"]
+    assert [many[place]["text"] for place in (0, 1, 3)] == [str(translator.translate(texts[i])) for i in (0, 1, 3)]
+    assert many[2]["text"] == "\n".join(translator.translate(text).text for text in ("b c", "d"))
+    assert live.post("/v1/translate", text=[]).json()["translations"] == []
+
+
+def test_a_text_of_lines_is_its_lines_with_what_was_between_them(live: Any, translator: Translator) -> None:
+    source = "  a b\r\n\n\tc\n e\n"
+    knobs = {"nbest": 2, "max_length": 5}
+    (found,) = live.post("/v1/translate", text=source, detail=True, **knobs).json()["translations"]
+    settings = translator.config.decoding.model_copy(update=knobs)
+    alone = [translator.translate(text, settings=settings) for text in ("a b", "c", "e")]
+    assert found["text"] == "  {}\r\n\n\t{}\n {}\n".format(*map(str, alone))
+    best, second = found["hypotheses"]
+    assert best["text"] == found["text"]
+    assert best["score"] == pytest.approx(sum(each.hypotheses[0].score for each in alone), abs=1e-4)
+    assert best["score"] >= second["score"]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"strategy": "greedy"},
+        {"beam": 4, "nbest": 3},
+        {"strategy": "sampling", "samples": 3, "nbest": 2, "seed": 5, "temperature": 0.7},
+        {"prefix": "ab", "length_penalty": 0},
+        {"max_length": 4, "min_length": 2},
+    ],
+)
+def test_decoding_is_what_a_request_asks_for(live: Any, translator: Translator, knobs: dict[str, Any]) -> None:
+    settings = translator.config.decoding.model_copy(update=knobs)
+    wanted = translator.translate("a man", settings=settings).to_dict()
+    (found,) = live.post("/v1/translate", text="a man", detail=True, **knobs).json()["translations"]
+    assert found["text"] == wanted["text"]
+    assert len(found["hypotheses"]) == len(wanted["hypotheses"])
+    for one, other in zip(found["hypotheses"], wanted["hypotheses"], strict=True):
+        assert one.keys() == other.keys()
+        assert (one["text"], one["tokens"], one["finished_by"]) == (
+            other["text"],
+            other["tokens"],
+            other["finished_by"],
+        )
+        assert one["token_log_probs"] == pytest.approx(other["token_log_probs"], abs=1e-4)
+        assert math.fsum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-4)
+
+
+def test_scores_are_those_of_forced_decoding(live: Any, translator: Translator) -> None:
+    found = live.post("/v1/score", sources=["a b", "c"], targets=["d", ""]).json()
+    assert found["model"] == "en-de"
+    for one, other in zip(found["scores"], translator.score_all([("a b", "d"), ("c", "")]), strict=True):
+        assert one["tokens"] == list(other.tokens)
+        assert one["token_log_probs"] == pytest.approx(other.token_log_probs, abs=1e-4)
+
+
+def test_models_and_info_say_what_there_is(live: Any, translator: Translator) -> None:
+    (model,) = live.get("/v1/models").json()["models"]
+    assert (model["name"], model["source"], model["target"], model["max_positions"]) == ("en-de", "en", "de", 41)
+    assert model["decoding"] == translator.config.decoding.model_dump(mode="json")
+    info = live.get("/v1/info").json()
+    assert info["limits"]["texts"] == 5
+    assert info["engines"] == {"en-de": {"kind": "plain", "dtype": "float32"}}
+
+
+def test_the_description_of_the_api_names_every_address_and_every_knob(live: Any) -> None:
+    found = live.get("/openapi.json").json()
+    assert {"/v1/translate", "/v1/score", "/v1/models", "/v1/info", "/translate", "/detect"} <= set(found["paths"])
+    body = found["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"text", "model", "beam", "strategy", "prefix", "temperature"} <= set(body["properties"])
+
+
+WRONG = {
+    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, wanted a text or a list of texts"),
+    "a number": ({"text": 5}, 422, "invalid_value", "text", "text: found 5, wanted a text or a list of texts"),
+    "null in a list": ({"text": ["a", None]}, 422, "invalid_value", "text[1]", "text[1]: found null, wanted a text"),
+    "too many": ({"text": ["a"] * 6}, 413, "too_many_texts", "text", "text: found 6 texts, wanted at most 5"),
+    "too long": (
+        {"text": ["b", "a" * 301]},
+        413,
+        "text_too_long",
+        "text[1]",
+        "text[1]: found 301 characters, wanted at most 300",
+    ),
+    "too long a sentence": (
+        {"text": ["b", "a" * 50]},
+        422,
+        "text_too_long",
+        "text[1]",
+        'text[1]: a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it',
+    ),
+    "too long a sentence in a line": (
+        {"text": "b\n\n" + "a" * 50},
+        422,
+        "text_too_long",
+        "text",
+        'text: line 2: a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it',
+    ),
+    "too many lines": (
+        {"text": ["a\n" * 30] * 2},
+        413,
+        "too_many_lines",
+        "text",
+        "text: found 60 lines, wanted at most 50",
+    ),
+    "misspelt": ({"text": "a", "beem": 3}, 422, "unknown_field", "beem", "beem: no such field; did you mean 'beam'?"),
+    "batches": (
+        {"text": "a", "max_tokens": 3},
+        422,
+        "invalid_value",
+        "max_tokens",
+        "max_tokens: no request may set it, the model's own setting holds",
+    ),
+    "a file of terms": (
+        {"text": "a", "terminology": "/etc/passwd"},
+        422,
+        "invalid_value",
+        "terminology",
+        "terminology: no request may set it, the model's own setting holds",
+    ),
+    "a number to ban": (
+        {"text": "a", "ban": 5},
+        422,
+        "invalid_value",
+        "ban",
+        "ban: found 5, wanted a text or a list of texts",
+    ),
+    "no integer": (
+        {"text": "a", "beam": 2.5},
+        422,
+        "invalid_value",
+        "beam",
+        "beam: found 2.5, wanted a valid integer",
+    ),
+    "no beam": (
+        {"text": "a", "beam": 0},
+        422,
+        "invalid_value",
+        "beam",
+        "beam: found 0, wanted greater than or equal to 1",
+    ),
+    "too wide": (
+        {"text": "a", "beam": 7},
+        422,
+        "too_wide",
+        "",
+        "found 7 targets searched per sentence, wanted at most 6",
+    ),
+    "unread": (
+        {"text": "a", "temperature": 0.5},
+        422,
+        "invalid_value",
+        "temperature",
+        "temperature: strategy 'beam' does not read it, wanted 'sampling' or 'stochastic'",
+    ),
+    "extreme": (
+        {"text": "a", "max_length_ratio": 1e300},
+        422,
+        "invalid_value",
+        "max_length_ratio",
+        "max_length_ratio: found 1e+300, wanted at most 100",
+    ),
+    "unknown strategy": (
+        {"text": "a", "strategy": "beem"},
+        422,
+        "invalid_value",
+        "strategy",
+        "strategy: found 'beem'; did you mean 'beam'?",
+    ),
+    "unknown model": (
+        {"text": "a", "model": "en-fr"},
+        404,
+        "unknown_model",
+        "model",
+        "model: found 'en-fr'; did you mean 'en-de'?",
+    ),
+    "a long name": (
+        {"text": "a", "model": "b" * 999},
+        422,
+        "invalid_value",
+        "model",
+        "model: found 999 characters, wanted at most 200",
+    ),
+    "unknown pair": (
+        {"text": "a", "source": "en", "target": "fr"},
+        404,
+        "unknown_pair",
+        "target",
+        "source, target: found 'en-fr', wanted one of: en-de",
+    ),
+    "half a pair": (
+        {"text": "a", "source": "en"},
+        422,
+        "invalid_value",
+        "target",
+        "target: found nothing, wanted both source and target",
+    ),
+    "no time": (
+        {"text": "a", "timeout_seconds": 0},
+        422,
+        "invalid_value",
+        "timeout_seconds",
+        "timeout_seconds: found 0, wanted a number above 0, at most 30",
+    ),
+    "detail": ({"text": "a", "detail": 1}, 422, "invalid_value", "detail", "detail: found 1, wanted true or false"),
+    "uncalibrated": (
+        {"text": "a", "calibrated": True},
+        422,
+        "invalid_value",
+        "calibrated",
+        "calibrated: no temperature was fitted to the model's weights; "
+        "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_request_is_said_with_its_field(live: Any, name: str) -> None:
+    values, *wanted = WRONG[name]
+    assert refused(live.post("/v1/translate", values)) == tuple(wanted)
+
+
+def test_no_request_names_a_file_of_the_server(live: Any, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("a\n", encoding="utf-8")
+    plain, banned = (live.post("/v1/translate", text="a b", **knobs) for knobs in ({}, {"ban": f"@{words}"}))
+    assert banned.json() == plain.json()
+    assert live.post("/v1/translate", text="a", ban=["@/nowhere", "@@x"]).status == 200
+
+
+def test_every_setting_of_decoding_was_judged_safe_or_unsafe_for_strangers() -> None:
+    """A new one that names a file, or that costs without bound, belongs into `WITHHELD`; then this list grows."""
+    texts = {name for name, field in DecodingSettings.model_fields.items() if "str" in str(field.annotation)}
+    assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders"}
+
+
+def test_pairs_that_do_not_fit_are_refused(live: Any) -> None:
+    assert refused(live.post("/v1/score", sources=["a"], targets=["b", "c"])) == (
+        422,
+        "invalid_value",
+        "targets",
+        "targets: found 2 for 1 sources, wanted as many",
+    )
+    assert refused(live.post("/v1/score", sources=["a", "b"], targets=["b", "c" * 45])) == (
+        422,
+        "text_too_long",
+        "pairs[1]",
+        "pairs[1]: the target has 46 tokens with its end mark, wanted at most 41",
+    )
+
+
+BROKEN = {
+    "empty": (b"", "invalid_json", "the body is not JSON: Expecting value at line 1, column 1"),
+    "no JSON": (b"{]", "invalid_json", None),
+    "a list": (b"[1]", "invalid_json", "the body is a list, wanted a JSON object"),
+    "NaN": (b'{"text": NaN}', "invalid_json", "the body holds NaN, which is no JSON"),
+    "Latin-1": ('{"text": "é"}'.encode("latin-1"), "invalid_utf8", "the body is not UTF-8 text at byte 10"),
+    "half a pair": (
+        b'{"text": "\\ud800"}',
+        "invalid_unicode",
+        "the body holds \\ud800, half of a surrogate pair, wanted whole characters",
+    ),
+    "deep": (b"[" * 4900, "invalid_json", "the body's JSON is nested too deeply"),
+    "many digits": (b'{"text": ' + b"1" * 4500 + b"}", "invalid_json", "the body holds a number with too many digits"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_json_is_refused(live: Any, name: str) -> None:
+    body, code, reason = BROKEN[name]
+    found = refused(live.ask("POST", "/v1/translate", body, content_type="application/json"))
+    assert found[:3] == (400, code, "")
+    assert reason is None or found[3] == reason
+
+
+def test_unknown_addresses_methods_and_types_are_refused_in_the_same_shape(live: Any) -> None:
+    assert refused(live.get("/nope"))[:3] == (404, "not_found", "")
+    assert refused(live.get("/v1/translate")) == (
+        405,
+        "method_not_allowed",
+        "",
+        "GET is not for this address, wanted POST",
+    )
+    assert live.get("/v1/translate").headers["Allow"] == "POST"
+    assert refused(live.ask("POST", "/v1/translate", b"a=b", content_type="text/plain")) == (
+        415,
+        "unsupported_media_type",
+        "content-type",
+        "content-type: found 'text/plain', wanted application/json",
+    )
+
+
+def test_a_character_outside_the_basic_plane_may_be_escaped(live: Any) -> None:
+    body = json.dumps({"text": "a \U0001f600"}).encode()
+    assert b"\\ud83d\\ude00" in body
+    assert live.ask("POST", "/v1/translate", body, content_type="application/json").status == 200
