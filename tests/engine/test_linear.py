@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.engine import linear
-from translume.engine.linear import KINDS, TOLERANCES, packed_as
+from translume.engine.packing import KINDS, TOLERANCES, packed_as
 from translume.engine.probe import CANDIDATES, Choice
 from translume.engine.remembered import remember, remembered
 

@@ -144,33 +144,3 @@ def _bare(overload: Any) -> Callable[..., Tensor]:
     """The call behind an overload of torch's: what stands before it takes as long as a small product."""
     bare: Callable[..., Tensor] = getattr(overload, "_op", overload)
     return bare
-
-
-Make = Callable[[Tensor, Tensor | None], PackedLinear]
-
-KINDS: dict[str, Make] = {each.kind: each for each in (PlainLinear, Bfloat16Linear, Int8Linear, Int8OneDnnLinear)}
-"""Every way to pack, by name."""
-
-TOLERANCES = {"fp32": 1e-5, "bf16": 2e-2, "int8": 3e-2, "int8-onednn": 3e-2}
-"""How far a result may be from fp32's, as a share of the largest one, for the kind to be trusted."""
-
-
-def packed_as(kind: str, weight: Tensor, bias: Tensor | None) -> PackedLinear | None:
-    """The weight [N, K] packed as `kind`; None where this torch or machine cannot, or gives other numbers."""
-    try:
-        packed = KINDS[kind](weight, bias)
-        rows = _trial(weight)
-        found = packed(rows)
-    except (RuntimeError, AttributeError, NotImplementedError, TypeError):
-        # What a build of torch without the kernel raises depends on the build.
-        return None
-    wanted = F.linear(rows, weight.detach().float(), None if bias is None else bias.detach().float())
-    error = (found - wanted).abs().amax() / wanted.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
-    return packed if bool(error <= TOLERANCES[kind]) else None
-
-
-def _trial(weight: Tensor) -> Tensor:
-    """Five rows [5, K] as they come: of other sizes, one of them zero."""
-    generator = torch.Generator().manual_seed(weight.size(1))
-    rows = torch.randn(5, weight.size(1), generator=generator)
-    return rows * torch.tensor([1.0, 0.0, 1e-3, 50.0, 7.0])[:, None]

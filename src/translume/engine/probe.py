@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from translume.engine.linear import PackedLinear, PlainLinear, packed_as
+from translume.engine.linear import PackedLinear, PlainLinear
+from translume.engine.packing import packed_as
 
 ROWS = (1, 64, 320)
 """Rows that a packing is timed with; the choice is by the sum of its shares of fp32's times, for any number of rows."""
@@ -16,11 +17,14 @@ ROUNDS = 5
 Dtype = Literal["fp32", "bf16", "int8"]
 
 CANDIDATES: dict[Dtype, tuple[str, ...]] = {
-    "fp32": ("fp32",),
-    "bf16": ("fp32", "bf16"),
-    "int8": ("fp32", "int8", "int8-onednn"),
+    "fp32": ("fp32", "native"),
+    "bf16": ("fp32", "native", "bf16"),
+    "int8": ("fp32", "native", "int8", "int8-onednn", "int8-native"),
 }
 """What may be chosen for a dtype that was asked for, fp32 being always allowed."""
+
+WAYS = ("torch", "native")
+"""How the layers of a decoder may be read."""
 
 
 @dataclass(slots=True)

@@ -3,25 +3,17 @@
 import json
 import os
 import platform
-from pathlib import Path
 
 import torch
 
-from translume.engine.probe import CANDIDATES, Choice, Dtype
-
-
-def cache_folder() -> Path:
-    """Where findings about this machine are kept: $TRANSLUME_CACHE, or translume/ in the user's cache."""
-    given = os.environ.get("TRANSLUME_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "translume"
+from translume.engine.machine import cache_folder, compiler, processor
+from translume.engine.probe import CANDIDATES, WAYS, Choice, Dtype
 
 
 def remembered(dtype: Dtype) -> Choice:
     """The choice for a dtype on this machine, with this torch; an empty one where nothing sound was kept."""
     found = _read().get(_key(dtype))
-    known = CANDIDATES[dtype]
+    known = (*CANDIDATES[dtype], *WAYS)
     if not isinstance(found, dict):
         return Choice(dtype)
     return Choice(dtype, {shape: kind for shape, kind in found.items() if kind in known})
@@ -49,17 +41,7 @@ def _read() -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _key(dtype: str) -> str:
+def _key(dtype: Dtype) -> str:
     """What a choice depends on beside the shapes."""
-    return f"{dtype} {platform.machine()} {_processor()} {torch.__version__} threads={torch.get_num_threads()}"
-
-
-def _processor() -> str:
-    """The processor's name and whether it has the matrix unit that bf16 and int8 need to be fast."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in facts.items()}
-    return f"{facts.get('model name', '')} {facts.get('stepping', '')} amx={'amx_int8' in facts.get('flags', '')}"
+    place = f"{platform.machine()} {processor()} {torch.__version__} threads={torch.get_num_threads()}"
+    return f"{dtype} {place} cc={compiler() is not None} of {' '.join(CANDIDATES[dtype])}"

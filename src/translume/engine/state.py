@@ -16,12 +16,14 @@ class Buffers:
         is never moved when hypotheses are; `EngineState.reach` says which of them a hypothesis continues.
     cross: [2L, B, H, S, D/H], of the memory.
     hidden: [B, 1, 1, S], −inf where no source token stands; None where all do.
+    looked_up: whether readers look up a sentence's slot, so that nothing moves when others leave.
     generation: counts changes.
     """
 
     past: Tensor
     cross: Tensor
     hidden: Tensor | None
+    looked_up: bool = False
     generation: int = 0
 
     def changed(self) -> int:
@@ -43,7 +45,8 @@ class Buffers:
         """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""
         shape = list(self.past.shape)
         shape[4] = width
-        wider = self.past.new_zeros(shape)
+        # What nobody wrote is read and masked, unless it is looked up who wrote.
+        wider = self.past.new_empty(shape) if self.looked_up else self.past.new_zeros(shape)
         wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
         self.past = wider
 
@@ -82,7 +85,7 @@ class Buffers:
             index = reach[None, :, None, :, None, None].expand(*past.shape[:4], 1, past.size(5))
             past = past.gather(4, index)
         hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
-        return Buffers(past.contiguous(), self.cross.index_select(1, slots), hidden)
+        return Buffers(past.contiguous(), self.cross.index_select(1, slots), hidden, self.looked_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,8 @@ class EngineState:
     """An encoded source and the target read so far; rows b·width … (b+1)·width−1 belong to sentence b.
 
     slots: [B], where each sentence stands in the buffers; None: in order.
-    reach: [B, width, position], in order of slots: which of a sentence's hypotheses wrote what a hypothesis reads at
-        each place; None while there is one a sentence.
+    reach: [B, width, position], which of a sentence's hypotheses wrote what a hypothesis reads at each place, in order
+        of slots unless these are looked up; None while there is one a sentence.
     context: what the head made of the source, or None; in order of rows.
     """
 
@@ -106,7 +109,7 @@ class EngineState:
     @property
     def sentences(self) -> int:
         """B."""
-        return self.buffers.past.size(1)
+        return self.buffers.past.size(1) if self.slots is None else self.slots.numel()
 
     def check(self) -> None:
         """Raise StaleStateError if another state has written since."""
@@ -146,7 +149,8 @@ class EngineState:
     def _apart(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
         """A state whose rows are one a sentence, in buffers of their own."""
         slots = owners if self.slots is None else self.slots[owners]
-        reach = None if self.reach is None else self.reach[slots, rows % self.width]
+        places = owners if self.buffers.looked_up else slots
+        reach = None if self.reach is None else self.reach[places, rows % self.width]
         buffers = self.buffers.chosen(slots, reach, self.position)
         self.buffers.changed()
         return EngineState(buffers, self.position, context=context)
@@ -155,17 +159,19 @@ class EngineState:
         """The sentences `stay` [M] with their hypotheses `origin` [M, K]."""
         buffers, width = self.buffers, origin.size(1)
         before = slots = stay if self.slots is None else self.slots[stay]
-        if stay.numel() < self.sentences:
+        if stay.numel() < self.sentences and not buffers.looked_up:
             slots = buffers.leave(before, self.position)
-        kept = None if self.reach is None else self.reach[before]
+        kept = None if self.reach is None else self.reach[stay if buffers.looked_up else before]
         if width > self.width:
             buffers.widen(width, self.position)
             kept = origin.new_zeros(stay.numel(), 1, self.position)
         reach = None
         if kept is not None:
             chosen = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
-            reach = torch.empty_like(chosen).index_copy_(0, slots, chosen)
-        ordered = bool((slots == torch.arange(slots.numel(), device=slots.device)).all())
+            reach = chosen if buffers.looked_up else torch.empty_like(chosen).index_copy_(0, slots, chosen)
+        ordered = slots.numel() == buffers.past.size(1) and bool(
+            (slots == torch.arange(slots.numel(), device=slots.device)).all()
+        )
         return EngineState(
             buffers,
             self.position,

@@ -1,0 +1,33 @@
+"""What machine this is, and where findings about it are kept."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where findings about this machine are kept: $TRANSLUME_CACHE, or translume/ in the user's cache."""
+    given = os.environ.get("TRANSLUME_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "translume"
+
+
+def processor() -> str:
+    """The processor's name and whether it has the matrix unit that bf16 and int8 need to be fast."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    facts = {name.strip(): value.strip() for name, value in facts.items()}
+    return f"{facts.get('model name', '')} {facts.get('stepping', '')} amx={'amx_int8' in facts.get('flags', '')}"
+
+
+def compiler() -> str | None:
+    """The C compiler: $CC, or what is called cc, gcc or clang; None where there is none, or TRANSLUME_NATIVE is 0."""
+    if os.environ.get("TRANSLUME_NATIVE") == "0":
+        return None
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((path for path in map(shutil.which, filter(None, names)) if path), None)

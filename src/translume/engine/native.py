@@ -1,0 +1,170 @@
+"""The engine's own kernels, compiled on the machine that runs them; without a C compiler there are none.
+
+What is compiled is `step.c` beside this file. It is kept in the user's cache under a name that its text, the compiler
+and the processor decide, in a folder that nobody else can write to.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+from translume.engine.machine import cache_folder, compiler, processor
+
+FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+SECONDS: Final = 120
+"""Longest time that a compiler gets."""
+ALIGNED: Final = 64
+"""Bytes by which blocks in a call's room are parted."""
+
+
+class NativeError(RuntimeError):
+    """There are no compiled kernels here; the text says why."""
+
+
+class Linear(ctypes.Structure):
+    """`linear` of step.c."""
+
+    _fields_ = (
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("format", ctypes.c_int64),
+        ("weight", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class Norm(ctypes.Structure):
+    """`norm` of step.c."""
+
+    _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+
+
+class Layer(ctypes.Structure):
+    """`layer` of step.c."""
+
+    _fields_ = (
+        *((name, Linear) for name in ("query_key_value", "mixed", "query", "looked", "inner", "outer")),
+        *((name, Norm) for name in ("around_self", "around_cross", "around_feed_forward")),
+    )
+
+
+class Stack(ctypes.Structure):
+    """`stack` of step.c."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("width", "heads", "layers", "before", "activation", "root_mean_square", "inner")
+        ),
+        ("epsilon", ctypes.c_float),
+        ("layer", ctypes.POINTER(Layer)),
+        ("last", Norm),
+    )
+
+
+class Reading(ctypes.Structure):
+    """`reading` of step.c."""
+
+    _fields_ = (
+        ("past", ctypes.c_void_p),
+        *((f"past_{name}", ctypes.c_int64) for name in ("layer", "sentence", "head", "place")),
+        ("cross", ctypes.c_void_p),
+        *((f"cross_{name}", ctypes.c_int64) for name in ("layer", "sentence", "head")),
+        ("hidden", ctypes.c_void_p),
+        ("reach", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("sentences", "width", "count", "place", "source")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The functions of step.c, and what they can do here.
+
+    int8: whether products of bytes are there.  panel: outputs whose weights stand together.
+    """
+
+    library: ctypes.CDLL
+    int8: bool
+    panel: int
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a tensor's numbers stand; the tensor must outlive the use."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+@functools.cache
+def kernels() -> Kernels:
+    """The kernels of this machine, compiled at the first call that finds none.
+
+    Raises NativeError where there is no compiler, it fails, or the user wants none ($TRANSLUME_NATIVE is "0").
+    """
+    command = compiler()
+    if command is None:
+        raise NativeError("no C compiler was found (cc, gcc, clang), or none is wanted (TRANSLUME_NATIVE is 0)")
+    source = files("translume.engine").joinpath("step.c").read_text(encoding="utf-8")
+    try:
+        folder = _own(cache_folder() / "native")
+        path = folder / f"step-{_digest(source, command)}.so"
+        if not path.exists():
+            _compile(command, source, path)
+        return _loaded(path)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NativeError(f"{command}: {error}") from error
+
+
+def _own(folder: Path) -> Path:
+    """The folder if it is the user's and nobody else can write to it, else a new one for this process."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if (
+        status.st_uid == os.getuid()
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        and os.access(folder, os.W_OK)
+    ):
+        return folder
+    return Path(tempfile.mkdtemp(prefix="translume-"))
+
+
+def _digest(source: str, command: str) -> str:
+    version = subprocess.run([command, "--version"], capture_output=True, timeout=SECONDS, check=True).stdout
+    facts = "\n".join((source, command, version.decode(errors="replace"), " ".join(FLAGS), processor()))
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+def _compile(command: str, source: str, path: Path) -> None:
+    """Compile to `path`, which is there whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        text, made = Path(folder) / "step.c", Path(folder) / "step.so"
+        text.write_text(source, encoding="utf-8")
+        line = [command, *FLAGS, "-o", str(made), str(text), "-lm"]
+        done = subprocess.run(line, capture_output=True, timeout=SECONDS, check=False)
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+            raise NativeError(f"{command} failed: {lines[0]}")
+        made.replace(path)
+
+
+def _loaded(path: Path) -> Kernels:
+    library = ctypes.CDLL(str(path))
+    for name in ("translume_has_int8", "translume_panel", "translume_room"):
+        getattr(library, name).restype = ctypes.c_int64
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.translume_room.argtypes = [pointer, number, number]
+    library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
+    library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
+    library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
+    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, pointer, pointer]
+    return Kernels(library=library, int8=bool(library.translume_has_int8()), panel=int(library.translume_panel()))

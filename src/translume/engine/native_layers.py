@@ -1,0 +1,161 @@
+"""All layers of an encoder or a decoder as one call of the engine's own kernels."""
+
+import ctypes
+
+import torch
+from torch import Tensor, nn
+
+from translume.engine import native
+from translume.engine.native import NativeError, address
+from translume.engine.native_linear import LANES, NativeInt8Linear, NativeLinear
+from translume.engine.probe import Dtype
+from translume.engine.state import EngineState
+from translume.model.attention import SelfAttention
+from translume.model.decoder import Decoder
+from translume.model.encoder import Encoder
+from translume.model.layers import DecoderLayer, EncoderLayer
+from translume.model.layout import Layout
+
+ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
+"""In the order of `activation` of step.c."""
+LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeLinear, "int8": NativeInt8Linear}
+
+
+def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None":
+    """The layers as one call; None where the kernels are not there, or have nothing for layers of this kind."""
+    try:
+        return NativeLayers(part, dtype)
+    except NativeError:
+        return None
+
+
+class NativeLayers:
+    """The layers of an encoder or decoder and its last norm, packed.
+
+    count, heads, width: how many layers, attention heads, and D.  shape: the same in a word.
+    rereads: whether several tokens of a hypothesis can be read at once.
+    """
+
+    rereads = True
+
+    def __init__(self, part: Encoder | Decoder, dtype: Dtype) -> None:
+        """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
+        self._kernels = native.kernels()
+        self._linear = LINEAR[dtype]
+        self._kept: list[object] = []
+        layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
+        if not layers:
+            raise NativeError("no layers")
+        first = layers[0]
+        mixing = first.self_attention
+        if not isinstance(mixing, SelfAttention) or mixing.rotary:
+            raise NativeError("only for self-attention without rotary positions")
+        width, inner = mixing.output.weight.size(0), first.feed_forward.outer.weight.size(1)
+        if width // mixing.heads % LANES or inner % LANES:
+            raise NativeError(f"heads and feed-forward blocks are not whole vectors of {LANES}")
+        before, norm = first.around_feed_forward.before, first.around_feed_forward.norm
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        self.count, self.heads, self.width = len(layers), mixing.heads, width
+        self.shape = f"{width}×{inner}, {mixing.heads} heads, {len(layers)} layers"
+        self._layers = (native.Layer * len(layers))(*map(self._layer, layers))
+        self._stack = native.Stack(
+            width=width,
+            heads=mixing.heads,
+            layers=len(layers),
+            before=before,
+            activation=ACTIVATIONS.index(first.feed_forward.activation),
+            root_mean_square=isinstance(norm, nn.RMSNorm),
+            inner=inner,
+            epsilon=norm.eps,
+            layer=self._layers,
+            last=self._norm(part.norm),
+        )
+        self._address = ctypes.addressof(self._stack)
+
+    def _layer(self, layer: EncoderLayer | DecoderLayer) -> native.Layer:
+        mixing, forward = layer.self_attention, layer.feed_forward
+        assert isinstance(mixing, SelfAttention)
+        size = mixing.output.weight.size(0) // mixing.heads
+        packed = native.Layer(
+            query_key_value=self._map(mixing.query_key_value, divide=size),
+            mixed=self._map(mixing.output),
+            inner=self._map(forward.inner),
+            outer=self._map(forward.outer),
+            around_feed_forward=self._norm(layer.around_feed_forward.norm),
+        )
+        if isinstance(layer, EncoderLayer):
+            packed.around_self = self._norm(layer.around_attention.norm)
+            return packed
+        packed.around_self, packed.around_cross = (
+            self._norm(layer.around_self.norm),
+            self._norm(layer.around_cross.norm),
+        )
+        packed.query = self._map(layer.cross_attention.query, divide=size)
+        packed.looked = self._map(layer.cross_attention.output)
+        return packed
+
+    def _map(self, linear: nn.Linear, divide: int = 0) -> native.Linear:
+        """A map packed; divide: its queries, the first outputs, are divided by the root of so much."""
+        weight = linear.weight.detach().float()
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        if divide:
+            factor = torch.ones(weight.size(0))
+            factor[: weight.size(1)] = divide**-0.5
+            weight, bias = weight * factor[:, None], None if bias is None else bias * factor
+        packed = self._linear(weight, bias)
+        self._kept.append(packed)
+        return packed.map
+
+    def _norm(self, norm: nn.Module) -> native.Norm:
+        if isinstance(norm, nn.Identity):
+            return native.Norm(None, None)
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        weight = norm.weight.detach().float().contiguous()
+        bias = getattr(norm, "bias", None)
+        bias = None if bias is None else bias.detach().float().contiguous()
+        self._kept.append((weight, bias))
+        return native.Norm(address(weight), address(bias))
+
+    def _room(self, rows: int, longest: int) -> Tensor:
+        return torch.empty(self._kernels.library.translume_room(self._address, rows, longest), dtype=torch.uint8)
+
+    def encode(self, x: Tensor, layout: Layout) -> Tensor:
+        """x [n, D], the embedded tokens of a layout, which is overwritten, to the same shape."""
+        begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
+        begins[1:] = layout.mask.sum(1).cumsum(0)
+        longest, x = layout.mask.size(1), x.contiguous()
+        room = self._room(x.size(0), longest)
+        self._kernels.library.translume_encode(
+            self._address,
+            begins.data_ptr(),
+            layout.mask.size(0),
+            longest,
+            x.data_ptr(),
+            room.data_ptr(),
+        )
+        return x
+
+    def read(self, x: Tensor, state: EngineState, count: int, reach: Tensor | None) -> Tensor:
+        """x [B·K·t, D], embedded target tokens, which is overwritten, to the same shape.
+
+        count: t.  reach: [B, K, position + 1], as the state's but with what is read now.
+        """
+        past, cross, place, x = state.buffers.past, state.buffers.cross, state.position, x.contiguous()
+        reach = None if reach is None else reach.contiguous()
+        room = self._room(x.size(0), max(place + count, cross.size(3)))
+        reading = native.Reading(
+            past.data_ptr(),
+            *past.stride()[:4],
+            cross.data_ptr(),
+            *cross.stride()[:3],
+            address(state.buffers.hidden),
+            address(reach),
+            address(state.slots),
+            state.sentences,
+            state.width,
+            count,
+            place,
+            cross.size(3),
+        )
+        self._kernels.library.translume_step(self._address, ctypes.addressof(reading), x.data_ptr(), room.data_ptr())
+        return x

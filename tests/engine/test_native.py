@@ -1,0 +1,219 @@
+"""The engine's own kernels give the plain model's numbers, and each row's whatever stands beside it."""
+
+import os
+import stat
+import subprocess
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.belief import BLOCK, maxima_and_sums
+from translume.decoding import BeamSearch, Greedy, MinimumLength, search
+from translume.engine import Choice, Engine, native, self_test
+from translume.engine.machine import compiler
+from translume.engine.native import NativeError
+from translume.engine.native_layers import NativeLayers, native_layers
+from translume.engine.native_linear import NativeLinear, summed
+from translume.engine.packing import packed_as
+from translume.model.layout import Layout
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
+
+WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
+"""Heads of two whole vectors, blocks of three."""
+VARIANTS = [
+    {"norm": "pre"},
+    {"norm": "post", "positions": "learned", "bias": False},
+    {"norm": "pre", "activation": "swiglu", "normalization": "rms"},
+    {"norm": "post", "activation": "gelu", "normalization": "rms"},
+    {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
+    {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
+    {"norm": "pre", "width": 48, "attention_heads": 1, "feed_forward": 16, "scale_embeddings": False},
+]
+every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-".join(map(str, each.values())))
+
+
+KEPT = {}
+
+
+def built(make, changes, dtype="fp32"):
+    """A model and an engine of it that uses the kernels; each is made once."""
+    name = f"{changes} {dtype}"
+    if name not in KEPT:
+        KEPT[name] = fresh(make, changes, dtype)
+    return KEPT[name]
+
+
+def fresh(make, changes, dtype="fp32"):
+    model = make(**{**WHOLE, **changes})
+    shape = native_layers(model.decoder, dtype).shape
+    engine = Engine(model, Choice(dtype, {f"decoder {shape}": "native"}))
+    assert isinstance(engine.decoder, NativeLayers)
+    assert isinstance(engine.encoder, NativeLayers)
+    return model, engine
+
+
+@every_variant
+@torch.no_grad()
+def test_the_encoder_gives_the_plain_one_s_memory(make, sources, changes):
+    model, engine = built(make, changes)
+    source, mask = sources(5, 23, 1, 17)
+    layout = Layout.of(mask)
+    found = engine.encoder.encode(model.encoder.embed(source, layout), layout)
+    torch.testing.assert_close(found, model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
+
+
+@every_variant
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
+def test_searching_finds_what_the_plain_model_finds(make, sources, changes, strategy):
+    model, engine = built(make, changes)
+    source, mask = sources(5, 2, 19, 3)
+    limits = torch.tensor([37, 5, 3, 41])
+    found = [
+        search(each.step, each.start(source, mask), bos=1, eos=2, strategy=strategy, limits=limits,
+               rules=[MinimumLength(4)])
+        for each in (model, engine)
+    ]  # fmt: skip
+    for plain, fast in zip(*found, strict=True):
+        assert [each.tokens for each in fast] == [each.tokens for each in plain]
+        for one, other in zip(fast, plain, strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), steps=st.integers(1, 6), variant=st.sampled_from(VARIANTS))
+@torch.no_grad()
+def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(
+    make, sources, data, steps, variant
+):
+    model, engine = built(make, variant)
+    source, mask = sources(5, 2, 7, 3, 1, seed=steps)
+    state, owner = engine.start(source, mask), torch.arange(5)
+    prefix, width = torch.ones(5, 0, dtype=torch.long), 1
+    for _ in range(steps):
+        ids = data.draw(st.lists(st.integers(0, 16), min_size=len(owner), max_size=len(owner)))
+        prefix = torch.cat([prefix, torch.tensor(ids)[:, None]], 1)
+        belief, state = engine.step(prefix, state)
+        wanted, _ = model.step(prefix, model.start(source[owner], mask[owner]))
+        torch.testing.assert_close(belief.log_probs(), wanted.log_probs(), rtol=1e-4, atol=1e-4)
+        count = len(owner) // width
+        stay = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
+        wider = width if width > 1 else data.draw(st.integers(1, 3))
+        origins = data.draw(st.lists(st.integers(0, width - 1), min_size=len(stay) * wider, max_size=len(stay) * wider))
+        rows = [stay[place // wider] * width + origin for place, origin in enumerate(origins)]
+        if data.draw(st.integers(0, 3)) == 0:
+            rows = data.draw(st.lists(st.integers(0, len(owner) - 1), min_size=1, max_size=7))
+        rows = torch.tensor(rows)
+        state, owner, prefix = state.select(rows), owner[rows], prefix[rows]
+        width = state.width
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@every_variant
+def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(make, changes, dtype):
+    if dtype == "int8" and not native.kernels().int8:
+        pytest.skip("this processor has no products of bytes")
+    model, engine = fresh(make, changes, dtype)
+    engine.head = packed_as("native", model.head.weight, model.head.bias)  # a probe may have chosen another for it
+    crossing = [layer.cross_attention for layer in engine.model.decoder.stack]
+    for attention, layer in zip(crossing, model.decoder.stack, strict=True):
+        plain = layer.cross_attention.key_value
+        attention.key_value = packed_as("native", plain.weight, plain.bias)
+    assert self_test(engine, model).alone_equals_batched
+
+
+@torch.no_grad()
+def test_many_tokens_are_read_at_once_as_one_by_one(make, sources):
+    _, engine = built(make, {})
+    target = torch.tensor([[1, 4, 6, 3, 9], [1, 9, 2, 8, 5]])
+    beliefs, state = engine.steps(target, engine.start(*sources(5, 2)), 3)
+    single = engine.start(*sources(5, 2))
+    for length in range(1, 6):
+        one, single = engine.step(target[:, :length], single)
+        if length > 2:
+            torch.testing.assert_close(next(beliefs).log_probs(), one.log_probs(), rtol=1e-5, atol=1e-5)
+    assert state.position == single.position == 5
+
+
+@given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), spread=st.sampled_from([1.0, 19.0]))
+def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
+    logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * spread
+    for found, wanted in zip(summed(logits), maxima_and_sums(logits), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
+
+
+def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
+    logits = torch.zeros(3, 2 * BLOCK)
+    logits[1, 200], logits[2, 3:] = float("nan"), -float("inf")
+    maxima, sums = summed(logits)
+    assert maxima[1].isnan().any()
+    assert sums[[0, 2], 0].tolist() == [2 * BLOCK, 3]
+    assert maxima[2].tolist() == [0, -float("inf")]
+
+
+@given(count=st.integers(1, 29), row=st.integers(0, 28))
+@torch.inference_mode()
+def test_a_row_of_a_linear_map_does_not_depend_on_the_others(count, row):
+    generator = torch.Generator().manual_seed(count)
+    linear = NativeLinear(torch.randn(71, 37, generator=generator), torch.randn(71, generator=generator))
+    rows = torch.randn(29, 37, generator=generator)
+    assert torch.equal(linear(rows)[row % count], linear(rows[:count])[row % count])
+    assert torch.equal(linear(rows)[row], linear(rows[row]))
+
+
+def test_what_the_kernels_have_nothing_for_is_left_to_torch(make, sources):
+    for changes in ({"positions": "rotary"}, {"decoder_mixing": "ssru"}, {"width": 24}, {"feed_forward": 17}):
+        model = make(**{**WHOLE, **changes})
+        assert native_layers(model.decoder, "fp32") is None
+        assert self_test(Engine(model, Choice()), model).agrees
+
+
+def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'step.c:1: no such thing' >&2; exit 3; }\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
+    native.kernels.cache_clear()
+    try:
+        with pytest.raises(NativeError) as caught:
+            native.kernels()
+    finally:
+        native.kernels.cache_clear()
+    assert str(caught.value) == f"{broken} failed: step.c:1: no such thing"
+    assert list((tmp_path / "cache" / "native").iterdir()) == []
+
+
+def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_NATIVE", "0")
+    native.kernels.cache_clear()
+    try:
+        model = make(**WHOLE)
+        assert native_layers(model.decoder, "fp32") is None
+        assert packed_as("native", torch.randn(13, 7), None) is None
+        assert self_test(Engine(model, Choice()), model).agrees
+    finally:
+        native.kernels.cache_clear()
+
+
+def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    calls = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: calls.append(command) or run(command, **how))
+    folder = tmp_path / "native"
+    for expected in (1, 0):
+        native.kernels.cache_clear()
+        calls.clear()
+        native.kernels()
+        assert sum("-shared" in command for command in calls) == expected
+        assert [stat.S_IMODE(each.stat().st_mode) & 0o022 for each in folder.iterdir()] == [0]
+    os.chmod(folder, 0o777)
+    native.kernels.cache_clear()
+    calls.clear()
+    native.kernels()
+    native.kernels.cache_clear()
+    assert sum("-shared" in command for command in calls) == 1
+    assert len(list(folder.iterdir())) == 1
