@@ -107,6 +107,18 @@ class Candidates:
     total: Tensor
     carried: Tensor | None = None
 
+    def foremost(self, count: int) -> "Candidates":
+        """The first `count` of each sentence."""
+        if count == self.token.size(1):
+            return self
+        return Candidates(
+            token=self.token[:, :count].contiguous(),
+            origin=self.origin[:, :count].contiguous(),
+            log_prob=self.log_prob[:, :count].contiguous(),
+            total=self.total[:, :count].contiguous(),
+            carried=None if self.carried is None else self.carried[:, :count].contiguous(),
+        )
+
     def take(self, places: Tensor) -> "Candidates":
         """Those at `places` [B, M] of each sentence."""
         sentences = torch.arange(places.size(0), device=places.device)[:, None]

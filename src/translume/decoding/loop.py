@@ -44,7 +44,7 @@ def decode(
         return
     if int(limits.min()) < 1:
         raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
-    search = _Search(strategy, limits, bos, eos)
+    search = _Search(strategy, limits, bos, eos, lift=most_lift(rules))
     search.read(state)
     while True:
         belief, state = step(search.prefix, state)
@@ -52,23 +52,25 @@ def decode(
         bias = search.bias(rules, belief)
         rows = search.advance(search.choose(belief, bias), rules)
         yield search.beam
-        rows = search.leave(rows)
-        if rows.numel() == 0:
-            return
-        if not _same(rows, belief.rows):
+        rows = search.leave(rows, belief.rows)
+        if rows is not None:
+            if rows.numel() == 0:
+                return
             state = state.select(rows)
 
 
 class _Search:
     """What the loop keeps between two steps, for the B sentences still searched; N = B·K rows."""
 
-    def __init__(self, strategy: Strategy, limits: Tensor, bos: int, eos: int) -> None:
+    def __init__(self, strategy: Strategy, limits: Tensor, bos: int, eos: int, lift: float) -> None:
         size = limits.numel()
+        self.lift = lift  # what rules can add to a total in a step
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
         self.length = 0  # t
         self.limits = limits  # [B]
         self.ends = set(limits.tolist())
+        self.leaving = False  # whether a sentence ends with the last step
         self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t hold nothing
         self.log_probs = zeros.new_zeros(size, 1 + CHUNK)  # [N, …], log_prob after each column of tokens
         self.groups, self.each = strategy.groups, strategy.width // strategy.groups  # G, K/G
@@ -135,18 +137,21 @@ class _Search:
             carried=None if candidates.carried is None else functional.pad(candidates.carried, (0, missing)),
         )
 
-    def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor:
-        """Make the next beam; for each of its rows the row that it continues, [B·K]."""
+    def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor | None:
+        """Make the next beam; for each of its rows the row that it continues, [B·K]; None: each its own."""
         width, before = self.strategy.width, self.beam
         count = before.sentences.numel()
-        first = torch.arange(count, device=self.limits.device)[:, None] * before.width
+        first = torch.arange(count, device=self.limits.device)[:, None]
+        if before.width > 1:
+            first = first * before.width
         foremost, going, ending = self._part(candidates)
         ended = [] if ending is None else self._endings(foremost, ending, first, "eos")
         score, coverage = self._scores(going)
-        last = self.limits == self.length + 1
+        last = None
         if self.length + 1 in self.ends:
+            last = self.limits == self.length + 1
             ended += self._endings(going, last[:, None] & ~going.total.isneginf(), first, "length")
-        rows = (first + going.origin).flatten()
+        rows = None if width == before.width == 1 else _moved((first + going.origin).flatten(), self.tokens.size(0))
         self._append(rows, going)
         totals = going.total.view(-1, self.each)
         standing = Standing(
@@ -155,10 +160,15 @@ class _Search:
             total=totals,
             best=self.best.flatten(0, 1),
             ended=self.ended.flatten(),
-            lift=most_lift(rules),
+            lift=self.lift,
         )
-        done = last | (self.strategy.done(standing) | totals.amax(1).isneginf()).view(count, -1).all(1)
-        self._refuse_nothing(done, rules)
+        done = self.strategy.done(standing) | totals.amax(1).isneginf()
+        if self.groups > 1:
+            done = done.view(count, -1).all(1)
+        done = done if last is None else done | last
+        self.leaving = bool(done.any())
+        if self.leaving:
+            self._refuse_nothing(done, rules)
         self.beam = Beam(
             sentences=before.sentences,
             tokens=self.prefix[:, 1:].view(count, width, self.length),
@@ -173,11 +183,15 @@ class _Search:
         )
         return rows
 
-    def leave(self, rows: Tensor) -> Tensor:
-        """Let sentences that are done go; the rows [N] of the state that the remaining ones continue."""
+    def leave(self, rows: Tensor | None, count: int) -> Tensor | None:
+        """Let sentences that are done go; the rows [N] of the state that the remaining ones continue, as `rows` do.
+
+        count: rows of the state; None of all of them: they stay as they are.
+        """
         beam = self.beam
-        if not bool(beam.finished.any()):
+        if not self.leaving:
             return rows
+        rows = torch.arange(count, device=self.limits.device) if rows is None else rows
         stay = (~beam.finished).nonzero()[:, 0]
         kept = (stay[:, None] * beam.width + torch.arange(beam.width, device=rows.device)).flatten()
         self.tokens, self.log_probs = self.tokens.index_select(0, kept), self.log_probs.index_select(0, kept)
@@ -201,13 +215,18 @@ class _Search:
 
         The first and the others of each group, where there are groups.
         """
-        ends = (candidates.token == self.eos) & ~candidates.total.isneginf()
+        ends = candidates.token == self.eos
+        some = bool(ends.any())
+        if not some and self.groups == 1:
+            foremost = candidates.foremost(self.each)
+            return foremost, foremost, None
         apart = ends.view(ends.size(0), self.groups, -1)  # [B, G, W/G]
         begin = torch.arange(self.groups, device=ends.device)[:, None] * apart.size(2)
         places = (begin + torch.arange(self.each, device=ends.device)).flatten().expand(ends.size(0), -1)
         foremost = candidates.take(places)
-        if not bool(ends.any()):
+        if not some:
             return foremost, foremost, None
+        ends.logical_and_(~candidates.total.isneginf())
         which = ends.gather(1, places)
         places = (begin + apart.byte().sort(dim=2, stable=True).indices[:, :, : self.each]).flatten(1)
         going = candidates.take(places)
@@ -269,9 +288,9 @@ class _Search:
             for number, parent, group, ids, own, log_prob, score, total, covered in zip(*columns, strict=True)
         ]
 
-    def _append(self, rows: Tensor, going: Candidates) -> None:
+    def _append(self, rows: Tensor | None, going: Candidates) -> None:
         """Go on with `rows` of the tokens and write one more column; what earlier beams show does not change."""
-        if not _same(rows, self.tokens.size(0)):
+        if rows is not None:
             self.tokens = self.tokens.index_select(0, rows)
             self.log_probs = self.log_probs.index_select(0, rows)
             self.attended = None if self.attended is None else self.attended.index_select(0, rows)
@@ -295,6 +314,7 @@ class _Search:
         return SearchError(reason, sentence=number, token=self.length + (0 if before else 1))
 
 
-def _same(rows: Tensor, count: int) -> bool:
-    """Whether `rows` are all of `count` rows in their order."""
-    return rows.numel() == count and bool((rows == torch.arange(count, device=rows.device)).all())
+def _moved(rows: Tensor, count: int) -> Tensor | None:
+    """The rows, or None where they are all of `count` rows in their order."""
+    same = rows.numel() == count and bool((rows == torch.arange(count, device=rows.device)).all())
+    return None if same else rows
