@@ -65,7 +65,7 @@ class Stack(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("width", "heads", "layers", "before", "activation", "root_mean_square", "inner")
+            for name in ("width", "heads", "layers", "before", "cells", "activation", "root_mean_square", "inner")
         ),
         ("epsilon", ctypes.c_float),
         ("layer", ctypes.POINTER(Layer)),

@@ -10,11 +10,12 @@ from translume.engine.native import NativeError, address
 from translume.engine.native_linear import LANES, NativeInt8Linear, NativeLinear
 from translume.engine.probe import Dtype
 from translume.engine.state import EngineState
-from translume.model.attention import SelfAttention
+from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.decoder import Decoder
 from translume.model.encoder import Encoder
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.model.layout import Layout
+from translume.model.ssru import Ssru
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 """In the order of `activation` of step.c."""
@@ -48,21 +49,24 @@ class NativeLayers:
             raise NativeError("no layers")
         first = layers[0]
         mixing = first.self_attention
-        if not isinstance(mixing, SelfAttention) or mixing.rotary:
-            raise NativeError("only for self-attention without rotary positions")
-        width, inner = mixing.output.weight.size(0), first.feed_forward.outer.weight.size(1)
-        if width // mixing.heads % LANES or inner % LANES:
+        cells = isinstance(mixing, Ssru)
+        heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
+        if isinstance(mixing, SelfAttention) and mixing.rotary:
+            raise NativeError("nothing for rotary positions")
+        inner, width = first.feed_forward.outer.weight.size(1), first.feed_forward.outer.weight.size(0)
+        if width // heads % LANES or inner % LANES:
             raise NativeError(f"heads and feed-forward blocks are not whole vectors of {LANES}")
         before, norm = first.around_feed_forward.before, first.around_feed_forward.norm
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        self.count, self.heads, self.width = len(layers), mixing.heads, width
-        self.shape = f"{width}×{inner}, {mixing.heads} heads, {len(layers)} layers"
+        self.count, self.heads, self.width = len(layers), heads, width
+        self.shape = f"{width}×{inner}, {heads} heads, {len(layers)} layers" + (" of cells" if cells else "")
         self._layers = (native.Layer * len(layers))(*map(self._layer, layers))
         self._stack = native.Stack(
             width=width,
-            heads=mixing.heads,
+            heads=heads,
             layers=len(layers),
             before=before,
+            cells=cells,
             activation=ACTIVATIONS.index(first.feed_forward.activation),
             root_mean_square=isinstance(norm, nn.RMSNorm),
             inner=inner,
@@ -74,15 +78,16 @@ class NativeLayers:
 
     def _layer(self, layer: EncoderLayer | DecoderLayer) -> native.Layer:
         mixing, forward = layer.self_attention, layer.feed_forward
-        assert isinstance(mixing, SelfAttention)
-        size = mixing.output.weight.size(0) // mixing.heads
         packed = native.Layer(
-            query_key_value=self._map(mixing.query_key_value, divide=size),
-            mixed=self._map(mixing.output),
             inner=self._map(forward.inner),
             outer=self._map(forward.outer),
             around_feed_forward=self._norm(layer.around_feed_forward.norm),
         )
+        if isinstance(mixing, Ssru):
+            packed.query_key_value = self._map(_joined(mixing.forget, mixing.update))
+        else:
+            packed.query_key_value = self._map(mixing.query_key_value, divide=_size(mixing))
+            packed.mixed = self._map(mixing.output)
         if isinstance(layer, EncoderLayer):
             packed.around_self = self._norm(layer.around_attention.norm)
             return packed
@@ -90,7 +95,7 @@ class NativeLayers:
             self._norm(layer.around_self.norm),
             self._norm(layer.around_cross.norm),
         )
-        packed.query = self._map(layer.cross_attention.query, divide=size)
+        packed.query = self._map(layer.cross_attention.query, divide=_size(layer.cross_attention))
         packed.looked = self._map(layer.cross_attention.output)
         return packed
 
@@ -159,3 +164,19 @@ class NativeLayers:
         )
         self._kernels.library.translume_step(self._address, ctypes.addressof(reading), x.data_ptr(), room.data_ptr())
         return x
+
+
+def _size(attention: SelfAttention | CrossAttention) -> int:
+    """What a head's vectors have numbers."""
+    return int(attention.output.weight.size(0)) // attention.heads
+
+
+def _joined(one: nn.Linear, other: nn.Linear) -> nn.Linear:
+    """Both maps as one, the outputs of the first before those of the other."""
+    maps = (one, other)
+    joined = nn.Linear(one.in_features, sum(each.out_features for each in maps))
+    shifts = [each.weight.new_zeros(each.out_features) if each.bias is None else each.bias for each in maps]
+    with torch.no_grad():
+        joined.weight.copy_(torch.cat((one.weight, other.weight)))
+        joined.bias.copy_(torch.cat(shifts))
+    return joined

@@ -40,12 +40,12 @@ typedef struct {
 } norm;
 
 typedef struct {
-    linear query_key_value, mixed, query, looked, inner, outer;
+    linear query_key_value, mixed, query, looked, inner, outer; /* of cells: gate and update first, nothing after */
     norm around_self, around_cross, around_feed_forward;
 } layer;
 
 typedef struct {
-    int64_t width, heads, layers, before, activation, root_mean_square, inner;
+    int64_t width, heads, layers, before, cells, activation, root_mean_square, inner;
     float epsilon;
     const layer *layer;
     norm last;  /* weight NULL: none */
@@ -295,21 +295,21 @@ static void normalise(const stack *of, norm by, const float *x, int64_t rows, fl
     }
 }
 
-INLINE vector swish(vector x) {
+INLINE vector sigmoid(vector x) {
     vector small = exponential((vector)((integers)x | INT32_MIN)); /* e^-|x| */
     vector positive = 1.0f / (1.0f + small);
-    integers negative = x < 0.0f;
-    return x * pick(negative, small * positive, positive);
+    return pick(x < 0.0f, small * positive, positive);
 }
+
+INLINE vector swish(vector x) { return x * sigmoid(x); }
+
+INLINE vector above_zero(vector x) { return (vector)((integers)x & (x > 0.0f)); }
 
 /* What the feed-forward block's second map reads, [rows, inner], in the place of what its first one gave. */
 static void activate(const stack *of, float *x, int64_t rows) {
     int64_t inner = of->inner, count = rows * inner;
     if (of->activation == RELU)
-        for (int64_t k = 0; k < count; k += LANES) {
-            vector value = load(x + k);
-            store(x + k, (vector)((integers)value & (value > 0.0f)));
-        }
+        for (int64_t k = 0; k < count; k += LANES) store(x + k, above_zero(load(x + k)));
     else if (of->activation == GELU)
         for (int64_t k = 0; k < count; k++) x[k] = 0.5f * x[k] * (1.0f + erff(x[k] * 0.70710678118654752f));
     else if (of->activation == SWISH)
@@ -424,6 +424,26 @@ static void mix(const stack *of, const reading *step, int64_t number, const floa
     }
 }
 
+/* The cells of an SSRU (Kim et al. 2019), kept where attention has its keys: c = f c' + (1 - f) u, added to x as ReLU(c);
+   gates before their sigmoid, and updates, are parts of `parts` [N, 2D]. */
+static void remember(const stack *of, const reading *step, int64_t number, const float *parts, float *x) {
+    int64_t width = of->width, size = width / of->heads, each = step->width * step->count;
+    float *cells = step->past + 2 * number * step->past_layer;
+    for (int64_t row = 0; row < step->sentences * each; row++, parts += 2 * width, x += width) {
+        int64_t place = step->place + row % each / step->width, own = row % step->width * size, from = own;
+        int64_t at = slot(step, row / each) * step->past_sentence + place * step->past_place;
+        if (step->reach && place) from = step->reach[row * (step->place + 1) + place - 1] * size;
+        for (int64_t head = 0; head < of->heads; head++, at += step->past_head)
+            for (int64_t k = 0; k < size; k += LANES) {
+                vector gate = sigmoid(load(parts + head * size + k)), update = load(parts + width + head * size + k);
+                vector cell = (1.0f - gate) * update;
+                if (place) cell += gate * load(cells + at - step->past_place + from + k);
+                store(cells + at + own + k, cell);
+                store(x + head * size + k, load(x + head * size + k) + above_zero(cell));
+            }
+    }
+}
+
 /* Attention of queries [N, D] over the source. */
 static void look(const stack *of, const reading *step, int64_t number, const float *queries, room use) {
     int64_t width = of->width, heads = of->heads, size = width / heads, each = step->width * step->count;
@@ -480,8 +500,11 @@ void translume_step(const stack *of, const reading *step, float *x, char *block)
         const float *from = x;
         if (of->before) normalise(of, by->around_self, x, rows, use.normal), from = use.normal;
         apply(&by->query_key_value, from, rows, use.parts, 0, use.bytes);
-        mix(of, step, number, use.parts, use);
-        apply(&by->mixed, use.mixed, rows, x, 1, use.bytes);
+        if (of->cells) remember(of, step, number, use.parts, x);
+        else {
+            mix(of, step, number, use.parts, use);
+            apply(&by->mixed, use.mixed, rows, x, 1, use.bytes);
+        }
         if (of->before) normalise(of, by->around_cross, x, rows, use.normal);
         else normalise(of, by->around_self, x, rows, x);
         apply(&by->query, from, rows, use.parts, 0, use.bytes);
