@@ -175,7 +175,9 @@ def _joined(one: nn.Linear, other: nn.Linear) -> nn.Linear:
     """Both maps as one, the outputs of the first before those of the other."""
     maps = (one, other)
     joined = nn.Linear(one.in_features, sum(each.out_features for each in maps))
-    shifts = [each.weight.new_zeros(each.out_features) if each.bias is None else each.bias for each in maps]
+    shifts: list[Tensor] = [
+        each.weight.new_zeros(each.out_features) if each.bias is None else each.bias for each in maps
+    ]
     with torch.no_grad():
         joined.weight.copy_(torch.cat((one.weight, other.weight)))
         joined.bias.copy_(torch.cat(shifts))
