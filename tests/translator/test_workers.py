@@ -37,6 +37,30 @@ def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
         assert [h.log_prob for h in one.hypotheses] == pytest.approx([h.log_prob for h in other.hypotheses], abs=1e-4)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(saved, monkeypatch, seconds):
+    monkeypatch.setattr(module, "SHARE", 3)
+    monkeypatch.setattr(module, "WORTH_WORKERS", seconds)
+    folder, translator = saved
+    settings, began = translator.config.decoding, []
+
+    def workers() -> Workers:
+        began.append(seconds)
+        return Workers(folder, 2, None)
+
+    texts = ["abc", "", "hello you", "a b c d", "xyz.", "q", "abc"]
+    found = [each.text for each in module.translate_shared(translator, workers, iter(texts), settings)]
+    assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
+    assert began == ([0.0] if seconds == 0.0 else [])
+    assert list(module.translate_shared(translator, workers, [], settings)) == []
+    sources: list[str] = []
+    translations = module.translate_shared(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
+    with pytest.raises(TranslationError) as caught:
+        sources.extend(each.source for each in translations)
+    assert sources == ["a", "b", "c", "d"]
+    assert str(caught.value).startswith("line 5: a sentence has 30 tokens, wanted at most 16; ")
+
+
 def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, monkeypatch):
     monkeypatch.setattr(module, "SHARE", 3)
     folder, translator = saved

@@ -30,7 +30,7 @@ draft_option = click.option(
 """--draft, read back with `drafting`."""
 
 
-def drafting(translator: "Translator", settings: "DecodingSettings", workers: int) -> "Translator":
+def drafting(translator: "Translator", settings: "DecodingSettings", workers: int | None) -> "Translator":
     """The translator, with drafts from the file that the running verb was told by --draft."""
     from translume.data import read_lines
 
@@ -39,7 +39,7 @@ def drafting(translator: "Translator", settings: "DecodingSettings", workers: in
         return translator
     if settings.speculation != "ngram":
         raise SettingsError(f"--draft {file}: found speculation '{settings.speculation}', wanted 'ngram'")
-    if workers > 1:
+    if workers is not None and workers > 1:
         raise SettingsError(f"workers: found {workers} with --draft, wanted 1")
     return translator.draft_from(read_lines(file))
 

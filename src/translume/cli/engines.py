@@ -40,10 +40,8 @@ engine_option = click.option(
 workers_option = click.option(
     "--workers",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
     metavar="N",
-    help="Processes that share the lines, each on one CPU thread; worth their start for thousands of lines.",
+    help="Processes that share the lines, each on one CPU thread.  [default: 1, and all cores after some seconds]",
 )
 """--workers"""
 
@@ -80,21 +78,39 @@ def ensemble_at(
 
 @contextmanager
 def translating(
-    model: Path, translator: "Translator", count: int
+    model: Path, translator: "Translator", count: int | None
 ) -> Iterator[Callable[[Iterable[str], "DecodingSettings", "Constraints"], Iterator["Translation"]]]:
-    """What translates texts: the translator itself, or `count` processes with the same model and engine."""
-    if len(translator.models) > 1 and count > 1:
+    """What translates texts: the translator itself, or `count` processes with the same model and engine.
+
+    None: the translator, and as many processes as it has threads once the work is long.
+    """
+    from translume.translator import Workers, translate_shared
+
+    several = count is not None and count > 1
+    if several and len(translator.models) > 1:
         raise SettingsError(f"workers: found {count} with --ensemble, wanted 1")
-    if count == 1:
+    device = next(translator.checkpoint.model.parameters()).device
+    if several and device.type != "cpu":
+        raise SettingsError(f"workers: found {count} on {device}, wanted 1; several are for the CPU")
+    dtype = translator.engine.dtype if translator.engine else None
+    if count is not None and count > 1:
+        with Workers(model, count, dtype) as workers:
+            yield workers.translate_all
+        return
+    threads = 1 if device.type != "cpu" else torch_threads()
+    if count == 1 or threads == 1 or len(translator.models) > 1 or translator.table is not None:
         yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
-    from translume.translator import Workers
+    yield lambda texts, settings, wanted: translate_shared(
+        translator, lambda: Workers(model, threads, dtype), texts, settings, wanted
+    )
 
-    device = next(translator.checkpoint.model.parameters()).device
-    if device.type != "cpu":
-        raise SettingsError(f"workers: found {count} on {device}, wanted 1; several are for the CPU")
-    with Workers(model, count, translator.engine.dtype if translator.engine else None) as workers:
-        yield workers.translate_all
+
+def torch_threads() -> int:
+    """The threads that torch may use, --threads or all cores."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 def engine() -> str:

@@ -56,7 +56,7 @@ def command(
     constraints: Path | None,
     others: tuple[Path, ...],
     average: "Average | None",
-    workers: int,
+    workers: int | None,
     as_json: bool,
 ) -> None:
     """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.

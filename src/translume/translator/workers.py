@@ -1,10 +1,12 @@
 """Several processes that translate one input together: one thread each does more than many threads for one process."""
 
 import signal
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
@@ -13,12 +15,16 @@ from typing import Literal, Self
 from translume.config import DecodingSettings
 from translume.errors import TranslationError
 from translume.translator.batching import windows
+from translume.translator.numbering import numbered_lines
 from translume.translator.plan import Line
-from translume.translator.translator import Translator, load_translator, numbered_lines
+from translume.translator.translator import Translator, load_translator
 from translume.translator.values import Translation
 
 SHARE = 256
 """Lines that a worker takes at a time."""
+WORTH_WORKERS = 4.0
+"""Seconds of work after which what is left is shared: about twice what workers take to begin, so that they cost at most
+as much as they could have saved."""
 
 EngineDtype = Literal["fp32", "bf16", "int8"]
 Done = tuple[list[Translation], str]
@@ -43,9 +49,14 @@ class Workers:
 
         Raises TranslationError as it does, or where a worker died.
         """
+        return self.translate_parts(windows(numbered_lines(texts, constraints), lines=SHARE), settings)
+
+    def translate_parts(self, parts: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
+        """The same for consecutive lines, as many at a time as a worker shall take."""
         waiting: deque[Future[Done]] = deque()
         given = 0
-        for window in windows(numbered_lines(texts, constraints), lines=SHARE):
+        for window in parts:
+            given = given or window[0].number - 1
             waiting.append(self._pool.submit(_work, window, settings))
             if len(waiting) > 2 * self.count:
                 for each in _result(waiting.popleft(), given):
@@ -67,6 +78,30 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def translate_shared(
+    translator: Translator,
+    most: Callable[[], Workers],
+    texts: Iterable[str],
+    settings: DecodingSettings,
+    constraints: Iterable[Iterable[str]] | None = None,
+) -> Iterator[Translation]:
+    """What `Translator.translate_all` gives, by the translator itself, and by workers once that has taken a while.
+
+    most: makes the workers, who are to translate as the translator does.
+    """
+    parts, busy = windows(numbered_lines(texts, constraints), lines=SHARE), 0.0
+    for part in parts:
+        if busy > WORTH_WORKERS:
+            with most() as workers:
+                yield from workers.translate_parts(chain([part], parts), settings)
+            return
+        began = time.monotonic()
+        done = translator.translate_lines(part, settings)
+        for translation in done:  # all of them are translated before the first is given back
+            busy, began = busy + (time.monotonic() - began if began else 0.0), 0.0
+            yield translation
 
 
 def _result(future: "Future[Done]", given: int) -> Iterator[Translation]:
