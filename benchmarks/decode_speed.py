@@ -9,7 +9,8 @@ Beside the time stand the share of lines that are the plain engine's word for wo
                                       [--systems …] [--rounds 3] [--stop first] [--json]
 
 Our beam ends as CTranslate2's does, when as many hypotheses have finished as it is wide (`stop = "first"`); with
-`--stop optimal` it goes on until none can win any more. Batch 0 is the whole file. Ratios are ours against the best of CTranslate2 and of transformers: tokens a second.
+`--stop optimal` it goes on until none can win any more. Batch 0 is the whole file. Ratios are ours against the best of
+CTranslate2 and of transformers: words a second.
 """
 
 import argparse

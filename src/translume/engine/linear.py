@@ -20,9 +20,13 @@ ZERO = 128
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b for a weight [N, K] that was made ready; `kind` says how."""
+    """x Wᵀ + b for a weight [N, K] that was made ready; `kind` says how.
+
+    independent: whether a row's numbers are the same, bit for bit, whatever rows stand beside it.
+    """
 
     kind: str
+    independent = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()

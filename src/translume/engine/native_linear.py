@@ -20,6 +20,7 @@ class NativeLinear(PackedLinear):
     """The weight in fp32, by panels of outputs."""
 
     kind = "native"
+    independent = True
     format = FP32
     whole = 1
     """Inputs are filled up with zeros to a multiple of this."""

@@ -13,6 +13,8 @@ from translume.engine.packing import packed_as
 ROWS = (1, 64, 320)
 """Rows that a packing is timed with; the choice is by the sum of its shares of fp32's times, for any number of rows."""
 ROUNDS = 5
+INDEPENDENT = 1.2
+"""How much slower than another a packing may be whose rows have the same numbers whatever stands beside them."""
 
 Dtype = Literal["fp32", "bf16", "int8"]
 
@@ -54,7 +56,10 @@ class Choice:
         self.microseconds[shape] = {each.kind: tuple(took) for each, took in zip(trusted, times, strict=True)}
         base = times[0]
         gains = [sum(took[place] / base[place] for place in range(len(ROWS))) for took in times]
-        best = trusted[gains.index(min(gains))]
+        preferred = [
+            gain / INDEPENDENT if each.independent else gain for each, gain in zip(trusted, gains, strict=True)
+        ]
+        best = trusted[preferred.index(min(preferred))]
         self.kinds[shape] = best.kind
         return best
 
