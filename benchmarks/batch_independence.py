@@ -19,14 +19,17 @@ SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("source", type=Path)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("source", nargs="?", type=Path)
     parser.add_argument("--lines", type=int, default=20 if SHORT else 1000)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--dtypes", nargs="+", choices=("plain", "fp32", "bf16", "int8"), default=["fp32", "int8"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.source is None:
+        print("left out: wanted MODEL SOURCE")
+        return
 
     from translume.engine import self_test
     from translume.translator import load_translator

@@ -92,15 +92,18 @@ def measured(model: str, data: tuple[list[str], list[str]], beam: int, seed: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("source")
-    parser.add_argument("reference")
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("source", nargs="?")
+    parser.add_argument("reference", nargs="?")
     parser.add_argument("--lines", type=int, default=5 if SHORT else 200)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1 if SHORT else 3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.reference is None:
+        print("left out: wanted MODEL SOURCE REFERENCE")
+        return
     sides = []
     for path in (options.source, options.reference):
         with open(path, encoding="utf-8") as file:
