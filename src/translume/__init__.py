@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from translume.evaluation import compare as compare
     from translume.evaluation import evaluate as evaluate
     from translume.inspection import BeamRecord as BeamRecord
+    from translume.inspection import ClassTrace as ClassTrace
+    from translume.inspection import CorpusLens as CorpusLens
     from translume.inspection import Edited as Edited
     from translume.inspection import Forced as Forced
     from translume.inspection import Trace as Trace
     from translume.inspection import WhyNot as WhyNot
+    from translume.inspection import compare_on_corpus as compare_on_corpus
     from translume.inspection import edit_source as edit_source
     from translume.inspection import force_token as force_token
+    from translume.inspection import inspect_corpus as inspect_corpus
     from translume.inspection import record_beam as record_beam
     from translume.inspection import trace as trace
+    from translume.inspection import trace_classification as trace_classification
     from translume.inspection import why_not as why_not
     from translume.interchange.export import export as export
     from translume.interchange.importing import import_model as import_model
@@ -44,10 +49,12 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "BeamRecord": "inspection",
+    "ClassTrace": "inspection",
     "Classification": "translator",
     "Classifier": "translator",
     "Comparison": "evaluation",
     "Config": "config",
+    "CorpusLens": "inspection",
     "DataError": "errors",
     "DecodingSettings": "config",
     "Edited": "inspection",
@@ -67,14 +74,17 @@ _ROOMS = {
     "TranslumeError": "errors",
     "WhyNot": "inspection",
     "compare": "evaluation",
+    "compare_on_corpus": "inspection",
     "edit_source": "inspection",
     "evaluate": "evaluation",
     "export": "interchange.export",
     "import_model": "interchange.importing",
     "force_token": "inspection",
+    "inspect_corpus": "inspection",
     "load": "translator",
     "record_beam": "inspection",
     "trace": "inspection",
+    "trace_classification": "inspection",
     "train": "training",
     "why_not": "inspection",
 }
@@ -94,6 +104,8 @@ def __getattr__(name: str) -> object:
     if name not in _ROOMS:
         raise AttributeError(f"module 'translume' has no attribute '{name}'")
     value = getattr(import_module(f"translume.{_ROOMS[name]}"), name)
+    if _ROOMS[name] == "inspection":
+        import_module("translume.drawing")  # so that what an inspection gives can be drawn
     globals()[name] = value
     return value
 

@@ -3,12 +3,18 @@
 import json
 import re
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
+import torch
 
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, TokenizerSettings
 from translume.drawing import page
-from translume.inspection import BeamRecord, Trace
+from translume.inspection import BeamRecord, Trace, trace
+from translume.text import train_tokenizer
+from translume.translator import Translator
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SOURCE = "hello <b> </script> & you"
@@ -135,3 +141,54 @@ def test_the_page_fits_narrow_and_wide_in_light_and_dark(browser, whole, tmp_pat
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
     tab.close()
+
+
+@pytest.fixture(scope="module")
+def long_trace() -> Trace:
+    """A sentence of 60 tokens into 60, with the attention of 6 layers of 8 heads."""
+    tokenizer = train_tokenizer(
+        TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghijklm nopqrst"]
+    )
+    settings = ModelSettings(
+        width=32, feed_forward=29, encoder_layers=6, decoder_layers=6, attention_heads=8, max_positions=61
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        network = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    checkpoint = Checkpoint(
+        config=Config(model=settings), model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer
+    )
+    return trace(Translator(checkpoint), "abcde fghij " * 4 + "klmnopqrstk", "tsrqp onmlk " * 4 + "jihgfedcbaj")
+
+
+PRESS = """async () => {
+  const times = [];
+  for (let press = 0; press < 15; press++) {
+    const began = performance.now();
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    times.push(performance.now() - began);
+  }
+  return times;
+}"""
+
+
+@pytest.mark.parametrize("form", ["links", "map"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_a_sentence_of_60_tokens_repaints_within_100_milliseconds_of_a_key(browser, long_trace, tmp_path, width, form):
+    assert (len(long_trace.source_tokens), len(long_trace.target_tokens)) == (60, 60)
+    path = tmp_path / "long.html"
+    path.write_text(page(long_trace), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(path.as_uri())
+    tab.select_option("#form", form)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    medians = []
+    for _ in range(3):  # other work on the machine is not the page's
+        tab.click("#target [data-step='0']")
+        medians.append(statistics.median(tab.evaluate(PRESS)))
+    assert tab.get_attribute("#target [data-step='15']", "aria-selected") == "true"
+    tab.close()
+    assert min(medians) < 100

@@ -129,7 +129,8 @@ def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
         places = torch.arange(len(sentence.labels))
         scores = attribution.scores_of(model, sentence)
         whole, baseline = (
-            scores(each.expand(len(places), -1, -1), places) for each in attribution.embedded(model, sentence)
+            scores(each.expand(len(places), -1, -1), places)
+            for each in attribution.embedded(model.encoder, sentence.source)
         )
     gaps = (apart(found.values).sum(-1) - (whole - baseline)).abs()
     assert float(gaps.max()) == pytest.approx(found.error, abs=1e-4)

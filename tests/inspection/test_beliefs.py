@@ -95,6 +95,25 @@ def test_no_number_depends_on_k(make, ks):
             assert blank == other
 
 
+def test_no_number_of_any_head_depends_on_k(of_every_kind):
+    few, many = (translume.trace(of_every_kind, SOURCE, TARGET, k=k, show=("lens", "prior", "terms")) for k in (2, 13))
+    assert few.terms == many.terms
+    for step, other in zip(few.steps, many.steps, strict=True):
+        for name in ("top_model", "top_used"):
+            shown = getattr(step, name).candidates
+            assert shown == getattr(other, name).candidates[: len(shown)]
+        for layer, same in zip(step.lens, other.lens, strict=True):
+            assert replace(layer, top=same.top) == same
+        assert replace(step, top_model=other.top_model, top_used=other.top_used, lens=other.lens) == other
+
+
+def test_no_number_of_any_head_depends_on_neighbours_in_a_batch(of_every_kind):
+    pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
+    for (source, target), score in zip(pairs, of_every_kind.score_all(pairs), strict=True):
+        trace = translume.trace(of_every_kind, source, target, show=())
+        assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
+
+
 def test_a_long_list_is_as_long_as_the_vocabulary_and_leaves_no_tail(make):
     trace = translume.trace(make(), SOURCE, TARGET, k=1000, show=())
     assert len(trace.steps[0].top_model.candidates) == trace.facts.vocabulary

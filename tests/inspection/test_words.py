@@ -1,10 +1,13 @@
 """Tokens joined to words, and where both stand in the texts."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 import translume
 from translume.config import TokenizerSettings
+from translume.inspection.values import Token
 from translume.inspection.words import tokens_of, words_of
 from translume.text import train_tokenizer
 
@@ -62,3 +65,9 @@ def test_a_trace_holds_tokens_and_words_of_both_texts(make):
     assert trace.target[chat.begin : chat.end] == "chat"
     assert chat.log_p == sum(step.log_p_model for step in trace.steps[chat.first : chat.last])
     assert all(word.log_p is None for word in trace.source_words)
+
+
+def test_a_word_with_an_impossible_token_has_no_log_probability():
+    tokens = tuple(Token(id=9, text=each, begin=place, end=place + 1) for place, each in enumerate("ab"))
+    assert [word.log_p for word in words_of("ab", tokens, (), [-1.0, -math.inf])] == [None]
+    assert [word.log_p for word in words_of("ab", tokens, (), [-1.0, -0.5])] == [-1.5]

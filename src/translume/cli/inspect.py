@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from translume.cli.lens import show_corpus
 from translume.cli.options import (
     FILE,
     FOLDER,
@@ -14,6 +15,7 @@ from translume.cli.options import (
     compute_options,
     decoding_options,
     json_option,
+    overrides,
     set_option,
 )
 from translume.cli.terminal import Meter, note
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
 
 
 _VIEW = "translume.inspect"
+COMMANDLINE = click.core.ParameterSource.COMMANDLINE
+ENTRIES, PAGE_ENTRIES = 10, 50
+"""Of a list about a corpus, unless --top says otherwise."""
 
 
-def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str | None) -> None:
+def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str | Path | None) -> None:
     ctx.meta.setdefault(_VIEW, {})[parameter.name] = value
 
 
@@ -43,6 +48,14 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str |
 @click.option(
     "--corpus", type=(FILE, FILE), metavar="SOURCE TARGET", help="Look at two parallel files instead of a text."
 )
+@click.option(
+    "--compare",
+    type=FOLDER,
+    metavar="OTHER_MODEL",
+    expose_value=False,
+    callback=_remember,
+    help="With --corpus: another model, and where the two part.",
+)
 @click.option("--target", metavar="TEXT", help="Look at this target instead of the model's own translation.")
 @click.option("--reference", metavar="TEXT", help="Was it the search that missed this target, or the model?")
 @click.option(
@@ -53,7 +66,7 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str |
     metavar="N",
     expose_value=False,
     callback=_remember,
-    help="Tokens listed a step.",
+    help="Tokens listed a step; entries of a corpus's lists, of which there are 10, or 50 on a page.",
 )
 @click.option(
     "--alternatives",
@@ -88,23 +101,31 @@ def command(
 ) -> None:
     """Show, for every token of the translation of TEXT, what the model believed, what else it might have said, what
     decoding made of that, and what was read of the source.
+
+    Of a classifier: its classes, and which tokens of TEXT speak for and against each; with --corpus, two files of texts
+    and their labels, how far its probabilities may be believed.
     """
+    from translume.checkpoint import read_config
     from translume.inspection import record_beam, trace
     from translume.inspection.tracing import EVERYTHING
     from translume.translator import load_translator
 
     if (text is None) == (corpus is None):
         raise SettingsError("inspect: wanted one of TEXT and --corpus SOURCE TARGET")
-    if corpus is not None and (target or reference or html):
-        raise SettingsError("inspect: --target, --reference and --html are for a TEXT, found --corpus")
+    view, where = click.get_current_context().meta[_VIEW], compute()
+    _refuse_unread(corpus is not None, view, given=target or reference)
     if html is not None:
         check_writable(html)
-    view, where = click.get_current_context().meta[_VIEW], compute()
-    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    if read_config(model).data.task == "classification":
+        _of_classifier(model, text, corpus, given=target or reference, html=html, as_json=as_json)
+        return
     if corpus is not None:
-        _of_corpus(translator, corpus, count=2 * view["top"], as_json=as_json)
+        given = click.get_current_context().get_parameter_source("top") == COMMANDLINE
+        count = view["top"] if given else PAGE_ENTRIES if html else ENTRIES
+        show_corpus(model, corpus, other=view["compare"], count=count, html=html, as_json=as_json)
         return
     assert text is not None
+    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
     settings = changed(translator.config, "decoding").decoding
     more = [view["attribution"]] if view["attribution"] else []
     found = trace(translator, text, target, k=view["top"], settings=settings, show=(*EVERYTHING, *more))
@@ -130,22 +151,49 @@ def command(
             console.print(line)
 
 
-def _of_corpus(translator: "Translator", corpus: tuple[Path, Path], *, count: int, as_json: bool) -> None:
-    from translume.data import read_lines
-    from translume.inspection.corpus import inspect_corpus
+def _of_classifier(
+    model: Path,
+    text: str | None,
+    corpus: tuple[Path, Path] | None,
+    *,
+    given: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    from translume.cli.classify import load_as_told
+    from translume.cli.inspecting_class import CLASSES, inspect_labelled, inspect_text
 
-    sources, targets = (list(read_lines(file)) for file in corpus)
-    lens = inspect_corpus(translator, sources, targets, show=count)
-    if as_json:
-        click.echo(json.dumps(lens.to_dict(), ensure_ascii=False))
+    context = click.get_current_context()
+    view = context.meta[_VIEW]
+    if given or view["compare"] is not None or context.get_parameter_source("alternatives") == COMMANDLINE:
+        raise SettingsError(
+            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
+        )
+    if corpus is not None and html is not None:
+        raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
+    asked = context.get_parameter_source("top") == COMMANDLINE
+    if corpus is not None:
+        inspect_labelled(load_as_told(model), corpus, count=view["top"] if asked else ENTRIES, as_json=as_json)
         return
-    from rich.console import Console
+    assert text is not None
+    k = view["top"] if asked else CLASSES
+    inspect_text(load_as_told(model), text, k=k, attribution=view["attribution"], html=html, as_json=as_json)
 
-    from translume.drawing.corpus import corpus_lines
 
-    console = Console(highlight=False, soft_wrap=True)
-    for line in corpus_lines(lens):
-        console.print(line)
+def _refuse_unread(of_corpus: bool, view: dict[str, Any], *, given: str | None) -> None:
+    """SettingsError for an option that would not be read."""
+    if not of_corpus:
+        if view["compare"] is not None:
+            raise SettingsError("inspect: --compare is for --corpus, found a TEXT")
+        return
+    context = click.get_current_context()
+    told = [name for name in ("alternatives", "attribution") if context.get_parameter_source(name) == COMMANDLINE]
+    if given or told:
+        raise SettingsError(
+            "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
+        )
+    if overrides() and view["compare"] is None:
+        raise SettingsError("inspect: decoding options are for a TEXT or --compare, found --corpus alone")
 
 
 def _alternatives(

@@ -1,5 +1,3 @@
-"use strict";
-
 const FATES = {
   continued: "went on", best: "the result", finished: "finished, but another scored better", length: "the result, cut at the limit",
   outscored: "outscored", stopped: "alive when the search ended", forbidden: "left nothing to say by rules",

@@ -1,29 +1,7 @@
-"use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const trace = data.trace;
 const at = (id) => document.getElementById(id);
-const number = (value, digits = 3) => (value === null ? "−∞" : value.toFixed(digits));
-const percent = (p) => (p >= 0.9995 && p < 1 ? ">99.9" : p > 0 && p < 0.0005 ? "<0.1" : (100 * p).toFixed(1)) + " %";
 let chosen = 0;
-
-function element(name, options = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(options)) {
-    if (key === "style") for (const [property, text] of Object.entries(value)) made.style.setProperty(property, text);
-    else if (key === "class") made.className = value;
-    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else made.setAttribute(key, value);
-  }
-  made.append(...children);
-  return made;
-}
-
-function drawn(name, options = {}, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(options)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 const begins = (words) => new Set(words.map((word) => word.first));
 
@@ -33,10 +11,9 @@ function showTexts() {
     element("span", { class: "token" + (sourceBegins.has(place) ? " begins" : "") }, token.text)));
   at("target").replaceChildren(...trace.target_tokens.map((token, place) => {
     const step = trace.steps[place];
-    const share = Math.min(1, -(step.log_p_model ?? -9) / 4) * 0.85;
     return element("button", {
       class: "token" + (targetBegins.has(place) ? " begins" : ""), role: "option", "data-step": place,
-      style: { "--share": share.toFixed(3) }, title: `p = ${percent(step.p_model)}`, onclick: () => choose(place),
+      style: { "--share": doubt(step.log_p_model) }, title: `p = ${percent(step.p_model)}`, onclick: () => choose(place),
     }, token.text);
   }));
 }
@@ -56,30 +33,10 @@ function choose(place, focus = false) {
   showAttention();
 }
 
-function fact(name, value) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
-}
-
 function showStep() {
-  const step = trace.steps[chosen], token = trace.target_tokens[chosen];
-  const facts = element("dl", {}, fact("token", `${token.text} (${chosen + 1} of ${trace.steps.length})`),
-    fact("p", percent(step.p_model)), fact("log p", number(step.log_p_model)), fact("rank", String(step.rank)),
-    fact("entropy", `${number(step.entropy, 2)} nats`), fact("margin", number(step.margin)));
-  if (step.p_used !== step.p_model) facts.append(fact("p after rules", percent(step.p_used)));
-  for (const rule of step.rules) facts.append(fact("rule", `${rule.name} moved ${percent(rule.moved)}`));
-  at("facts").replaceChildren(facts);
-  const used = new Map(step.top_used.candidates.map((each) => [each.id, each.p_used]));
-  const rows = step.top_model.candidates.map((each) => bar(each, each.p_used ?? used.get(each.id) ?? 0, token));
-  const seen = new Set(step.top_model.candidates.map((each) => each.id));
-  for (const each of step.top_used.candidates) if (!seen.has(each.id)) rows.push(bar(each, each.p_used, token));
-  const shownUsed = rows.reduce((sum, row) => sum + Number(row.dataset.used), 0);
-  const shownModel = rows.reduce((sum, row) => sum + Number(row.dataset.model), 0);
-  rows.push(line("all others", Math.max(0, 1 - shownModel), Math.max(0, 1 - shownUsed), "bar tail", "div"));
-  const key = element("p", { class: "hint" }, element("i", { class: "key" }), "what the model believed ",
-    element("i", { class: "key used" }), "what was left after rules.");
-  const floor = trace.facts.smoothing_floor;
-  if (floor) key.append(` Label smoothing alone asks for ${floor.toExponential(1)} of every token.`);
-  at("bars").replaceChildren(key, ...rows);
+  const step = trace.steps[chosen];
+  at("facts").replaceChildren(facts(trace, chosen));
+  at("bars").replaceChildren(...bars(trace, chosen, force));
   at("whatif").replaceChildren();
   const lens = step.lens.map((layer) => element("tr", {}, element("td", {}, String(layer.layer)),
     element("td", {}, layer.top.candidates.slice(0, 3).map((each) => `${each.text} ${percent(each.p_model)}`).join(", ")),
@@ -88,23 +45,6 @@ function showStep() {
   at("lens").replaceChildren(element("thead", {}, element("tr", {}, ...titles)), element("tbody", {}, ...lens));
   at("lens-section").hidden = !step.lens.length;
   document.querySelector(".columns").classList.toggle("alone", !step.lens.length);
-}
-
-function line(name, model, used, kind, tag) {
-  const made = element(tag, { class: kind, "data-model": model, "data-used": used },
-    element("span", { class: "name" }, name),
-    element("span", { class: "track" }, element("i", { style: { width: `${100 * model}%` } }),
-      element("i", { class: "used", style: { width: `${100 * used}%` } })),
-    element("span", { class: "number" }, `${percent(model)} → ${percent(used)}`));
-  return made;
-}
-
-function bar(candidate, used, token) {
-  const mine = candidate.id === token.id;
-  const made = line(candidate.text, candidate.p_model, used, "bar" + (mine ? " chosen" : ""), "button");
-  made.dataset.id = candidate.id;
-  made.addEventListener("click", () => force(candidate, mine));
-  return made;
 }
 
 function force(candidate, mine) {

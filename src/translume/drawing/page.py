@@ -1,12 +1,12 @@
-"""One self-contained page of a trace: it opens from the disk, asks no network, and works by mouse and keyboard."""
+"""The page of a trace; it works by mouse and keyboard."""
 
-import json
-import re
 from collections.abc import Mapping
-from importlib.resources import files
 
+from translume.drawing.document import asset as asset
+from translume.drawing.document import document
 from translume.inspection import BeamRecord, Forced, Trace
 
+SCRIPTS = ("steps.js", "beam.js", "page.js")
 Alternatives = Mapping[int, Mapping[int, Forced]]
 """What forcing another token comes to, by step and by the token's id."""
 
@@ -21,12 +21,4 @@ def page(trace: Trace, *, beam: BeamRecord | None = None, alternatives: Alternat
             for step, tokens in (alternatives or {}).items()
         },
     }
-    # Within a script element only "</" and "<!--" could end or begin something: no "<" is left.
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"/*CSS*/": _asset("page.css"), "/*JS*/": _asset("beam.js") + _asset("page.js"), "/*DATA*/": text}
-    pieces = re.split("(" + "|".join(map(re.escape, parts)) + ")", _asset("page.html"))
-    return "".join(parts.get(piece, piece) for piece in pieces)
-
-
-def _asset(name: str) -> str:
-    return files("translume.drawing").joinpath(name).read_text(encoding="utf-8")
+    return document("What the decoder believed", "trace.html", scripts=SCRIPTS, data=data)

@@ -4,13 +4,12 @@ A token's confidence is the largest probability of its step, and it is right if 
 The end mark is looked at by itself as well, since it is what translation models misjudge most (Kumar and Sarawagi
 2019): at every step the confidence is p(end), and right means that the reference ends there.
 
-ECE, the expected calibration error: steps fall into 15 bins of equal width by their confidence, bin b holding
-(b/15, (b+1)/15]; ECE = Σ_b n_b/n · |share that is right − mean confidence| (Guo et al. 2017, section 2).
+ECE, the expected calibration error, is what `translume.reliability` says.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ from translume.checkpoint import Temperature
 from translume.decoding import Tempered
 from translume.errors import DataError, SettingsError
 from translume.evaluation.measure import check_lengths
+from translume.reliability import Bins, Reliability
 from translume.translator import Translator
 
-BINS = 15
 COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures between which one is looked for."""
 _NEAR = 1e-5
@@ -35,38 +34,6 @@ Judged = Iterable[tuple[NextToken, Tensor]]
 """Beliefs, and which tokens [m] the reference goes on with."""
 Seen = Callable[[int], object]
 """Told how many tokens were looked at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Steps whose confidence is above `low` and at most `high`.
-
-    confidence: their mean one.  accuracy: the share that is right.  Both are None where there are no steps.
-    """
-
-    low: float
-    high: float
-    count: int
-    confidence: float | None
-    accuracy: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reliability:
-    """How confident, and how often right.
-
-    ece: expected calibration error, from 0 to 1.  count: steps.  confidence: their mean one.  accuracy: share right.
-    """
-
-    ece: float
-    count: int
-    confidence: float
-    accuracy: float
-    bins: tuple[Bin, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values as JSON knows them."""
-        return {**asdict(self), "bins": [asdict(each) for each in self.bins]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,46 +74,6 @@ class Calibration:
             "tokens": self.tokens.to_dict(),
             "end": self.end.to_dict(),
         }
-
-
-class Bins:
-    """Counts steps by their confidence, and what is needed of them."""
-
-    def __init__(self, count: int = BINS) -> None:
-        self._sums = torch.zeros(3, count, dtype=torch.float64)
-
-    def add(self, confidence: Tensor, right: Tensor) -> None:
-        """confidence: [m], from 0 to 1.  right: [m], whether."""
-        size = self._sums.size(1)
-        confidence = confidence.double().cpu()
-        place = ((confidence * size).ceil().long() - 1).clamp_(0, size - 1)
-        rows = torch.stack([torch.ones_like(confidence), confidence, right.double().cpu()])
-        self._sums.index_add_(1, place, rows)
-
-    def reliability(self) -> Reliability:
-        """What was counted; DataError if that is nothing."""
-        counts, confidence, right = self._sums.tolist()
-        total = sum(counts)
-        if not total:
-            raise DataError("calibration: found no tokens, wanted at least one")
-        bins = tuple(
-            Bin(
-                low=place / len(counts),
-                high=(place + 1) / len(counts),
-                count=int(n),
-                confidence=confidence[place] / n if n else None,
-                accuracy=right[place] / n if n else None,
-            )
-            for place, n in enumerate(counts)
-        )
-        apart = (abs(said - was) for said, was in zip(confidence, right, strict=True))
-        return Reliability(
-            ece=math.fsum(apart) / total,
-            count=int(total),
-            confidence=sum(confidence) / total,
-            accuracy=sum(right) / total,
-            bins=bins,
-        )
 
 
 def measure_calibration(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from translume.errors import DataError
-from translume.evaluation.calibration import BINS, Bins, Reliability
 from translume.evaluation.values import Score
+from translume.reliability import BINS, Bins, Reliability
 from translume.translator import Classification, Classifier
 from translume.translator.classifier import SURE
 

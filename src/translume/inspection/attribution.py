@@ -9,6 +9,7 @@ from torch import Tensor
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode
 from translume.inspection.values import Attribution
+from translume.model.encoder import Encoder
 from translume.model.layout import Layout
 from translume.model.transformer import Transformer
 
@@ -92,11 +93,10 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
     return torch.cat(scores)
 
 
-def embedded(model: Transformer, sentence: Sentence) -> tuple[Tensor, Tensor]:
-    """[S, D] each: what the encoder's first layer reads of the source, and the same without the tokens' own vectors."""
-    embedding = model.encoder.embedding
-    whole = model.encoder.embed(sentence.source[None], Layout.of(torch.ones_like(sentence.source[None]).bool()))
-    return whole, whole - embedding.table(sentence.source) * embedding.scale
+def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
+    """[S, D] each: what the encoder's first layer reads of ids [S], and the same without the tokens' own vectors."""
+    whole = encoder.embed(source[None], Layout.of(torch.ones_like(source[None], dtype=torch.bool)))
+    return whole, whole - encoder.embedding.table(source) * encoder.embedding.scale
 
 
 def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tensor], Tensor]:
@@ -123,7 +123,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
 
 def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
     """Input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), every target token a row of one pass."""
-    source, baseline = embedded(model, sentence)
+    source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
     with torch.enable_grad():
         rows = source.detach().expand(len(places), -1, -1).clone().requires_grad_()

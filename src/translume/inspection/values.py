@@ -8,6 +8,7 @@ Differences of two log_p are None (null) where either is −inf.
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from translume.inspection.pictured import Pictured
 from translume.inspection.plain import from_plain, plain
 
 Row = tuple[float, ...]
@@ -37,7 +38,7 @@ class Word:
 
     A word begins at a token that begins with a space or is a special one, and after a special one; where a script has
     no spaces (Han, Kana, Thai …) at every token that begins with a character of it or follows one. Nothing else cuts:
-    "home." is one word. log_p is the sum over its tokens; None in a source.
+    "home." is one word. log_p is the sum over its tokens; None in a source, and where one of its tokens is impossible.
     """
 
     text: str
@@ -206,7 +207,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Pictured):
     """One sentence's translation, step by step.
 
     source: the text as the model reads it (normalised by its tokenizer); offsets are of it.  given: as it was given.

@@ -1,6 +1,7 @@
 """Tokens joined to words, by the rules that `Word` states."""
 
 from collections.abc import Container, Sequence
+from math import inf
 
 from translume.inspection.values import Token, Word
 from translume.text import Tokenizer
@@ -36,7 +37,7 @@ def words_of(
     for first, last in zip(starts, [*starts[1:], len(tokens)], strict=True):
         begin, end = tokens[first].begin, tokens[last - 1].end
         begin += len(text[begin:end]) - len(text[begin:end].lstrip(" "))
-        log_p = None if log_probs is None else sum(log_probs[first:last])
+        log_p = None if log_probs is None or -inf in log_probs[first:last] else sum(log_probs[first:last])
         shown = text[begin:end] or tokens[first].text
         words.append(Word(text=shown, first=first, last=last, begin=begin, end=end, log_p=log_p))
     return tuple(words)

@@ -107,6 +107,12 @@ class Classifier:
                 done[index] = self._classification(lines[index].text, row, cut[index][1])
         return [each for each in done if each is not None]
 
+    def reading(self, text: str) -> tuple[list[int], list[int], tuple[str, ...]]:
+        """What `classify` reads of a text: ids, their places among all of the text's, and a warning if it is cut."""
+        ids = self.checkpoint.source_tokenizer.encode(text)
+        places, warnings = self._cut(Line(number=0, text=text), list(range(len(ids))))
+        return [ids[place] for place in places], places, warnings
+
     def _cut(self, line: Line, ids: list[int]) -> tuple[list[int], tuple[str, ...]]:
         """The ids that are read, and a warning if they are not all."""
         cleaning, decoding = self.config.data.cleaning, self.config.decoding

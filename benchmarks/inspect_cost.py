@@ -1,0 +1,265 @@
+"""What inspection costs: nothing where nobody looks, and how long a look takes.
+
+Off: texts are translated with the decoding loop as it is, and with one that keeps nothing that only inspection reads:
+no log-probability of each token, no terms of a score, nothing of what was attended. Both take turns, batch by batch, in
+one process; a round's ratio is theirs over ours in processor time (1: the same; larger is better for ours), and what is
+printed is the median over all rounds, with its quartiles. `--before SRC` compares with another version of the package,
+each side a process of its own, instead.
+On: the trace of a sentence of 25 tokens into 25 at the base shape (width 512, 8 heads, 2048, 6 + 6 layers, V = 10,000),
+random weights, with everything that is shown by default and then by its parts and further methods.
+
+    python benchmarks/inspect_cost.py [--model MODEL] [--rounds 40] [--threads 1] [--before SRC] [--json]
+
+Without MODEL the tiny shape (128, 4 heads, 256, 4 + 4) with random weights writes 25 tokens for each of 64 sentences.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
+TOKENS, SENTENCES, VOCABULARY, BEAM = 25, 64, 10_000, 5
+TINY = {"width": 128, "feed_forward": 256, "attention_heads": 4, "encoder_layers": 4, "decoder_layers": 4}
+BASE = {"width": 512, "feed_forward": 2048, "attention_heads": 8, "encoder_layers": 6, "decoder_layers": 6}
+
+
+def translator_of(shape: dict[str, int]) -> Any:
+    """A translator of a shape with random weights, of words that are numbers."""
+    import torch
+
+    from translume.checkpoint import Checkpoint, build_model
+    from translume.config import Config, ModelSettings, TokenizerSettings
+    from translume.text import train_tokenizer
+    from translume.translator import Translator
+
+    words = " ".join(f"w{number}" for number in range(VOCABULARY))
+    tokenizer = train_tokenizer(TokenizerSettings(kind="word", size=VOCABULARY, unknown="token"), [words])
+    settings = ModelSettings(**shape, max_positions=128)  # type: ignore[arg-type]  # numbers alone
+    torch.manual_seed(1)
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    limits = (f"decoding.max_length={TOKENS}", f"decoding.min_length={TOKENS}", "decoding.max_length_ratio=99")
+    config = Config(model=settings).change(*limits, f"decoding.beam={BEAM}")
+    return Translator(Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
+
+
+def loaded(model: str | None, threads: int) -> Any:
+    """The translator to measure."""
+    import torch
+
+    from translume.translator import load_translator
+
+    torch.set_num_threads(threads)
+    return translator_of(TINY) if model is None else load_translator(model, device="cpu", dtype="fp32", threads=threads)
+
+
+def sentences(translator: Any, count: int) -> list[str]:
+    """Sentences of 24 tokens that the model knows, their end mark the 25th."""
+    draw = random.Random(0)
+    tokenizer = translator.checkpoint.source_tokenizer
+    words = [piece.removeprefix("▁") for piece in tokenizer.pieces() if piece.startswith("▁") and len(piece) > 1]
+    found = []
+    while len(found) < count:
+        text = " ".join(draw.choice(words) for _ in range(TOKENS - 1))
+        if len(tokenizer.encode(text)) == TOKENS - 1:
+            found.append(text)
+    return found
+
+
+@contextmanager
+def without_hooks() -> Iterator[None]:
+    """Within, the decoding loop keeps nothing that only inspection reads."""
+    from translume.decoding import loop
+
+    own = loop._Search
+
+    class Bare(own):  # type: ignore[misc, valid-type]  # a class that is found when asked for
+        def read(self, state: Any) -> None:
+            pass
+
+        def leave(self, rows: Any) -> Any:
+            self.log_probs = self.log_probs[: self.tokens.size(0)]
+            return super().leave(rows)
+
+        def _append(self, rows: Any, going: Any) -> None:
+            if not loop._same(rows, self.tokens.size(0)):
+                self.tokens = self.tokens.index_select(0, rows)
+            self.length += 1
+            if self.length == self.tokens.size(1):
+                self.tokens = loop.functional.pad(self.tokens, (0, loop.CHUNK))
+            self.tokens[:, self.length] = going.token.flatten()
+
+        def _endings(self, candidates: Any, which: Any, first: Any, by: Any) -> list[Any]:
+            scores, _ = self._scores(candidates)
+            nowhere = scores.masked_fill(~which, -loop.math.inf).view(*self.ended.shape, -1)
+            self.best = loop.torch.cat([self.best, nowhere], 2).topk(self.best.size(2), 2).values
+            self.ended = self.ended + which.view(*self.ended.shape, -1).sum(2)
+            sentence, place = which.nonzero(as_tuple=True)
+            origin = candidates.origin[sentence, place]
+            row = first[sentence, 0] + origin
+            tokens = loop.torch.cat([self.tokens[row, 1 : 1 + self.length], candidates.token[sentence, place, None]], 1)
+            columns = (
+                self.beam.sentences[sentence].tolist(),
+                origin.tolist(),
+                (place // self.each).tolist(),
+                tokens.tolist(),
+                candidates.log_prob[sentence, place].tolist(),
+                scores[sentence, place].tolist(),
+            )
+            return [
+                loop.Ending(
+                    sentence=number,
+                    origin=parent,
+                    group=group,
+                    hypothesis=loop.Hypothesis(
+                        tokens=tuple(ids),
+                        log_prob=log_prob,
+                        log_probs=(),
+                        score=score,
+                        terms=no_terms,
+                        finished_by=by,
+                    ),
+                )
+                for number, parent, group, ids, log_prob, score in zip(*columns, strict=True)
+            ]
+
+    no_terms = loop.ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
+    loop._Search = Bare  # type: ignore[misc]  # for as long as the block lasts
+    try:
+        yield
+    finally:
+        loop._Search = own  # type: ignore[misc]  # as it was
+
+
+def seconds_of(translator: Any, texts: Sequence[str]) -> tuple[float, list[str]]:
+    """Processor time of translating, and the translations."""
+    began = time.process_time()
+    found = [each.text for each in translator.translate_all(texts, strategy="beam")]
+    return time.process_time() - began, found
+
+
+def quartiles(ratios: list[float]) -> dict[str, float]:
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {"ratio": middle, "ratio_low": low, "ratio_high": high}
+
+
+def off(model: str | None, threads: int, rounds: int) -> dict[str, Any]:
+    """The loop as it is against the bare one."""
+    translator = loaded(model, threads)
+    texts = sentences(translator, SENTENCES)
+    own, bare = seconds_of(translator, texts)[1], []
+    with without_hooks():
+        bare = seconds_of(translator, texts)[1]
+    assert own == bare, "the bare loop translates otherwise"
+    ours, theirs = [], []
+    for number in range(rounds):
+        for side in (0, 1) if number % 2 else (1, 0):
+            if side:
+                ours.append(seconds_of(translator, texts)[0])
+            else:
+                with without_hooks():
+                    theirs.append(seconds_of(translator, texts)[0])
+    ratios = [other / one for one, other in zip(ours, theirs, strict=True)]
+    return {"against": "the loop without hooks", "seconds": statistics.median(ours), **quartiles(ratios)}
+
+
+def off_before(model: str | None, threads: int, rounds: int, before: str) -> dict[str, Any]:
+    """This version against another one, a process each."""
+    sides = [worker(model, threads, source) for source in (None, before)]
+    seconds: list[list[float]] = [[], []]
+    for number in range(rounds + 1):
+        for side in (0, 1) if number % 2 else (1, 0):
+            process = sides[side]
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            answer = float(process.stdout.readline())
+            if number:
+                seconds[side].append(answer)
+    for process in sides:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+    ratios = [other / one for one, other in zip(*seconds, strict=True)]
+    return {"against": before, "seconds": statistics.median(seconds[0]), **quartiles(ratios)}
+
+
+def worker(model: str | None, threads: int, source: str | None) -> "subprocess.Popen[str]":
+    environment = dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": source}
+    command = [sys.executable, __file__, "--work", "--threads", str(threads), *(["--model", model] if model else [])]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def work(model: str | None, threads: int) -> None:
+    """Translate at every line of standard input and say how long it took."""
+    translator = loaded(model, threads)
+    texts = sentences(translator, SENTENCES)
+    for _ in sys.stdin:
+        print(seconds_of(translator, texts)[0], flush=True)
+
+
+def on(rounds: int) -> dict[str, dict[str, float]]:
+    """What a trace takes, by the clock and in processor time, as it is by default and by its parts: medians."""
+    import translume
+    from translume.inspection.tracing import EVERYTHING, KNOWN
+
+    translator = translator_of(BASE)
+    source, target = sentences(translator, 2)
+    more = [part for part in KNOWN if part not in EVERYTHING and not (SHORT and part == "integrated-gradients")]
+    ways: dict[str, tuple[str, ...]] = {"everything": EVERYTHING, "beliefs alone": ()}
+    ways.update({part: (part,) for part in (*EVERYTHING, *more)})
+    found = {}
+    for name, show in ways.items():
+        taken: list[tuple[float, float]] = []
+        for _ in range(rounds if name != "integrated-gradients" else 1):
+            began, worked = time.perf_counter(), time.process_time()
+            try:
+                translume.trace(translator, source, target, show=show).to_dict()  # type: ignore[arg-type]  # known parts
+            except translume.SettingsError:
+                break  # captum is not installed
+            taken.append((time.perf_counter() - began, time.process_time() - worked))
+        if taken:
+            clock, processor = (statistics.median(each) for each in zip(*taken, strict=True))
+            found[name] = {"seconds": clock, "processor_seconds": processor}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--rounds", type=int, default=2 if SHORT else 40)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--before", metavar="SRC")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.work:
+        work(options.model, options.threads)
+        return
+    if options.before:
+        nothing = off_before(options.model, options.threads, options.rounds, options.before)
+    else:
+        nothing = off(options.model, options.threads, options.rounds)
+    seconds = on(1 if SHORT else 5)
+    if options.json:
+        print(json.dumps({"off": nothing, "trace": seconds}))
+        return
+    print(f"translating, nobody looking, against {nothing['against']}, {options.rounds} rounds:")
+    low, high = nothing["ratio_low"], nothing["ratio_high"]
+    print(f"  ratio {nothing['ratio']:.3f} (quartiles {low:.3f} to {high:.3f}); {nothing['seconds']:.3f} s a round")
+    print(f"the trace of {TOKENS} tokens into {TOKENS} at the base shape:")
+    print(f"  {'':24} {'seconds':>9} {'of processor':>14}")
+    for name, taken in seconds.items():
+        print(f"  {name:24} {taken['seconds']:9.3f} {taken['processor_seconds']:14.3f}")
+
+
+if __name__ == "__main__":
+    main()

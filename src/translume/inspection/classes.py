@@ -1,0 +1,212 @@
+"""From a text and a classifier to what it believed and which tokens made it: passes of the plain model."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import ClassifierCheckpoint
+from translume.errors import SettingsError, TranslationError, nearest
+from translume.inspection.attribution import (
+    DECIMALS,
+    MASKED,
+    MOST_TOKENS,
+    NO_VECTOR,
+    REMOVED,
+    UNKNOWN,
+    differences,
+    embedded,
+    rounded,
+)
+from translume.inspection.class_values import ClassBelief, ClassFacts, ClassTrace, Evidence
+from translume.inspection.passes import encode
+from translume.inspection.words import tokens_of, words_of
+from translume.model.classifier import Classifier as Network
+from translume.model.layout import Layout
+from translume.translator import Classifier
+from translume.translator.classifier import SURE
+
+ClassPart = Literal[
+    "pooling", "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"
+]
+EVERYTHING: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
+"""What is shown unless told."""
+KNOWN: tuple[ClassPart, ...] = (*EVERYTHING, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
+
+
+def trace_classification(
+    classifier: Classifier, text: str, *, k: int = 3, show: Collection[ClassPart] = EVERYTHING
+) -> ClassTrace:
+    """What a classifier believed about one text, and which of its tokens made it believe that.
+
+    k: classes, from the likeliest, that evidence is worked out for; no other number depends on it.
+    show: what is computed besides the beliefs; "integrated-gradients" wants captum (translume[inspect]).
+    The text is cut as `classify` cuts it. Raises TranslationError for a blank text and what `classify` raises,
+    SettingsError for parts that do not fit.
+    """
+    if k < 1:
+        raise SettingsError(f"k: found {k}, wanted at least 1")
+    for part in show:
+        if part not in KNOWN:
+            raise SettingsError(f"show: found '{part}'{nearest(part, KNOWN)}")
+    if not text.strip():
+        raise TranslationError("text: found a blank one, wanted one to classify")
+    ids, places, warnings = classifier.reading(text)
+    checkpoint = classifier.checkpoint
+    tokenizer = checkpoint.source_tokenizer
+    device = next(checkpoint.model.parameters()).device
+    source = torch.tensor([*ids, tokenizer.specials.eos], device=device)
+    with torch.no_grad():
+        looked = _Looked.at(checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several)
+        evidence = tuple(looked.evidence(method, tokenizer.specials.unk) for method in KNOWN[1:] if method in show)
+        weights = looked.pooling() if "pooling" in show else None
+    spans = tokenizer.spans_in(text)
+    tokens = tokens_of(tokenizer, source.tolist(), [spans[place] for place in places])
+    normalised = tokenizer.normalise(text)
+    marks = tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
+    beliefs = looked.beliefs(checkpoint.labels.names)
+    return ClassTrace(
+        schema="class/1",
+        facts=_facts(checkpoint),
+        given=text,
+        source=normalised,
+        warnings=warnings,
+        source_tokens=tokens,
+        source_words=words_of(normalised, tokens, marks),
+        classes=beliefs,
+        margin=_margin([each.p for each in beliefs], several=checkpoint.labels.several),
+        entropy=looked.entropy(),
+        pooling=weights,
+        evidence=evidence,
+    )
+
+
+def _margin(chances: list[float], *, several: bool) -> float:
+    return min(abs(p - SURE) for p in chances) if several else chances[0] - chances[1]
+
+
+def _facts(checkpoint: ClassifierCheckpoint) -> ClassFacts:
+    weight = next(checkpoint.model.parameters())
+    return ClassFacts(
+        digest=checkpoint.digest,
+        dtype=str(weight.dtype).removeprefix("torch."),
+        device=str(weight.device),
+        norm=checkpoint.config.model.norm,
+        pooling=checkpoint.model.pooling.way,
+        several=checkpoint.labels.several,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A text's ids [S] with the end mark, and log p of all classes [C], fp64; first: the c that evidence is for."""
+
+    model: Network
+    source: Tensor
+    log_probs: Tensor
+    first: Tensor
+    several: bool
+
+    @classmethod
+    def at(cls, model: Network, source: Tensor, count: int, *, several: bool) -> "_Looked":
+        log_probs = _log_probs(model, source[None])[0]
+        order = log_probs.sort(descending=True, stable=True).indices
+        return cls(model, source, log_probs, order[:count], several)
+
+    def beliefs(self, names: tuple[str, ...]) -> tuple[ClassBelief, ...]:
+        chances = self.log_probs.exp().tolist()
+        order = self.log_probs.sort(descending=True, stable=True).indices.tolist()
+        return tuple(
+            ClassBelief(
+                label=names[each],
+                p=chances[each],
+                log_p=float(self.log_probs[each]),
+                given=chances[each] > SURE if self.several else place == 0,
+            )
+            for place, each in enumerate(order)
+        )
+
+    def entropy(self) -> float:
+        chances = self.log_probs.exp()
+        if self.several:
+            return float((torch.special.entr(chances) + torch.special.entr(1 - chances)).sum())
+        return float(torch.special.entr(chances).sum())
+
+    def pooling(self) -> tuple[float, ...]:
+        mask = torch.ones_like(self.source[None], dtype=torch.bool)
+        weights = self.model.pooling.weights(self.model.encoder(self.source[None], mask), mask)
+        return tuple(weights[0].double().round(decimals=DECIMALS).tolist())
+
+    def evidence(self, method: ClassPart, unknown: int | None) -> Evidence:
+        """By one method, for the first classes."""
+        assert method != "pooling"
+        if method == "input-gradient":
+            return Evidence(method=method, values=rounded(self._slopes()), baseline=NO_VECTOR, error=None)
+        if method == "integrated-gradients":
+            values, error = _integrated(self._scores(), embedded(self.model.encoder, self.source), self.first)
+            return Evidence(method=method, values=rounded(values), baseline=NO_VECTOR, error=error)
+        without, baseline = self._without(method, unknown)
+        apart = differences(self.log_probs[self.first], without.index_select(1, self.first))
+        return Evidence(method=method, values=apart, baseline=baseline, error=None)
+
+    def _without(self, method: ClassPart, unknown: int | None) -> tuple[Tensor, str]:
+        """[S, C]: log p without each token in turn, and what that was compared with."""
+        size = len(self.source)
+        if method == "occlusion":
+            places = torch.arange(size - 1, device=self.source.device).expand(size, -1)
+            places = places + (places >= torch.arange(size, device=self.source.device)[:, None])
+            return _log_probs(self.model, self.source[places]), REMOVED
+        if method == "occlusion-mask":
+            memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
+            others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), max(1, MOST_TOKENS // size)
+            parts = [others[start : start + rows] for start in range(0, size, rows)]
+            pooled = torch.cat([self.model.pooling(memory.expand(len(part), -1, -1), part) for part in parts])
+            return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
+        if unknown is None:
+            raise SettingsError(
+                "show: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+                "with a tokenizer that has no unknown token"
+            )
+        return _log_probs(self.model, self.source.repeat(size, 1).fill_diagonal_(unknown)), UNKNOWN
+
+    def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function of embedded texts [R, S, D] and classes [R]: [R], log p of that class each."""
+
+        def scores(vectors: Tensor, classes: Tensor) -> Tensor:
+            mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+            layout = Layout.of(mask)
+            memory = layout.unpack(encode(self.model.encoder, vectors.flatten(0, 1), layout))
+            return self.model.head.score(self.model.pooling(memory, mask), classes, None)
+
+        return scores
+
+    def _slopes(self) -> Tensor:
+        """[c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's own vector e."""
+        source, baseline = embedded(self.model.encoder, self.source)
+        with torch.enable_grad():
+            rows = source.detach().expand(len(self.first), -1, -1).clone().requires_grad_()
+            (slopes,) = torch.autograd.grad(self._scores()(rows, self.first).sum(), rows)
+        values: Tensor = (slopes * (source - baseline)).sum(-1)
+        return values
+
+
+def _log_probs(model: Network, sources: Tensor) -> Tensor:
+    """[R, C], fp64: log-probabilities of all classes for texts [R, S'], all of whose tokens are read."""
+    rows = max(1, MOST_TOKENS // max(1, sources.size(1)))
+    parts = [sources[start : start + rows] for start in range(0, len(sources), rows)]
+    found = [model.belief(part, torch.ones_like(part, dtype=torch.bool)).log_probs().double() for part in parts]
+    return torch.cat(found)
+
+
+def _integrated(
+    scores: Callable[[Tensor, Tensor], Tensor], vectors: tuple[Tensor, Tensor], classes: Tensor
+) -> tuple[Tensor, float]:
+    try:
+        from translume.inspection.integrated import integrated
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
+        ) from None
+    return integrated(scores, vectors, classes)

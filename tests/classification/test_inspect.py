@@ -1,0 +1,117 @@
+"""`translume inspect` of a classifier: a text with its evidence, and how far it may be believed on labelled texts."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import translume
+from translume.cli import main
+from translume.evaluation.classification import judge
+from translume.translator import load_classifier
+
+from .conftest import texts
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words], prog_name="translume")
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Two files, of texts and of their labels; the last label is wrong."""
+    folder = tmp_path_factory.mktemp("labelled")
+    found = [*texts(37, 8)]
+    found[-1] = (found[-1][0], "colour" if found[-1][1] != "colour" else "fruit")
+    for name, side in (("texts", 0), ("labels", 1)):
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in found))
+    return folder / "texts", folder / "labels"
+
+
+def test_the_word_that_decides_has_the_evidence(trained):
+    shown = run("inspect", trained, "a b owl c", "--top", 2)
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert lines[0] == "text    a b owl c"
+    assert lines[1].startswith("class   animal; margin ")
+    (row,) = (line for line in lines if line.startswith("owl "))
+    assert float(row.split()[1]) > 1.0
+    assert all(abs(float(line.split()[1])) < 1.0 for line in lines if line[:2] in ("a ", "b ", "c "))
+
+
+def test_json_holds_the_trace_and_html_is_written(trained, tmp_path):
+    out = tmp_path / "out.html"
+    shown = run("inspect", trained, "a b owl c", "--json", "--html", out, "--attribution", "occlusion-mask")
+    assert shown.exit_code == 0, shown.output
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("{")]
+    trace = translume.ClassTrace.from_dict(json.loads(line)["trace"])
+    assert trace == translume.trace_classification(
+        load_classifier(trained, device="cpu"),
+        "a b owl c",
+        show=("pooling", "occlusion", "occlusion-mask", "input-gradient"),
+    )
+    assert "<!doctype html>" in out.read_text(encoding="utf-8")
+
+
+def test_a_labelled_corpus_shows_calibration_and_the_surest_mistakes(trained, labelled):
+    shown = run("inspect", trained, "--corpus", *labelled)
+    assert shown.exit_code == 0, shown.output
+    sources, labels = (file.read_text().splitlines() for file in labelled)
+    scores = judge(load_classifier(trained, device="cpu"), sources, labels)
+    assert str(scores.scores[0]) in shown.output
+    assert scores.calibration in shown.output
+    counts = [each.count for each in scores.reliability.bins if each.count]
+    rows = [line.split() for line in shown.output.splitlines() if " to " in line and "█" in line]
+    assert [int(row[3]) for row in rows] == counts
+    assert "  line 37: " in shown.output
+    assert sources[-1] in shown.output
+    as_json = run("inspect", trained, "--corpus", *labelled, "--json")
+    content = json.loads(as_json.stdout)
+    assert content["mistakes"][0]["line"] == 37
+    assert content["mistakes"][0]["wanted"] == labels[-1]
+    assert content["calibration"] == scores.reliability.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["a", "--target", "b"],
+            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier",
+        ),
+        (
+            ["a", "--alternatives", "3"],
+            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier",
+        ),
+        (["a", "--attribution", "oclusion"], "attribution: found 'oclusion'; did you mean 'occlusion'?"),
+        (
+            ["--corpus", "TEXTS", "LABELS", "--html", "OUT"],
+            "inspect: --html of a classifier is for a TEXT, found --corpus",
+        ),
+        (
+            ["--corpus", "TEXTS", "LABELS", "--attribution", "occlusion"],
+            "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus",
+        ),
+        ([" "], "text: found a blank one, wanted one to classify"),
+    ],
+)
+def test_what_a_classifier_has_not_is_refused_in_one_line(trained, labelled, tmp_path, words, message):
+    places = {"TEXTS": labelled[0], "LABELS": labelled[1], "OUT": tmp_path / "out.html"}
+    shown = run("inspect", trained, *[places.get(word, word) for word in words])
+    assert shown.exit_code == 1
+    assert shown.output.strip().removeprefix("Error: ") == message
+
+
+def test_files_of_unequal_length_and_unknown_labels_are_named(trained, labelled, tmp_path):
+    short = tmp_path / "short"
+    short.write_text("animal\nfruit\n")
+    shown = run("inspect", trained, "--corpus", labelled[0], short)
+    assert shown.output.strip().removeprefix("Error: ") == (
+        f"{labelled[0]}: 37 lines, but {short} has 2, wanted equally many"
+    )
+    wrong = tmp_path / "wrong"
+    wrong.write_text("".join(["animal\n"] * 36 + ["animol\n"]))
+    shown = run("inspect", trained, "--corpus", labelled[0], wrong)
+    assert shown.output.strip().removeprefix("Error: ") == (
+        f"{wrong}:37: label 'animol' is not in the training data; did you mean 'animal'?"
+    )
