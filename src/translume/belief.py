@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -133,18 +133,30 @@ class NextToken(Protocol):
         """
 
 
+class Summary(NamedTuple):
+    """What is found in one reading of logits [N, V].
+
+    maxima: [N, blocks], the largest of each BLOCK of columns.  sums: [N, 1], Σ exp(logits), which may overflow.
+    first: [N, 1], the first id of the largest; any where a row holds a NaN.
+    """
+
+    maxima: Tensor
+    sums: Tensor
+    first: Tensor
+
+
 class Logits:
     """The belief of a softmax over logits [N, V]; raises BeliefError when it is read and no distribution."""
 
     normalised = True
 
-    def __init__(self, logits: Tensor, summed: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(self, logits: Tensor, summary: "Summary | None" = None) -> None:
         """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are.
 
-        summed: what `maxima_and_sums` gives of logits on a CPU, where it is at hand.
+        summary: of logits on a CPU, where it is at hand.
         They belong to the belief: change them no more.
         """
-        self._summed = summed
+        self._summary = summary
         self._logits = logits if logits.dtype == torch.float64 else logits.float()
         self._peak_and_rest: tuple[Tensor, Tensor] | None = None
         self._maxima: Tensor | None = None
@@ -161,7 +173,7 @@ class Logits:
         """[N, 1] each: max and log Σ exp(logits − max); their sum is the normaliser."""
         if self._peak_and_rest is None:
             if self._logits.is_cpu and not (self._logits.requires_grad and torch.is_grad_enabled()):
-                self._maxima, sums = self._summed or maxima_and_sums(self._logits)
+                self._maxima, sums = maxima_and_sums(self._logits) if self._summary is None else self._summary[:2]
                 peak = self._maxima.amax(-1, keepdim=True)
                 # Nothing is lost without a shift, floats are as precise at e⁴⁰ as at 1; but exp must not overflow.
                 sums = sums * peak.neg().exp_()
@@ -190,11 +202,17 @@ class Logits:
         self._normaliser()  # refuses a NaN before it is ranked
         k = min(k, self.size)
         if bias is None:
-            values, ids = exact_topk(self._logits, k, self._maxima)
+            values, ids = self._best(k)
             log_probs = self._normalised(values)
             return TopK(ids, log_probs, log_probs)
         values, ids, logits = self._biased(k, bias)
         return TopK(ids, self._normalised(logits), self._normalised(values))
+
+    def _best(self, k: int) -> tuple[Tensor, Tensor]:
+        """[N, k] each, best first: logits and ids."""
+        if k == 1 and self._summary is not None:
+            return self._normaliser()[0], self._summary.first
+        return exact_topk(self._logits, k, self._maxima)
 
     def _biased(self, k: int, bias: Bias) -> tuple[Tensor, Tensor, Tensor]:
         """[N, k] each, best first: logits with the bias, ids, and logits without."""
@@ -203,7 +221,7 @@ class Logits:
             values, ids = exact_topk(bias.add_to(self._logits), k)
             return values, ids, self._logits.gather(1, ids)
         # What a bias only lowers cannot lift a token above the k best that it leaves alone.
-        logits, ids = exact_topk(self._logits, k, self._maxima)
+        logits, ids = self._best(k)
         if not bool(bias.of(ids).any()):
             return logits, ids, logits
         logits, ids = exact_topk(self._logits, k + lowered, self._maxima)

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, maxima_and_sums
+from translume.belief import BLOCK, Bias, Logits, maxima_and_sums
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
 from translume.engine import Choice, Engine, native, self_test
 from translume.engine.machine import compiler
 from translume.engine.native import NativeError
 from translume.engine.native_layers import NativeLayers, native_layers
-from translume.engine.native_linear import NativeLinear, summed
+from translume.engine.native_linear import NativeLinear, summary
 from translume.engine.packing import packed_as
 from translume.model.layout import Layout
 
@@ -142,14 +142,23 @@ def test_many_tokens_are_read_at_once_as_one_by_one(make, sources):
 @given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), spread=st.sampled_from([1.0, 19.0]))
 def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * spread
-    for found, wanted in zip(summed(logits), maxima_and_sums(logits), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
+    logits[:, size // 2 :] = logits[:, size // 2 :].round()  # some are equal
+    found = summary(logits)
+    for ours, wanted in zip(found[:2], maxima_and_sums(logits), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=2e-6, atol=0)
+    assert torch.equal(found.first, logits.max(1, keepdim=True).indices)
+    for bias in (None, Bias.forbid(torch.arange(rows), found.first[:, 0])):
+        if bias is not None and size == 1:
+            continue
+        fast, plain = Logits(logits, found).topk(1, bias), Logits(logits).topk(1, bias)
+        assert torch.equal(fast.ids, plain.ids)
+        torch.testing.assert_close(fast.ranks_by, plain.ranks_by, rtol=1e-5, atol=1e-5)
 
 
 def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
     logits = torch.zeros(3, 2 * BLOCK)
     logits[1, 200], logits[2, 3:] = float("nan"), -float("inf")
-    maxima, sums = summed(logits)
+    maxima, sums, _ = summary(logits)
     assert maxima[1].isnan().any()
     assert sums[[0, 2], 0].tolist() == [2 * BLOCK, 3]
     assert maxima[2].tolist() == [0, -float("inf")]

@@ -11,7 +11,7 @@ from translume.belief import Logits, NextToken
 from translume.engine.layers import chosen_layers
 from translume.engine.linear import PackedLinear
 from translume.engine.native_layers import NativeLayers, native_layers
-from translume.engine.native_linear import summed
+from translume.engine.native_linear import summary
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState
 from translume.model import Transformer
@@ -79,7 +79,7 @@ class Engine:
         return map(self._belief, logits.view(hidden.size(1), hidden.size(0), -1).unbind()), state
 
     def _belief(self, logits: Tensor) -> Logits:
-        return Logits(logits, summed(logits) if self._looked_up else None)
+        return Logits(logits, summary(logits) if self._looked_up else None)
 
     def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
         """The hidden states [N, t, D] of what the state has not read yet of a prefix, and the state that has."""

@@ -166,5 +166,5 @@ def _loaded(path: Path) -> Kernels:
     library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
-    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, pointer, pointer]
+    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 3]
     return Kernels(library=library, int8=bool(library.translume_has_int8()), panel=int(library.translume_panel()))

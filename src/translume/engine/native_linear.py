@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from translume.belief import BLOCK
+from translume.belief import BLOCK, Summary
 from translume.engine import native
 from translume.engine.linear import SIGNED, ZERO, PackedLinear
 from translume.engine.native import ALIGNED, NativeError, address
@@ -53,14 +53,18 @@ class NativeLinear(PackedLinear):
         return found if x.dim() == 2 else found.view(*x.shape[:-1], self.outputs)
 
 
-def summed(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """What `belief.maxima_and_sums` gives of fp32 logits [N, V], in one reading of them."""
+def summary(logits: Tensor) -> Summary:
+    """What `Logits` wants to know of fp32 logits [N, V]."""
     count, size = logits.shape
-    maxima, sums = logits.new_empty(count, -(-size // BLOCK)), logits.new_empty(count, 1)
-    native.kernels().library.translume_maxima_and_sums(
-        logits.data_ptr(), count, size, BLOCK, maxima.data_ptr(), sums.data_ptr()
+    found = Summary(
+        maxima=logits.new_empty(count, -(-size // BLOCK)),
+        sums=logits.new_empty(count, 1),
+        first=logits.new_empty(count, 1, dtype=torch.long),
     )
-    return maxima, sums
+    native.kernels().library.translume_maxima_and_sums(
+        logits.data_ptr(), count, size, BLOCK, found.maxima.data_ptr(), found.first.data_ptr(), found.sums.data_ptr()
+    )
+    return found
 
 
 class NativeInt8Linear(NativeLinear):

@@ -538,12 +538,14 @@ void translume_encode(const stack *of, const int64_t *begins, int64_t sentences,
     if (of->last.weight) normalise(of, of->last, x, rows, x);
 }
 
-/* Of each row of logits [rows, size] the largest in each block of columns, maxima [rows, blocks], and the sum of e^logit,
-   which is of no use where a logit is beyond 88. A row that holds a NaN has one among its maxima. */
+/* Of each row of logits [rows, size] the largest in each block of columns, maxima [rows, blocks], the first column of the
+   largest of all, and the sum of e^logit, which is of no use where a logit is beyond 88. A row that holds a NaN has one
+   among its maxima, and any column. */
 void translume_maxima_and_sums(const float *logits, int64_t rows, int64_t size, int64_t block, float *maxima,
-                               float *sums) {
+                               int64_t *first, float *sums) {
     int64_t blocks = (size + block - 1) / block;
     for (int64_t row = 0; row < rows; row++, logits += size, maxima += blocks) {
+        int64_t best = 0;
         vector total = {0};
         float tail = 0;
         for (int64_t number = 0; number < blocks; number++) {
@@ -560,7 +562,10 @@ void translume_maxima_and_sums(const float *logits, int64_t rows, int64_t size, 
                 tail += expf(logits[column]);
             }
             maxima[number] = peak;
+            if (peak > maxima[best]) best = number;
         }
+        first[row] = best * block;
+        while (logits[first[row]] < maxima[best]) first[row]++;
         sums[row] = sum(total) + tail;
         if (sums[row] != sums[row]) maxima[0] = NAN;
     }
