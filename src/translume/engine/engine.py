@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -111,7 +112,8 @@ class Engine:
         if rows is not None:
             ids = torch.empty_like(ids).index_copy_(0, rows, ids)
         x = self._embedded(ids, place).flatten(0, 1)
-        buffers.grow(place + count - 1)
+        if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
+            state = replace(state, slots=None)
         reach = state.reach
         if state.width > 1:
             own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)

@@ -31,15 +31,22 @@ class Buffers:
         self.generation += 1
         return self.generation
 
-    def grow(self, length: int) -> None:
-        """Make room for place `length`."""
+    def grow(self, length: int, slots: Tensor | None) -> bool:
+        """Make room for place `length`; whether that was done, and of sentences in `slots` alone, in their order."""
         if length < self.past.size(3):
-            return
-        shape = list(self.past.shape)
+            return False
+        before, shape = self.past, list(self.past.shape)
         shape[3] = (length // GROWTH + 1) * GROWTH
-        wider = self.past.new_empty(shape)
-        wider[:, :, :, : self.past.size(3)] = self.past
-        self.past = wider
+        if slots is not None:
+            shape[1] = slots.numel()
+        self.past = before.new_empty(shape)
+        for old, new in zip(before.unbind(), self.past.unbind(), strict=True):  # so little is held twice
+            new[:, :, : before.size(3)] = old if slots is None else old.index_select(0, slots)
+        if slots is None:
+            return False
+        self.cross = self.cross.index_select(1, slots)
+        self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
+        return True
 
     def widen(self, width: int, length: int) -> None:
         """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""

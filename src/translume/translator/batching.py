@@ -9,8 +9,11 @@ WINDOW_CHARACTERS = 2_000_000
 """Most characters in a window, unless a single line has more."""
 SHORTEST = 16
 """Tokens that a shorter text counts for in a search: the logits of thousands of single words would take gigabytes."""
-WIDE = 8
-"""Hypotheses per sentence up to which a batch of a search may be full; with more of them it is that much smaller."""
+WIDE = 2
+"""Hypotheses per sentence up to which a batch of a search may be full; with more of them it is that much smaller.
+
+Some hundred rows keep a core busy; what more of them remember is read from memory, not from the cache.
+"""
 
 T = TypeVar("T")
 
