@@ -127,8 +127,11 @@ def kernels() -> Kernels:
 
 def _own(folder: Path) -> Path:
     """The folder if it is the user's and nobody else can write to it, else a new one for this process."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="translume-"))
     if (
         status.st_uid == os.getuid()
         and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

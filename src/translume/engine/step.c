@@ -78,11 +78,13 @@ INLINE vector pick(integers where, vector one, vector other) {
 INLINE float sum(vector value) {
     typedef float eight __attribute__((vector_size(32)));
     typedef float four __attribute__((vector_size(16)));
-    eight halves = __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7) +
-                   __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15);
-    four quarters = __builtin_shufflevector(halves, halves, 0, 1, 2, 3) +
-                    __builtin_shufflevector(halves, halves, 4, 5, 6, 7);
-    return (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
+    eight halves[2];
+    four quarters[2];
+    memcpy(halves, &value, sizeof value);
+    halves[0] += halves[1];
+    memcpy(quarters, halves, sizeof quarters);
+    quarters[0] += quarters[1];
+    return (quarters[0][0] + quarters[0][2]) + (quarters[0][1] + quarters[0][3]);
 }
 
 INLINE float largest(vector value) {
