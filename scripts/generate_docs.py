@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
 from translume.config.toml import literal
+from translume.serving.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MADE = "<!-- Made by `make docs` from the code; changes here are lost. -->"
@@ -28,6 +29,13 @@ and `[training]` are kept as provenance; `[evaluation]` and `[decoding]` are def
 
 Paths are relative to the TOML file. `${{NAME}}` and `${{NAME:-default}}` in strings are replaced from the environment.
 `translume init` writes a commented file to begin with; `translume config FILE` prints every setting a run would use."""
+
+SERVING = """
+# Settings of a server
+
+What `translume serve --config FILE` reads, a `serve.toml`; flags and `--set` win over it. Paths in it begin at its
+folder, and `${NAME}` is replaced as above. At SIGHUP all of it is read anew; `host`, `port`, `metrics` and the limits
+of queues and of files that are kept wait for the next start, and the log names those ([deploying](deploy.md))."""
 
 COMMANDS = f"""# Commands
 {MADE}
@@ -46,6 +54,12 @@ def settings_page() -> str:
     top = [row("format", Config.model_fields["format"])]
     parts = [SETTINGS, *table("At the top of the file", Config, top)]
     for name, field in Config.model_fields.items():
+        for kind in settings_in(field.annotation):
+            parts += group(kind, name)
+    served = ServeSettings.model_fields.items()
+    top = [row(name, field) for name, field in served if not settings_in(field.annotation)]
+    parts += [SERVING, *table("At the top of serve.toml", ServeSettings, top)]
+    for name, field in served:
         for kind in settings_in(field.annotation):
             parts += group(kind, name)
     return "\n".join(parts) + "\n"
@@ -101,6 +115,8 @@ def type_name(annotation: Any) -> str:
         return type_name(arguments[0])
     if origin is Literal:
         return ", ".join(f"`{literal(value)}`" for value in arguments)
+    if origin is dict:
+        return f"table: {type_name(arguments[1])}"
     if origin is tuple:
         return "list: " + type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):

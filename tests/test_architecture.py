@@ -19,7 +19,7 @@ NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
 STEPS = [
     {"errors"},
     {"config"},
-    {"belief"},
+    {"belief", "reliability"},
     {"text", "model", "decoding"},
     {"heads", "data"},
     {"checkpoint"},
@@ -41,11 +41,11 @@ NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
 ONLY_IN = {
     "interchange": {"transformers", "ctranslate2", "onnx", "onnxruntime", "onnxscript", "sentencepiece"},
-    "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client"},
+    "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "sentencex", "lxml", "lingua"},
     "inspection": {"captum"},
     "demo": {"babel"},
 }
-MODULES_OF = {"prometheus-client": "prometheus_client"}
+MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua"}
 
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
 
@@ -225,7 +225,7 @@ def test_foreign_toolkits_stay_in_their_rooms(path: Path) -> None:
 @every_file
 def test_what_is_imported_is_declared(path: Path) -> None:
     tree = tree_of(path)
-    extras = declared("serve", "export", "inspect", "tensorboard", "demo")
+    extras = declared("serve", "detect", "export", "inspect", "tensorboard", "demo")
     assert not third_party(tree, path) - declared("") - extras
     if room_of(path) not in ONLY_IN:
         optional = third_party(outside_functions(tree), path) - declared("")

@@ -2,8 +2,11 @@
 
 import http.client
 import json
+import re
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
@@ -12,18 +15,23 @@ from urllib.parse import urlencode
 import pytest
 import torch
 
-from translume.checkpoint import Checkpoint, build_model
+from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
+from translume.checkpoint.build import build_network
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.model.classifier import Classifier as Network
+from translume.serving.access import Access
 from translume.serving.app import build_app
 from translume.serving.detection import Detector
 from translume.serving.limits import Limits
 from translume.serving.models import Models, Served
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.text import train_tokenizer
-from translume.translator import Translator
+from translume.text import Labels, train_tokenizer
+from translume.translator import Classifier, Translator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+LABELS = ("animal", "colour", "fruit")
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +67,39 @@ def translator(make: Callable[..., Translator]) -> Translator:
     return make("decoding.beam=3")
 
 
+@pytest.fixture(scope="session")
+def make_classifier() -> Callable[..., Classifier]:
+    """Classifiers with random weights that read at most 12 tokens and an end mark."""
+
+    def build(separator: str = "") -> Classifier:
+        config = Config.build(
+            {
+                "data": {"task": "classification", "label_separator": separator},
+                "tokenizer": {"kind": "character", "size": 61, "unknown": "token"},
+                "model": {
+                    "width": 22,
+                    "feed_forward": 29,
+                    "encoder_layers": 1,
+                    "attention_heads": 11,
+                    "max_positions": 13,
+                    "head": {"kind": "classify", "labels": "several" if separator else "one"},
+                },
+                "training": {"metric": "accuracy", "label_smoothing": 0.0},
+            },
+            place="test",
+        )
+        tokenizer = train_tokenizer(config.tokenizer, ["abcdefgh ijklm"])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            network = build_network(config.model, len(tokenizer), len(LABELS)).eval()
+        assert isinstance(network, Network)
+        labels = Labels(LABELS, separator)
+        checkpoint = ClassifierCheckpoint(config=config, model=network, source_tokenizer=tokenizer, labels=labels)
+        return Classifier(checkpoint)
+
+    return build
+
+
 @dataclass(frozen=True)
 class Answer:
     status: int
@@ -72,12 +113,12 @@ class Answer:
 class Live:
     """A server in a thread, and a client of it that hides nothing."""
 
-    def __init__(self, server: Server, *, metrics: bool = False, detector: Detector | None = None) -> None:
+    def __init__(self, server: Server, *, detector: Detector | None = None) -> None:
         self.server = server
         self.bound = listen("127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.uvicorn = uvicorn_server(build_app(server, metrics=metrics, detector=detector), server.limits)
+        self.uvicorn = uvicorn_server(build_app(server, detector=detector), server.limits)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.bound]}, daemon=True)
         self.thread.start()
 
@@ -114,9 +155,9 @@ def start() -> Iterator[Callable[..., Live]]:
     """Starts servers, which are stopped at the end."""
     begun: list[Live] = []
 
-    def begin(*served: Served, metrics: bool = False, detector: Detector | None = None, **limits: float) -> Live:
-        server = Server(models=Models(served), limits=Limits(**limits))
-        begun.append(Live(server, metrics=metrics, detector=detector))
+    def begin(*served: Served, access: Access | None = None, detector: Detector | None = None, **limits: float) -> Live:
+        server = Server(models=Models(served), limits=Limits(**limits), access=access)
+        begun.append(Live(server, detector=detector))
         return begun[-1]
 
     yield begin
@@ -128,4 +169,111 @@ def start() -> Iterator[Callable[..., Live]]:
 def live(start: Callable[..., Live], translator: Translator) -> Live:
     """A server of the translator, called en-de, with small limits."""
     served = Served.of("en-de", translator)
-    return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0, metrics=True)
+    return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
+
+
+SHOWN = """() => {
+  const box = document.getElementById("output");
+  const text = [...box.childNodes].map((each) => each.textContent).join("").replaceAll("∎", "");
+  return [text, box.querySelectorAll(".coming").length];
+}"""
+WATCH = """
+addEventListener("DOMContentLoaded", () => {
+  window.seen = [];
+  if (!document.getElementById("output")) return;
+  new MutationObserver(() => {
+    window.seen.push([...document.querySelectorAll("#output .coming")].map((each) => each.textContent));
+  }).observe(document.getElementById("output"), { childList: true, subtree: true });
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: `make browser` installs it")
+    with sync.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Tab:
+    """The page of a server in a browser that reaches nothing else. faults: what browsers complain of."""
+
+    def __init__(self, browser: Any, live: Any, **options: Any) -> None:
+        self.faults: list[str] = []
+        self.asked: list[str] = []
+        self.url = live.url
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.context.set_default_timeout(20_000)
+        self.context.route("**/*", self._only_the_origin)
+        self.context.on("page", self._listen)
+        self.context.add_init_script(WATCH)
+        self.page = self.context.new_page()
+
+    def _only_the_origin(self, route: Any) -> None:
+        self.asked.append(route.request.url)
+        if route.request.url.startswith(self.url + "/"):
+            route.continue_()
+        else:
+            self.faults.append(f"asked for {route.request.url}")
+            route.abort()
+
+    def _listen(self, page: Any) -> None:
+        page.on("console", lambda message: self.faults.append(message.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+
+    def open(self) -> "Tab":
+        self.page.goto(self.url + "/")
+        self.page.wait_for_selector("[data-ready]")
+        return self
+
+    def type(self, text: str, wanted: str) -> None:
+        """Type a text, and wait until its translation stands there."""
+        self.page.fill("#text", text)
+        self.shows(wanted)
+
+    def shows(self, wanted: str) -> None:
+        """Wait until just this stands there as a translation, with nothing still to come."""
+        begun = time.monotonic()
+        while (found := self.page.evaluate(SHOWN)) != [wanted, 0]:
+            assert time.monotonic() - begun < 20, found
+            time.sleep(0.02)
+
+    def tokens(self) -> Any:
+        return self.page.locator("#output .token")
+
+    def tell(self, locator: str, text: str | re.Pattern[str]) -> None:
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(locator)).to_have_text(text)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def open_tab(browser: Any) -> Iterator[Callable[..., Tab]]:
+    """Opens pages; whatever a browser complains of in them is a fault."""
+    opened: list[Tab] = []
+
+    def begin(live: Any, instead: Mapping[str, Any] | None = None, **options: Any) -> Tab:
+        """instead: JSON that addresses answer with instead of the server."""
+        tab = Tab(browser, live, **options)
+        opened.append(tab)
+        for address, value in (instead or {}).items():
+            tab.page.route(address, lambda route, _, value=value: route.fulfill(json=value))
+        return tab.open()
+
+    yield begin
+    for each in opened:
+        faults = list(each.faults)
+        each.close()
+        assert faults == []
+
+
+@pytest.fixture
+def tab(open_tab: Callable[..., Tab], live: Any) -> Tab:
+    return open_tab(live)

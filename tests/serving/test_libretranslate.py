@@ -1,6 +1,8 @@
 """LibreTranslate's clients find what they expect: every row of the table of its answers, and its client library."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from html import escape as html_of_text
 from typing import Any
 from urllib.error import HTTPError
 
@@ -15,8 +17,9 @@ libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslat
 class English:
     """Takes every text for English, with some doubt; one of z for nothing."""
 
-    def languages(self, text: str) -> list[tuple[str, float]]:
-        return [] if set(text) == {"z"} else [("en", 0.75), ("de", 0.2), ("fr", 0.04), ("pt-br", 0.01)]
+    def languages(self, text: str, among: Sequence[str]) -> list[tuple[str, float]]:
+        assert list(among) == ["en", "de", "pb"]
+        return [] if set(text) <= {"z", "\n"} else [("en", 0.75), ("de", 0.2), ("pb", 0.04), ("fr", 0.01)]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,19 @@ def test_a_source_of_auto_is_detected(knowing: Any, translator: Translator) -> N
     assert found["detectedLanguage"] == [language, language]
 
 
+def test_where_no_language_can_be_told_there_is_no_confidence(live: Any, knowing: Any, translator: Translator) -> None:
+    nothing = {"confidence": 0.0, "language": "en"}
+    found = knowing.post("/translate", q=["\U0001f600", " "], source="auto", target="xx").json()
+    assert found == {"detectedLanguage": [nothing, nothing], "translatedText": ["\U0001f600", " "]}
+    for server in (live, knowing):
+        found = server.post("/translate", q="12 3", source="auto", target="de").json()
+        assert found == {"detectedLanguage": nothing, "translatedText": translator.translate("12 3").text}
+    found = knowing.post("/translate", q="zz", source="auto", target="pt-br").json()
+    assert found["detectedLanguage"] == {"confidence": 0.0, "language": "de"}
+    found = knowing.post("/translate", q="zz", source="auto", target="en").json()
+    assert found["error"] == "English (en) is not available as a target language from English (en)"
+
+
 def test_texts_without_words_come_back_as_they_are(live: Any, translator: Translator) -> None:
     found = live.post("/translate", pair(q=["", "Hello", " \t", "\U0001f600 \U0001f600"])).json()
     assert found == {"translatedText": ["", translator.translate("Hello").text, " \t", "\U0001f600 \U0001f600"]}
@@ -101,7 +117,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "unknown_pair",
     ),
     "another format": (pair(q="a", format="xml"), "xml format is not supported", "unsupported_format"),
-    "HTML": (pair(q="a", format="html"), "html format is not supported yet", "unsupported_format"),
     "a number": (pair(q=5), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
     "an object": (pair(q={"a": 1}), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
     "a list with a number": (
@@ -159,6 +174,65 @@ def test_json_that_is_no_object(live: Any) -> None:
     assert (answer.status, answer.json()["error"]) == (400, "Invalid JSON format")
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b'"a"', b"null", b'{"q": "\\ud800", "source": "en", "target": "de"}'])
+def test_json_that_is_broken(live: Any, body: bytes) -> None:
+    answer = live.ask("POST", "/translate", body, content_type="application/json")
+    assert (answer.status, sorted(answer.json())) == (400, ["code", "error"])
+
+
+def test_every_answer_is_its_own_whatever_was_asked_before(live: Any, translator: Translator) -> None:
+    one, both = (translator.translate(text).text for text in ("a", "a|b"))
+    for _ in range(2):
+        assert live.post("/translate", pair(q="a")).json() == {"translatedText": one}
+        assert live.post("/translate", pair(q=["a"])).json() == {"translatedText": [one]}
+        assert live.post("/translate", pair(q=["a|b"])).json() == {"translatedText": [both]}
+        listed = live.post("/translate", pair(q=["a", "b"])).json()["translatedText"]
+        assert listed == [one, translator.translate("b").text]
+
+
+def test_what_looks_like_an_entity_in_plain_text_stays_what_it_is(live: Any, translator: Translator) -> None:
+    found = live.post("/translate", pair(q="a &amp; b")).json()
+    assert found == {"translatedText": translator.translate("a &amp; b").text}
+
+
+def test_html_is_translated_and_its_markup_is_not(live: Any, translator: Translator) -> None:
+    one, two = (translator.translate(text).text for text in ("a man", "b."))
+    html = "<p class='a man'>a man</p><script>a man</script> <h1>b.</h1>"
+    wanted = f"<p class='a man'>{escape(one)}</p><script>a man</script> <h1>{escape(two)}</h1>"
+    found = live.post("/translate", pair(q=html, format="html")).json()
+    assert found == {"translatedText": wanted}
+    found = live.form("/translate", **pair(q=html, format="html", alternatives="2")).json()
+    assert found == {"translatedText": wanted, "alternatives": []}
+    found = live.post("/translate", pair(q=[html, "", "<br>", "12"], format="html")).json()
+    assert found == {"translatedText": [wanted, "", "<br>", "12"]}
+    found = live.post("/translate", pair(q="a <b>man</b> and <i>a dog</i>", format="html")).json()["translatedText"]
+    assert re.findall("<.*?>", found) == ["<b>", "</b>", "<i>", "</i>"]
+    wanted = escape(translator.translate("a man and a dog").text)
+    assert "".join(re.sub("<.*?>", "", found).split()) == "".join(wanted.split())
+
+
+def test_the_language_of_html_is_told_by_its_text(knowing: Any) -> None:
+    found = knowing.post("/translate", q="<p title=hello>zz</p>", format="html", source="auto", target="de").json()
+    assert found["detectedLanguage"] == {"confidence": 0.0, "language": "en"}
+    found = knowing.post("/translate", q=["<p>a", "<p>zz"], format="html", source="auto", target="de").json()
+    assert found["detectedLanguage"] == [{"confidence": 75.0, "language": "en"}] * 2
+
+
+def test_html_has_its_limits_too(live: Any) -> None:
+    answer = live.post("/translate", pair(q="<p>a" * 51, format="html"))
+    assert (answer.status, answer.json()) == (
+        413,
+        {"error": "q: found 51 sentences, wanted at most 50", "code": "too_many_lines", "field": "q"},
+    )
+    answer = live.post("/translate", pair(q=f"<p>{'a' * 60}", format="html"))
+    assert (answer.status, answer.json()["code"]) == (422, "text_too_long")
+    assert live.post("/translate", pair(q="a", format=["html"])).status == 400
+
+
+def escape(text: str) -> str:
+    return html_of_text(text, quote=False)
+
+
 def test_methods(live: Any) -> None:
     assert (live.get("/translate").status, live.get("/translate").json()["code"]) == (405, "method_not_allowed")
     assert live.post("/languages", {}).json() == live.get("/languages").json()
@@ -183,7 +257,7 @@ def test_detection(live: Any, knowing: Any) -> None:
     assert knowing.post("/detect", q="hello").json() == [
         {"confidence": 75.0, "language": "en"},
         {"confidence": 20.0, "language": "de"},
-        {"confidence": 4.0, "language": "fr"},
+        {"confidence": 4.0, "language": "pt-BR"},
     ]
     assert knowing.post("/detect", q=["hello", "b"]).json()[0]["language"] == "en"
     assert knowing.post("/detect", q="zzz").json() == nothing
@@ -198,7 +272,8 @@ def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
         assert (answer.status, answer.json()) == (
             501,
             {
-                "error": "this server cannot tell languages; name the source language",
+                "error": "this server cannot tell languages; name the source language, "
+                "or have its operator run pip install 'translume[detect]'",
                 "code": "no_detection",
                 "field": "source",
             },
@@ -208,9 +283,9 @@ def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
 def test_what_is_not_offered_and_what_is_not_there(live: Any) -> None:
     assert (live.get("/download_file/nope").status, live.get("/download_file/nope").json()["code"]) == (
         404,
-        "not_found",
+        "unknown_file",
     )
-    assert (live.form("/suggest", q="a", s="b").status, live.form("/translate_file").status) == (403, 403)
+    assert live.form("/suggest", q="a", s="b").status == 403
 
 
 def test_settings_and_health(live: Any) -> None:
@@ -218,12 +293,12 @@ def test_settings_and_health(live: Any) -> None:
     assert live.get("/frontend/settings").json() == {
         "apiKeys": False,
         "charLimit": 300,
-        "filesTranslation": False,
+        "filesTranslation": True,
         "frontendTimeout": 500,
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": [],
+        "supportedFilesFormat": [".txt", ".html", ".htm", ".srt", ".vtt", ".docx"],
     }
 
 

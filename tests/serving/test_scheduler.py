@@ -1,5 +1,7 @@
 """Everything that was taken is answered, alone or in company; what cannot be taken is refused at once."""
 
+import ctypes
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from translume.errors import TranslumeError
 from translume.serving.request_error import RequestError
 from translume.serving.scheduler import BatchDone, Scheduler
+from translume.serving.worker import MOST_LOST
 
 
 @dataclass(eq=False)
@@ -44,18 +47,23 @@ def opened() -> Doubling:
 
 
 @contextmanager
-def scheduler(queue: int = 100, batch_tokens: int = 10, told: list[BatchDone] | None = None) -> Iterator[Scheduler]:
-    made = Scheduler(queue=queue, batch_tokens=batch_tokens, told=None if told is None else told.append)
+def scheduler(
+    queue: int = 100, batch_tokens: int = 10, told: list[BatchDone] | None = None, workers: int = 1
+) -> Iterator[Scheduler]:
+    telling = None if told is None else told.append
+    made = Scheduler(queue=queue, batch_tokens=batch_tokens, told=telling, workers=workers)
     try:
         yield made
     finally:
         made.close(10)
 
 
-@given(requests=st.lists(st.lists(st.integers(-3, 12), max_size=7), max_size=9))
-def test_every_item_gets_its_own_answer_and_no_batch_exceeds_the_budget(requests: list[list[int]]) -> None:
+@given(requests=st.lists(st.lists(st.integers(-3, 12), max_size=7), max_size=9), workers=st.integers(1, 3))
+def test_every_item_gets_its_own_answer_and_no_batch_exceeds_the_budget(
+    requests: list[list[int]], workers: int
+) -> None:
     work, told = opened(), list[BatchDone]()
-    with scheduler(told=told) as made:
+    with scheduler(told=told, workers=workers) as made:
         futures = [made.submit(work, items, 60) for items in requests]
         for items, found in zip(requests, futures, strict=True):
             for item, future in zip(items, found, strict=True):
@@ -178,3 +186,207 @@ def test_what_an_error_said_stays_inside(caplog: pytest.LogCaptureFixture) -> No
         made.submit(work, [-3], 60)[0].result(10)
     assert "work failed" in caplog.text
     assert "secret" not in caplog.text
+
+
+@dataclass(eq=False)
+class Failing(Doubling):
+    """Doubles numbers, but raises each of `errors` first; notes who did the work."""
+
+    errors: list[BaseException] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+        self.threads.append(threading.current_thread())
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().run(items)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a secret"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+def test_where_a_worker_fails_another_one_does_what_it_was_given(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Failing(errors=[error])
+    work.open.set()
+    with scheduler() as made:
+        assert [future.result(10) for future in made.submit(work, [1, 2, 3], 60)] == [2, 4, 6]
+    assert work.threads[0] not in work.threads[1:]
+    assert len(set(work.threads[1:])) == 1
+    assert work.batches == [[1], [2], [3]]
+    assert "secret" not in caplog.text
+
+
+def test_what_fails_twice_has_failed_and_the_others_have_not() -> None:
+    work = Failing(errors=[RuntimeError(), RuntimeError()])
+    work.open.set()
+    with scheduler() as made:
+        one, two = made.submit(work, [1, 2], 60)
+        with pytest.raises(RequestError) as caught:
+            one.result(10)
+        assert (caught.value.status, caught.value.code) == (500, "internal_error")
+        assert two.result(10) == 4
+    assert len(work.threads) == 3
+
+
+def test_results_that_are_too_few_are_an_error_of_ours() -> None:
+    class Short(Doubling):
+        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+            return super().run(items)[1:]
+
+    work = Short()
+    work.open.set()
+    with scheduler() as made, pytest.raises(RequestError, match=r"^the server failed at this text \(RuntimeError\)"):
+        made.submit(work, [1, 2], 60)[0].result(10)
+
+
+def test_a_worker_that_does_not_come_back_keeps_nobody_else_waiting() -> None:
+    stuck, quick = Doubling(), opened()
+    made = Scheduler(queue=9, batch_tokens=10, patience_seconds=0.1)
+    try:
+        lost, other = made.submit(stuck, [1], 0.1), made.submit(quick, [2], 60)
+        assert other[0].result(10) == 4
+        with pytest.raises(RequestError) as caught:
+            lost[0].result(10)
+        assert caught.value.status == 504
+        assert stuck.batches == [[1]]
+    finally:
+        stuck.open.set()
+        assert made.close(10)
+
+
+def test_only_so_many_workers_are_given_up_while_they_run() -> None:
+    works = [Doubling() for _ in range(MOST_LOST + 1)]
+    made = Scheduler(queue=9, batch_tokens=10, patience_seconds=0.05)
+    try:
+        for work in works[:-1]:
+            with pytest.raises(RequestError):
+                made.submit(work, [1], 0.05)[0].result(10)
+        last, waiting = made.submit(works[-1], [1], 60), made.submit(opened(), [2], 60)
+        assert works[-1].begun.wait(10)
+        time.sleep(0.3)
+        assert not waiting[0].done()
+        works[-1].open.set()
+        assert last[0].result(10) == 2
+        assert waiting[0].result(10) == 4
+    finally:
+        for work in works:
+            work.open.set()
+        assert made.close(10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_ended_unseen_is_replaced() -> None:
+    """An exception put into its thread from outside, where nothing catches it."""
+    work = opened()
+    with scheduler() as made:
+        assert made.submit(work, [1], 60)[0].result(10) == 2
+        (thread,) = [each for each in threading.enumerate() if each.name == "translume-work" and each.is_alive()][-1:]
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        assert [future.result(10) for future in made.submit(work, [2, 3], 60)] == [4, 6]
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_where_the_machine_has_no_more_threads_work_waits_until_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, begin, refused = Failing(errors=[RuntimeError()]), threading.Thread.start, list[str]()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "translume-work" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    work.open.set()
+    with scheduler() as made:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        first = made.submit(work, [1], 60)
+        with pytest.raises(RequestError):
+            first[0].result(10)
+        assert made.submit(work, [2], 60)[0].result(10) == 4
+    assert refused
+
+
+def test_deadlines_do_not_move_with_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Doubling()
+    with scheduler() as made:
+        made.submit(work, [1], 60)
+        work.begun.wait(10)
+        timely, late = made.submit(work, [2], 60), made.submit(work, [3], 0.01)
+        for jump in (1e9, -1e9):
+            monkeypatch.setattr(time, "time", lambda jump=jump: jump)
+            time.sleep(0.02)
+        work.open.set()
+        assert timely[0].result(10) == 4
+        with pytest.raises(RequestError, match=r"^the text waited for its turn until its deadline$"):
+            late[0].result(10)
+
+
+def test_who_reports_on_batches_may_fail_too(caplog: pytest.LogCaptureFixture) -> None:
+    def told(done: BatchDone) -> None:
+        raise ValueError("no")
+
+    made = Scheduler(queue=9, batch_tokens=10, told=told)
+    assert [made.submit(opened(), [number], 60)[0].result(10) for number in (1, 2)] == [2, 4]
+    assert made.close(10)
+    assert "work failed" in caplog.text
+
+
+@dataclass(eq=False)
+class Slow(Doubling):
+    """Takes a tenth of a second for each number."""
+
+    def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+        time.sleep(0.1 * len(items))
+        return super().run(items)
+
+
+def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
+    slow, gate = Slow(), Doubling()
+    slow.open.set()
+    with scheduler() as made:
+        assert made.submit(slow, [1], 60)[0].result(10) == 2
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        for _ in range(8):
+            made.submit(slow, [1], 60)
+        begun = time.monotonic()
+        with pytest.raises(RequestError) as caught:
+            made.submit(slow, [2], 1)
+        assert time.monotonic() - begun < 0.3
+        assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 1)
+        assert re.fullmatch(
+            r"about 0\.[789]\d* s of lines wait, wanted at most 0\.5, half of the request's time; try later",
+            str(caught.value),
+        )
+        patient = made.submit(slow, [2], 60)
+        gate.open.set()
+        assert patient[0].result(10) == 4
+
+
+def test_the_rest_of_a_long_request_is_no_reason_to_refuse_a_short_one() -> None:
+    slow, gate = Slow(), Doubling()
+    slow.open.set()
+    with scheduler() as made:
+        assert made.submit(slow, [1], 60)[0].result(10) == 2
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        long = made.submit(slow, [1] * 90, 60)
+        short = made.submit(slow, [2], 4)
+        gate.open.set()
+        assert short[0].result(10) == 4
+        for future in long:
+            future.cancel()
+
+
+def test_several_workers_do_batches_side_by_side() -> None:
+    first, second = Doubling(), Doubling()
+    with scheduler(workers=2) as made:
+        futures = made.submit(first, [1], 60) + made.submit(second, [2], 60)
+        assert first.begun.wait(10)
+        assert second.begun.wait(10)
+        quick = made.submit(opened(), [3], 60)
+        second.open.set()
+        assert futures[1].result(10) == 4
+        assert quick[0].result(10) == 6
+        first.open.set()
+        assert futures[0].result(10) == 2

@@ -2,16 +2,53 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translume.serving.models import Served
 from translume.translator import Translator
 
 texts = st.lists(st.text("abc .\n\u200b\u3042", max_size=12), max_size=4)
+knobs = st.sampled_from(
+    [
+        {},
+        {"beam": 4, "nbest": 2},
+        {"strategy": "greedy"},
+        {"strategy": "greedy", "prefix": "ab"},
+        {"utility": "chrf"},
+        {"strategy": "sampling", "samples": 3, "nbest": 2},
+        {"strategy": "diverse", "beam": 4, "groups": 2},
+        {"placeholders": ["number"], "length_penalty": 0},
+    ]
+)
+
+
+class Stepwise:
+    """A translator whose search goes on only when it is let, each time that it has told something."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.steps = threading.Semaphore(0)
+        self._translator = translator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._translator, name)
+
+    def translate_lines(self, lines: Any, settings: Any, tell: Mapping[int, Callable[[str], None]]) -> Iterator[Any]:
+        def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
+            def told(text: str) -> None:
+                say(text)
+                assert self.steps.acquire(timeout=30)
+
+            return told
+
+        held = {number: waiting(say) for number, say in tell.items()}
+        return self._translator.translate_lines(lines, settings, held)
 
 
 def events(body: bytes) -> Iterator[tuple[str, Any]]:
@@ -26,32 +63,83 @@ def streamed(live: Any, **fields: Any) -> list[tuple[str, Any]]:
     return list(events(answer.body))
 
 
-def without_numbers(answer: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    return [(each["text"], [one["text"] for one in each.get("hypotheses", ())]) for each in answer["translations"]]
+@contextmanager
+def reading(live: Any, **fields: Any) -> Iterator[Iterator[Any]]:
+    """The values of the events of a stream, as they come."""
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection.request("POST", "/v1/translate/stream", json.dumps(fields), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    try:
+        yield (json.loads(line[6:]) for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+    finally:
+        answer.close()
+        connection.close()
 
 
-@given(found=texts, nbest=st.integers(1, 2))
-def test_prefixes_grow_and_the_last_event_is_the_plain_answer(live: Any, found: list[str], nbest: int) -> None:
-    fields = {"text": found, "nbest": nbest, "max_length": 5}
+def without_numbers(answer: dict[str, Any]) -> list[tuple[str, list[str], list[Any]]]:
+    return [
+        (each["text"], [one["text"] for one in each.get("hypotheses", ())], each["warnings"])
+        for each in answer["translations"]
+    ]
+
+
+@given(found=texts, options=knobs)
+def test_prefixes_grow_and_the_last_event_is_the_plain_answer(
+    live: Any, found: list[str], options: dict[str, Any]
+) -> None:
+    fields = {"text": found, "max_length": 7, **options}
     *begun, (kind, last) = streamed(live, **fields)
     assert kind == "done"
     assert without_numbers(last) == without_numbers(live.post("/v1/translate", fields).json())
-    before = (0, "")
+    before: dict[int, str] = {}
     for name, value in begun:
         assert name == "prefix"
         place, text = value["place"], value["text"]
-        assert place > before[0] or (place == before[0] and text.startswith(before[1]))
+        assert text.startswith(before.get(place, ""))
+        assert len(text) > len(before.get(place, ""))
         assert last["translations"][place]["text"].startswith(text)
-        before = (place, text)
+        before[place] = text
+    if "utility" not in options:
+        assert before == {
+            place: each["text"].rstrip() for place, each in enumerate(last["translations"]) if each["text"].rstrip()
+        }
 
 
-def test_there_is_a_prefix_for_each_line(live: Any, translator: Translator) -> None:
-    *begun, _ = streamed(live, text="a b\n\nc")
-    first, second = (translator.translate(text).text for text in ("a b", "c"))
-    assert begun == [
-        ("prefix", {"place": 0, "text": first}),
-        ("prefix", {"place": 0, "text": f"{first}\n\n{second}"}),
-    ]
+def test_the_last_prefix_of_a_text_is_all_of_it_line_by_line(live: Any, translator: Translator) -> None:
+    *begun, _ = streamed(live, text=["a b\n\nc", "d"])
+    first, second, third = (translator.translate(text).text for text in ("a b", "c", "d"))
+    last = {value["place"]: value["text"] for _, value in begun}
+    assert last == {0: f"{first}\n\n{second}".rstrip(), 1: third.rstrip()}
+
+
+def test_tokens_are_told_while_their_text_is_still_searched(start: Any, translator: Translator) -> None:
+    stepwise = Stepwise(translator)
+    live = start(Served.of("en-de", stepwise))
+    wanted = translator.translate("abc de", strategy="greedy").text
+    assert len(wanted) > 5
+    with reading(live, text="abc de", strategy="greedy") as values:
+        for count in range(1, 5):
+            if not wanted[:count][-1].isspace():
+                assert next(values) == {"place": 0, "text": wanted[:count]}
+                stepwise.steps.release()
+        stepwise.steps.release(99)
+        *_, last = values
+    assert last["translations"][0]["text"] == wanted
+
+
+def test_who_asks_beside_a_stream_gets_the_same_as_without(start: Any, translator: Translator) -> None:
+    stepwise = Stepwise(translator)
+    live = start(Served.of("en-de", stepwise))
+    with reading(live, text="abc de") as values:
+        next(values)
+        beside = threading.Thread(target=lambda: plain.append(live.post("/v1/translate", text="abc").json()))
+        plain: list[Any] = []
+        beside.start()
+        stepwise.steps.release(99)
+        *_, last = values
+        beside.join(30)
+    assert last["translations"][0]["text"] == translator.translate("abc de").text
+    assert plain[0]["translations"][0]["text"] == translator.translate("abc").text
 
 
 def test_what_is_wrong_at_once_has_its_status_and_what_is_wrong_later_its_event(live: Any) -> None:

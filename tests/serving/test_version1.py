@@ -1,7 +1,6 @@
 """API v1: what is asked for is answered as the translator itself does it; what is wrong is said in one shape."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,17 @@ import pytest
 from translume.config import DecodingSettings
 from translume.serving.asked import WITHHELD
 from translume.translator import Translator
+
+
+def alike(found: Any, wanted: Any) -> bool:
+    """Whether two values are the same, numbers within rounding."""
+    if isinstance(found, float) or isinstance(wanted, float):
+        return bool(found == pytest.approx(wanted, abs=2e-4))
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(alike(*pair) for pair in zip(found, wanted, strict=True))
+    return bool(found == wanted)
 
 
 def refused(answer: Any) -> tuple[int, str, str, str]:
@@ -25,7 +35,7 @@ def test_a_text_and_a_list_of_texts_are_translated_as_the_translator_does_it(liv
     one = live.post("/v1/translate", text="a man")
     assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
     alone = translator.translate("a man")
-    wanted = {"text": alone.text, "warnings": list(alone.warnings)}
+    wanted = {name: alone.to_dict()[name] for name in ("text", "warnings")}
     assert one.json() == {"model": "en-de", "translations": [wanted]}
     many = live.post("/v1/translate", text=texts, source="en", target="de").json()["translations"]
     assert [many[place]["text"] for place in (0, 1, 3)] == [str(translator.translate(texts[i])) for i in (0, 1, 3)]
@@ -54,23 +64,37 @@ def test_a_text_of_lines_is_its_lines_with_what_was_between_them(live: Any, tran
         {"strategy": "sampling", "samples": 3, "nbest": 2, "seed": 5, "temperature": 0.7},
         {"prefix": "ab", "length_penalty": 0},
         {"max_length": 4, "min_length": 2},
+        {"placeholders": ["number"], "nbest": 2},
+        {"utility": "chrf", "beam": 3, "nbest": 2},
+        {"coverage_penalty": 0.2, "repetition_penalty": 1.3},
     ],
 )
 def test_decoding_is_what_a_request_asks_for(live: Any, translator: Translator, knobs: dict[str, Any]) -> None:
-    settings = translator.config.decoding.model_copy(update=knobs)
-    wanted = translator.translate("a man", settings=settings).to_dict()
-    (found,) = live.post("/v1/translate", text="a man", detail=True, **knobs).json()["translations"]
-    assert found["text"] == wanted["text"]
-    assert len(found["hypotheses"]) == len(wanted["hypotheses"])
-    for one, other in zip(found["hypotheses"], wanted["hypotheses"], strict=True):
-        assert one.keys() == other.keys()
-        assert (one["text"], one["tokens"], one["finished_by"]) == (
-            other["text"],
-            other["tokens"],
-            other["finished_by"],
-        )
-        assert one["token_log_probs"] == pytest.approx(other["token_log_probs"], abs=1e-4)
-        assert math.fsum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-4)
+    settings = translator.config.decoding.model_copy(update={**knobs, "alignment": True})
+    wanted = translator.translate("a man 7", settings=settings).to_dict()
+    (found,) = live.post("/v1/translate", text="a man 7", detail=True, **knobs).json()["translations"]
+    assert alike(found, {name: wanted[name] for name in ("text", "warnings", "hypotheses")})
+    assert {"tokens", "token_log_probs", "alignment"} <= set(found["hypotheses"][0])
+    assert ("terms" in found["hypotheses"][0]) == ("utility" not in knobs)
+
+
+def test_what_is_told_without_details_is_brief(live: Any) -> None:
+    def fields(**knobs: Any) -> set[str]:
+        (found,) = live.post("/v1/translate", text="a man", **knobs).json()["translations"]
+        return {name for each in found.get("hypotheses", ()) for name in each}
+
+    assert fields() == set()
+    assert fields(nbest=2) == {"text", "log_prob", "score"}
+    assert fields(alignment=True) == {"text", "log_prob", "score", "alignment"}
+    assert "alignment" not in fields(detail=True, alignment=False)
+
+
+def test_what_is_worth_a_warning_is_said_of_texts_of_lines_too(live: Any) -> None:
+    kinds = [
+        each["kind"]
+        for each in live.post("/v1/translate", text="a\nb", max_length=2).json()["translations"][0]["warnings"]
+    ]
+    assert kinds == ["truncated", "truncated"]
 
 
 def test_scores_are_those_of_forced_decoding(live: Any, translator: Translator) -> None:
@@ -128,7 +152,7 @@ WRONG = {
         413,
         "too_many_lines",
         "text",
-        "text: found 60 lines, wanted at most 50",
+        "text: found 60 sentences, wanted at most 50",
     ),
     "misspelt": ({"text": "a", "beem": 3}, 422, "unknown_field", "beem", "beem: no such field; did you mean 'beam'?"),
     "batches": (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslationError
 from translume.translator import Translator
-from translume.translator.plan import _between
+from translume.translator.plan import between
 from translume.translator.sentences import split_sentences
 
 Make = Callable[..., Translator]
@@ -73,22 +73,24 @@ def test_a_long_line_is_translated_in_parts_with_its_own_spacing(make: Make) -> 
 
 
 @pytest.mark.parametrize(
-    ("before", "spacing", "after", "wanted"),
+    ("before", "spacing", "after", "source", "wanted"),
     [
-        ("One.", " ", "Two.", " "),
-        ("One.", "", "Two.", " "),  # from 。 without a space
-        ("一。", " ", "二。", ""),
-        ("一。", "", "二。", ""),
-        ("一。", "  ", "二。", "  "),
-        ("One.", "", "二。", ""),
-        ("하나.", " ", "둘.", " "),
-        ("", "", "Two.", ""),
+        ("One.", " ", "Two.", ".Z", " "),
+        ("One.", "", "Two.", "。二", " "),
+        ("One.", "", "Two.", ".Z", ""),
+        ("一。", " ", "二。", ".T", ""),
+        ("一。", " ", "二。", "。二", " "),
+        ("一。", "", "二。", ".T", ""),
+        ("一。", "  ", "二。", ".T", "  "),
+        ("One.", "", "二。", ".T", ""),
+        ("하나.", " ", "둘.", ".T", " "),
+        ("", "", "Two.", "", ""),
     ],
 )
 def test_sentences_are_parted_as_the_targets_script_parts_them(
-    before: str, spacing: str, after: str, wanted: str
+    before: str, spacing: str, after: str, source: str, wanted: str
 ) -> None:
-    assert _between(before, spacing, after) == wanted
+    assert between(before, spacing, after, source) == wanted
 
 
 def test_the_best_combinations_of_the_parts_are_returned(make: Make) -> None:

@@ -226,7 +226,7 @@ def test_threads_share_a_translator(translator: Translator) -> None:
 def test_values_become_json(translator: Translator) -> None:
     found = translator.translate("abc").to_dict()
     assert list(found) == ["source", "text", "hypotheses", "warnings"]
-    fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by"]
+    fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by", "terms"]
     assert list(found["hypotheses"][0]) == fields
     assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs"]
 
@@ -236,6 +236,20 @@ def test_each_token_has_the_log_probability_that_forced_decoding_gives_it(transl
         assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
         forced = translator.score("abc de", hypothesis)
         assert hypothesis.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-4)
+
+
+def test_a_score_is_what_its_terms_make(translator: Translator) -> None:
+    settings = translator.config.decoding.model_copy(
+        update={"nbest": 3, "length_penalty": 0.7, "coverage_penalty": 0.3, "repetition_penalty": 1.5, "max_length": 3}
+    )
+    for hypothesis in translator.translate("abc de", settings=settings).hypotheses:
+        terms = hypothesis.to_dict()["terms"]
+        assert terms["divisor"] == pytest.approx(len(hypothesis.ids) ** 0.7)
+        assert terms["coverage"] < 0
+        assert terms["total"] <= hypothesis.log_prob
+        assert terms["total"] / terms["divisor"] + terms["coverage"] == pytest.approx(hypothesis.score, abs=1e-5)
+    parted = translator.translate("Abc. " * 20)
+    assert [each.terms for each in parted.hypotheses] == [None]
 
 
 def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp_path: Path) -> None:

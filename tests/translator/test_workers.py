@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -44,19 +45,21 @@ def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(s
     folder, translator = saved
     settings, began = translator.config.decoding, []
 
-    def workers() -> Workers:
-        began.append(seconds)
-        return Workers(folder, 2, None)
+    def workers() -> AbstractContextManager[Workers]:  # the same two for both: they take long to start
+        if not began:
+            began.append(processes.enter_context(Workers(folder, 2, None)))
+        return nullcontext(began[0])
 
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q", "abc"]
-    found = [each.text for each in module.translate_shared(translator, workers, iter(texts), settings)]
-    assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
-    assert began == ([0.0] if seconds == 0.0 else [])
-    assert list(module.translate_shared(translator, workers, [], settings)) == []
-    sources: list[str] = []
-    translations = module.translate_shared(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
-    with pytest.raises(TranslationError) as caught:
-        sources.extend(each.source for each in translations)
+    with ExitStack() as processes:
+        found = [each.text for each in module.translate_shared(translator, workers, iter(texts), settings)]
+        assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
+        assert len(began) == (1 if seconds == 0.0 else 0)
+        assert list(module.translate_shared(translator, workers, [], settings)) == []
+        sources: list[str] = []
+        translations = module.translate_shared(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
+        with pytest.raises(TranslationError) as caught:
+            sources.extend(each.source for each in translations)
     assert sources == ["a", "b", "c", "d"]
     assert str(caught.value).startswith("line 5: a sentence has 30 tokens, wanted at most 16; ")
 

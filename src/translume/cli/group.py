@@ -26,6 +26,7 @@ VERBS = (
     "export",
     "import",
     "serve",
+    "keys",
     "show",
     "config",
     "data",

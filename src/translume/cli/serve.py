@@ -1,49 +1,125 @@
 """translume serve"""
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from translume.cli.engines import engine, engine_option, translator_at
 from translume.cli.group import resume_with
-from translume.cli.options import FOLDER, compute, compute_options
+from translume.cli.options import FILE, FOLDER, Compute, compute, compute_options, overrides, set_option
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
+if TYPE_CHECKING:
+    from translume.serving.models import Served, ServedClassifier
+    from translume.serving.settings import ServeSettings
 
-@click.command(
-    "serve",
-    short_help="Answer requests for translations over HTTP.",
-    epilog="Example: translume serve models/en-de --port 8000",
-)
-@click.argument("models", type=FOLDER, nargs=-1, required=True, metavar="MODEL...")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="0.0.0.0 is all of them.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 is any free one.")
-@click.option("--metrics", is_flag=True, help="Offer counts for Prometheus at /metrics.")
+EXAMPLES = """\b
+Examples:
+  translume serve models/en-de --port 8000
+  translume serve --config serve.toml
+
+\b
+serve.toml may be:
+  keys.file = "keys.json"          # made by `translume keys add keys.json NAME`
+  metrics = "9100"                 # counts for Prometheus, on loopback
+  [models]
+  en-de = "models/en-de"
+  [limits]
+  characters = 5000
+"""
+
+
+@click.command("serve", short_help="Answer requests for translations over HTTP.", epilog=EXAMPLES)
+@click.argument("models", type=FOLDER, nargs=-1, metavar="[MODEL]...")
+@click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
+@click.option("--host", metavar="ADDRESS", help="0.0.0.0 is all of them.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any free one.  [default: 8000]")
+@click.option("--keys", type=FILE, metavar="FILE", help="Ask for keys, as `translume keys` makes them.")
+@click.option("--metrics", metavar="PORT", help="Offer counts for Prometheus at PORT or ADDRESS:PORT.")
+@set_option
 @engine_option
 @compute_options
-def command(models: tuple[Path, ...], host: str, port: int, metrics: bool) -> None:
+def command(
+    models: tuple[Path, ...],
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    keys: Path | None,
+    metrics: str | None,
+) -> None:
     """Translate for programs, over HTTP, with one or more models.
 
     A model is called like its folder, or as NAME=MODEL says. /openapi.json lists all addresses; docs/serving.md has
-    examples. Ctrl-C or SIGTERM ends it once what was begun is answered.
+    examples. SIGHUP has settings, keys and models read anew; Ctrl-C or SIGTERM ends it once what was begun is answered.
     """
     try:
         from translume.serving.app import build_app
-        from translume.serving.models import Models, Served
+        from translume.serving.detection import installed_detector
+        from translume.serving.guard import log_to_stderr
+        from translume.serving.loading import Loader
+        from translume.serving.reloading import Reloader, access_for, reload_at_hangup
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
+        from translume.serving.settings import place_of
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
-    where = compute()
     resume_with(["Stopped."])
-    served = [Served.of(name, translator_at(folder, where, engine())) for name, folder in map(_named, models)]
-    with listen(host, port) as bound:
-        found = Server(models=Models(served))
-        address = f"[{host}]" if ":" in host else host
-        note(f"serving {', '.join(each.name for each in served)} at http://{address}:{bound.getsockname()[1]}")
-        serve(build_app(found, metrics=metrics), bound, found.limits)
+    given = {"host": host, "port": port, "metrics": metrics, "keys.file": keys}
+    read = _reader(config, given, models)
+    settings, where, name_of_engine = read(), compute(), engine()
+    access = access_for(settings.keys)
+    loader = Loader(lambda name, folder: _served(name, folder, where, name_of_engine))
+    # Only whether the port is free: who comes while models are loaded is refused, and may go to another replica.
+    listen(settings.host, settings.port).close()
+    server = Server(
+        models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
+        limits=settings.limits,
+        access=access,
+        cors_origins=settings.cors_origins,
+        public_address=settings.public_address,
+        log_text=settings.log_text,
+    )
+    with ExitStack() as stack:
+        bound = stack.enter_context(listen(settings.host, settings.port))
+        if settings.metrics:
+            counted = place_of(settings.metrics)
+            at = stack.enter_context(server.metrics.offered(*counted))
+            note(f"counts for Prometheus at {_address(counted[0], at)}/metrics")
+        reloader = Reloader(server, loader, settings, read)
+        stack.callback(reloader.close)
+        log_to_stderr()
+        reload_at_hangup(reloader.ask)
+        if access is None and not _is_loopback(settings.host):
+            note(f"whoever reaches {settings.host} may ask, without a key; --keys asks for one")
+        note(f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}")
+        serve(build_app(server, detector=installed_detector()), bound, server.limits)
+
+
+def _reader(
+    config: Path | None, given: dict[str, str | int | Path | None], models: tuple[Path, ...]
+) -> "Callable[[], ServeSettings]":
+    """What reads the settings: the file's, changed by what the command line gives, each time anew."""
+    from translume.config.toml import literal
+    from translume.serving.settings import ServeSettings
+
+    flags = [f"{name}={literal(value)}" for name, value in given.items() if value is not None]
+    wanted = (*flags, *overrides())
+    named: dict[str, str] = {}
+    for name, folder in map(_named, models):
+        if name in named:
+            raise SettingsError(f"{name}: two models have this name, wanted a name each; name one NAME=MODEL")
+        named[name] = str(folder)
+
+    def read() -> ServeSettings:
+        settings = ServeSettings.read(config, wanted)
+        return (settings.model_copy(update={"models": named}) if named else settings).must_have_models()
+
+    return read
 
 
 def _named(model: Path) -> tuple[str, Path]:
@@ -52,3 +128,23 @@ def _named(model: Path) -> tuple[str, Path]:
     if equals and name and "/" not in name and not model.exists():
         return name, Path(folder)
     return model.resolve().name, model
+
+
+def _served(name: str, folder: Path, where: Compute, name_of_engine: str) -> "Served | ServedClassifier":
+    """The model in a folder, whichever kind it is."""
+    from translume.checkpoint import read_config
+    from translume.serving.models import Served, ServedClassifier
+    from translume.translator import load_classifier
+
+    if read_config(folder).data.task != "classification":
+        return Served.of(name, translator_at(folder, where, name_of_engine))
+    classifier = load_classifier(folder, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    return ServedClassifier(name=name, classifier=classifier)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

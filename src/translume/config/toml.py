@@ -32,4 +32,6 @@ def literal(value: Any) -> str:
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(name)} = {literal(each)}' for name, each in value.items())}}}"
     return repr(value)

@@ -27,9 +27,10 @@ from translume.decoding.rules import (
     TextPrefix,
 )
 from translume.decoding.sampling import Sampling
-from translume.decoding.search import search
+from translume.decoding.search import best_of, search
 from translume.decoding.source_drafts import SourceDrafts
 from translume.decoding.speculation import BlockStep, BlockStepper, Drafted, Drafter, Speculation
+from translume.decoding.stable import Watch, watched
 from translume.decoding.standing import Standing
 from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
@@ -90,9 +91,12 @@ __all__ = [
     "TextPrefix",
     "Truncation",
     "Unsmoothed",
+    "Watch",
+    "best_of",
     "decode",
     "refuse_unread",
     "reshaped",
     "search",
     "strategy_from",
+    "watched",
 ]

@@ -1,11 +1,11 @@
 """From a step to finished hypotheses: the plainest consumer of the loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from torch import Tensor
 
-from translume.decoding.beam import Hypothesis
+from translume.decoding.beam import Beam, Hypothesis
 from translume.decoding.loop import decode
 from translume.decoding.rules import Rule
 from translume.decoding.step import S, Step
@@ -29,9 +29,15 @@ def search(
     Ranked by score alone, whether eos or the limit finished them; of equal ones the earlier finished stands first.
     The arguments and errors are those of `decode`.
     """
+    beams = decode(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules)
+    return best_of(beams, strategy, limits.numel())
+
+
+def best_of(beams: Iterable[Beam], strategy: Strategy, count: int) -> list[list[Hypothesis]]:
+    """What `search` finds for each of `count` sentences, from the beams of `decode`, all of which are read."""
     groups = strategy.groups
-    found: list[list[Hypothesis]] = [[] for _ in range(limits.numel() * groups)]
-    for beam in decode(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules):
+    found: list[list[Hypothesis]] = [[] for _ in range(count * groups)]
+    for beam in beams:
         for ending in beam.ended:
             found[ending.sentence * groups + ending.group].append(ending.hypothesis)
     best = [sorted(each, key=_worst_last)[: min(strategy.nbest, strategy.width // groups)] for each in found]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -11,26 +12,31 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from translume.errors import TranslumeError
-from translume.serving import libretranslate, operations, version1
+from translume.serving import classifying, filing, inspecting, libretranslate, operations, pages, version1
+from translume.serving.access import with_keys
 from translume.serving.answers import error_answer
 from translume.serving.detection import Detector
 from translume.serving.guard import Guard
+from translume.serving.jobs import Jobs
 from translume.serving.request_error import RequestError
 from translume.serving.server import Server
 
 
-def build_app(server: Server, *, metrics: bool = False, detector: Detector | None = None) -> ASGIApp:
+def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     """The application of a server, which it closes when it is shut down.
 
-    metrics: whether /metrics is there.  detector: what tells languages; None: nothing does.
+    detector: what tells languages; None: nothing does.
     """
+
+    jobs = Jobs(server.scheduler, server.limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        await run_in_threadpool(jobs.close)
         await run_in_threadpool(server.close)
 
-    app = FastAPI(
+    app = _Described(
         title="Translume",
         summary="Translations, and what the model believed about them.",
         version=operations.version(),
@@ -40,13 +46,25 @@ def build_app(server: Server, *, metrics: bool = False, detector: Detector | Non
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    app.include_router(pages.routes())
     app.include_router(version1.routes(server))
-    app.include_router(operations.routes(server, metrics=metrics))
+    app.include_router(inspecting.routes(server))
+    app.include_router(classifying.routes(server))
+    app.include_router(operations.routes(server))
     app.include_router(libretranslate.routes(server, detector))
+    app.include_router(filing.routes(server, jobs, detector))
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(TranslumeError, _told)
     app.add_exception_handler(Exception, _failed)
-    return Guard(app, server.limits, server.metrics)
+    return Guard(app, server)
+
+
+class _Described(FastAPI):
+    """An application whose document says what a key is for."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document of all addresses."""
+        return with_keys(super().openapi())
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 from translume.config import Config, DecodingSettings
 from translume.decoding import refuse_unread, strategy_from
 from translume.errors import SettingsError, nearest
+from translume.serving.asked_constraints import constraints_in
 from translume.serving.limits import Limits
 from translume.serving.models import Models, Served
 from translume.serving.request_error import RequestError
 from translume.serving.texts import Texts
 
+SPLITS = ("sentences", "lines")
+"""What texts are translated by; the first one unless a request says otherwise."""
 CHOICE = ("model", "source", "target")
 WITHHELD = frozenset({"max_tokens", "vocabulary", "terminology"})
 """Settings of [decoding] that no request may replace: batches are the server's, and files are not read for clients."""
@@ -41,23 +44,36 @@ class Asked:
 
 def asked(values: Mapping[str, Any], models: Models, limits: Limits) -> Asked:
     """The request in a JSON object; RequestError naming the first field that is wrong."""
-    known = ("text", *CHOICE, "detail", "timeout_seconds", *KNOBS)
+    known = ("text", *CHOICE, "constraints", "detail", "split", "timeout_seconds", *KNOBS)
     refuse_unknown(values, known)
     texts = texts_in(values, "text", limits)
     served = chosen(values, models)
     detail = typed(values, "detail", bool, False)
     knobs = {name: value for name, value in values.items() if name in KNOBS}
+    if detail:
+        knobs.setdefault("alignment", True)
+    settings = settings_with(served, knobs, limits)
     return Asked(
         texts=Texts(
             texts=texts,
             field="text",
             several=isinstance(values["text"], list),
             timeout_seconds=timeout(values, limits),
+            language=split_by(values, served),
+            constraints=constraints_in(values, len(texts), settings),
         ),
         served=served,
-        settings=settings_with(served, knobs, limits),
+        settings=settings,
         detail=detail,
     )
+
+
+def split_by(values: Mapping[str, Any], served: Served) -> str | None:
+    """The language by whose rules texts are split into sentences; None where they are split into lines alone."""
+    split = typed(values, "split", str, SPLITS[0])
+    if split not in SPLITS:
+        raise RequestError(422, f"split: wanted one of: {', '.join(SPLITS)}", field="split")
+    return served.source if split == SPLITS[0] else None
 
 
 def settings_with(served: Served, knobs: Mapping[str, Any], limits: Limits) -> DecodingSettings:

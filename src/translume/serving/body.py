@@ -3,18 +3,22 @@
 import asyncio
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 
 from translume.serving.limits import Limits
 from translume.serving.request_error import RequestError
 
-MOST_PARTS, LONGEST_HEAD = 64, 1000
+MOST_PARTS, LONGEST_HEAD = 64, 2000
 """Of a multipart form, and bytes of a part's own head that are looked at."""
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})')
-_NAME = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,200}?[; ]name="([^"\r\n]{0,100})"')
+_NAME = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
+_FILE_NAME = re.compile(
+    rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]{0,300})"|\*=utf-8''([^;\s]{0,900}))"""
+)
 
 
 def media_type(request: Request) -> str:
@@ -84,6 +88,15 @@ def _refuse_constant(name: str) -> None:
     raise RequestError(400, f"the body holds {name}, which is no JSON", code="invalid_json")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormPart:
+    """A part of a form.  file_name: as its client calls it; None where it is a field."""
+
+    name: str
+    value: bytes
+    file_name: str | None = None
+
+
 def form_fields(request: Request, body: bytes) -> dict[str, str]:
     """The text fields of a form, url-encoded or multipart, over those of the query; RequestError for broken text."""
     fields = _pairs(request.scope["query_string"])
@@ -91,8 +104,27 @@ def form_fields(request: Request, body: bytes) -> dict[str, str]:
         case "application/x-www-form-urlencoded":
             fields |= _pairs(body)
         case "multipart/form-data":
-            fields |= _parts(request.headers["content-type"], body)
+            fields |= {part.name: _text(part.value) for part in form_parts(request, body) if part.file_name is None}
     return {name: value for name, value in fields.items() if name}
+
+
+def form_parts(request: Request, body: bytes) -> list[FormPart]:
+    """The named parts of a multipart form (RFC 7578), in time linear in its size; RequestError for a broken one."""
+    boundary = _BOUNDARY.search(request.headers.get("content-type", ""))
+    if boundary is None:
+        raise RequestError(400, "content-type: found no boundary, wanted one for multipart/form-data")
+    delimiter = b"\r\n--" + boundary[1].encode("latin-1")
+    _, *parts = (b"\r\n" + body).split(delimiter, MOST_PARTS + 1)
+    if len(parts) > MOST_PARTS:
+        raise RequestError(400, f"the form has more than {MOST_PARTS} parts", code="too_many_parts")
+    found = []
+    for part in parts:
+        head, _, value = part.partition(b"\r\n\r\n")
+        name, file_name = (pattern.search(head[:LONGEST_HEAD]) for pattern in (_NAME, _FILE_NAME))
+        if name is not None:
+            told = None if file_name is None else _text(file_name[1] or unquote_to_bytes(file_name[2] or b""))
+            found.append(FormPart(name=_text(name[1]), value=value, file_name=told))
+    return found
 
 
 def _pairs(text: bytes) -> dict[str, str]:
@@ -100,24 +132,6 @@ def _pairs(text: bytes) -> dict[str, str]:
         return dict(parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
         raise RequestError(400, "the form is not UTF-8 text", code="invalid_utf8") from None
-
-
-def _parts(kind: str, body: bytes) -> dict[str, str]:
-    """The fields of a multipart form (RFC 7578), in time linear in its size."""
-    boundary = _BOUNDARY.search(kind)
-    if boundary is None:
-        raise RequestError(400, "content-type: found no boundary, wanted one for multipart/form-data")
-    delimiter = b"\r\n--" + boundary[1].encode("latin-1")
-    _, *parts = (b"\r\n" + body).split(delimiter, MOST_PARTS + 1)
-    if len(parts) > MOST_PARTS:
-        raise RequestError(400, f"the form has more than {MOST_PARTS} parts", code="too_many_parts")
-    fields = {}
-    for part in parts:
-        head, _, value = part.partition(b"\r\n\r\n")
-        name = _NAME.search(head[:LONGEST_HEAD])
-        if name is not None:
-            fields[_text(name[1])] = _text(value)
-    return fields
 
 
 def _text(value: bytes) -> str:

@@ -9,12 +9,14 @@ import uuid
 from collections.abc import MutableMapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from translume.serving.access import ACCESS, admit_by_head, settle
 from translume.serving.answers import error_answer
-from translume.serving.limits import Limits
-from translume.serving.metrics import Metrics
+from translume.serving.cors import cors_headers, is_preflight
 from translume.serving.request_error import RequestError
+from translume.serving.server import Server
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -24,7 +26,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer: none is kept, framed, sniffed, or read by another origin."""
+"""Of every answer that has no other: none is kept, framed, sniffed, or read by another origin."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = logging.getLogger("translume.serving")
@@ -33,8 +35,8 @@ log = logging.getLogger("translume.serving")
 class Guard:
     """An ASGI application around another one."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
-        self._app, self._limits, self._metrics = app, limits, metrics
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self._app, self._server, self._metrics = app, server, server.metrics
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,26 +47,53 @@ class Guard:
         begun = time.monotonic()
         note: dict[str, Any] = {"request_id": _id(scope), "status": 0, "code": ""}
         scope["translume.note"] = note
+        told = {**HEADERS, **cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}
+        streams = False
 
         async def answer(message: Message) -> None:
+            nonlocal streams
             if message["type"] == "http.response.start":
                 note["status"] = note.get("gone") or message["status"]
-                told = {**HEADERS, "X-Request-Id": note["request_id"]}
-                fields = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+                fields = {name.lower().encode(): value.encode() for name, value in told.items()}
+                own = message.get("headers", ())
+                # A page's own policy holds instead.
+                rest = fields.keys() - {name for name, _ in own}
+                message = {**message, "headers": [*own, *((name, fields[name]) for name in fields if name in rest)]}
+                streams = any(name == b"content-type" and kind.startswith(b"text/event-stream") for name, kind in own)
+            elif streams and message.get("body"):
+                streams = False
+                self._metrics.first.observe(time.monotonic() - begun)
             await send(message)
 
         self._open += 1
         self._metrics.open.inc()
         try:
-            if self._open > self._limits.requests:
-                await _refuse(scope, receive, answer, self._limits.requests)
-            else:
-                await self._app(scope, receive, answer)
+            try:
+                await self._answered(scope, receive, answer)
+            finally:
+                await settle(scope, note["status"] or 500)
         finally:
             self._open -= 1
             self._metrics.open.dec()
             self._tell(scope, note, time.monotonic() - begun)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer, unless the request is one too many or nobody's who may ask."""
+        most = self._server.limits.requests
+        if is_preflight(scope) and self._server.cors_origins:
+            await Response(status_code=204)(scope, receive, send)
+            return
+        try:
+            if self._open > most:
+                raise RequestError(
+                    503, f"{most:,} requests are being answered already; try later", code="too_many_open", retry_after=1
+                )
+            scope[ACCESS] = self._server.access
+            await admit_by_head(scope)
+        except RequestError as error:
+            await error_answer(error, scope)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     def _tell(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "") or "unknown"
@@ -73,13 +102,6 @@ class Guard:
         # The path itself is left out: whoever mistypes an address may have put a text into it.
         fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, most: int) -> None:
-    error = RequestError(
-        503, f"{most:,} requests are being answered already; try later", code="too_many_open", retry_after=1
-    )
-    await error_answer(error, scope)(scope, receive, send)
 
 
 def _id(scope: Scope) -> str:

@@ -5,7 +5,7 @@ are 400; nothing is stored, and no text is changed but by translating it.
 """
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,23 +14,25 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from translume.serving import schema
 from translume.serving.answers import json_answer
 from translume.serving.asked import settings_with
 from translume.serving.body import form_fields, media_type, parsed, read_body
 from translume.serving.detection import Detector
+from translume.serving.documents.files import FORMATS
+from translume.serving.documents.hypertext import Hypertext
+from translume.serving.documents.sheet import Sheet
 from translume.serving.languages import name_of, public
 from translume.serving.models import Served
 from translume.serving.request_error import RequestError
 from translume.serving.server import Server
 from translume.serving.texts import Texts
-from translume.serving.work import Translating
+from translume.serving.told import UNKNOWN, between, languages_of, source_of
+from translume.serving.work import Part, Translating
 from translume.translator import Translation
 
 WORDLESS: Final = {"Zs", "Zl", "Zp", "Cc", "Cf", "Cn", "So", "Sk", "Mn", "Me"}
 """Kinds of characters that are not translated: spaces, pictures."""
-UNKNOWN: Final = {"confidence": 0.0, "language": "en"}
-"""What is said of a text that has no language."""
-MOST_DETECTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +44,34 @@ class _Call:
     source: str
     target: str
     alternatives: int
+    html: bool
 
 
 def routes(server: Server, detector: Detector | None) -> APIRouter:
-    """/translate, /detect, /languages, /frontend/settings, /health, and honest refusals of what is not offered."""
+    """/translate, /detect, /languages, /frontend/settings, /health, and an honest refusal of what is not offered."""
     router = APIRouter(tags=["LibreTranslate"])
 
-    @router.post("/translate")
+    @router.post("/translate", openapi_extra=schema.LIBRETRANSLATE)
     async def translate(request: Request) -> Response:
         """The translation of `q`, a text or a list of texts, from `source` to `target`."""
         call = _call(await _fields(request, server), server)
-        found = await _detected(call, detector) if call.source == "auto" else []
-        source = found[0]["language"] if found else call.source
-        served = _between(server, source, call.target)
+        await server.accept(request, call.texts)
         texts = tuple(text for text in call.texts if not _wordless(text))
+        told_by = await run_in_threadpool(_seen, texts) if call.html else texts
+        found = await source_of(told_by, call.target, server, detector) if call.source == "auto" else None
+        if found is not None and not texts:
+            return json_answer(_answer(call, [_as_it_is(text) for text in call.texts], found))
+        served = between(server, found["language"] if found else call.source, call.target)
+        if call.html:
+            return json_answer(_answer(call, await _pages(request, server, served, call), found))
         work = Translating(served.translator, _settings(served, call, server))
         seconds = server.limits.timeout_seconds
-        asked = Texts(texts=texts, field="q", several=call.several, timeout_seconds=seconds)
+        asked = Texts(texts=texts, field="q", several=call.several, timeout_seconds=seconds, language=served.source)
         done = iter(await server.translated(request, work, asked))
-        translations = [Translation(source=text, text=text) if _wordless(text) else next(done) for text in call.texts]
-        return json_answer(_answer(call, translations, found[0] if found else None))
+        translations = [_as_it_is(text) if _wordless(text) else next(done) for text in call.texts]
+        return json_answer(_answer(call, translations, found))
 
-    @router.post("/detect")
+    @router.post("/detect", openapi_extra=schema.DETECT)
     async def detect(request: Request) -> Response:
         """The likeliest languages of `q`, best first, with confidences up to 100."""
         fields = await _fields(request, server)
@@ -72,7 +80,8 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             raise _missing("q")
         text = " ".join(q) if isinstance(q, list) and all(isinstance(each, str) for each in q) else str(q)
         _refuse_long(text, server.limits.characters)
-        return json_answer(await _languages(text, detector))
+        await server.accept(request, [text])
+        return json_answer(await languages_of(text, server, detector) or [UNKNOWN])
 
     _describe(router, server)
     return router
@@ -108,20 +117,14 @@ def _describe(router: APIRouter, server: Server) -> None:
         """Suggestions are not kept."""
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
 
-    @router.post("/translate_file")
-    async def translate_file() -> Response:
-        """Files are not translated."""
-        raise RequestError(403, "Files translation are disabled on this server.", code="not_offered")
-
 
 async def _fields(request: Request, server: Server) -> dict[str, Any]:
     """The call's fields, from JSON or else from a form and the query."""
     body = await read_body(request, server.limits)
-    if media_type(request) != "application/json":
-        return dict(form_fields(request, body))
-    value = parsed(body)
+    value = parsed(body) if media_type(request) == "application/json" else dict(form_fields(request, body))
     if not isinstance(value, dict):
         raise RequestError(400, "Invalid JSON format", code="invalid_json")
+    await server.admit(request, value.get("api_key"))
     return value
 
 
@@ -149,9 +152,7 @@ def _call(fields: Mapping[str, Any], server: Server) -> _Call:
     for text in texts:
         _refuse_long(text, limits.characters)
     form = fields.get("format") or "text"
-    if form == "html":
-        raise RequestError(400, "html format is not supported yet", code="unsupported_format", field="format")
-    if form != "text":
+    if form not in ("text", "html"):
         shown = form if isinstance(form, str) and len(form) <= 40 else "this"
         raise RequestError(400, f"{shown} format is not supported", code="unsupported_format", field="format")
     return _Call(
@@ -160,7 +161,40 @@ def _call(fields: Mapping[str, Any], server: Server) -> _Call:
         source=fields["source"].lower(),
         target=fields["target"].lower(),
         alternatives=alternatives,
+        html=form == "html",
     )
+
+
+async def _pages(request: Request, server: Server, served: Served, call: _Call) -> list[Translation]:
+    """The translations of texts that are HTML."""
+    pages, sheet = await run_in_threadpool(_sheet, call.texts, served.source)
+    if len(sheet.lines) > server.limits.lines:
+        raise RequestError(
+            413,
+            f"q: found {len(sheet.lines):,} sentences, wanted at most {server.limits.lines:,}",
+            code="too_many_lines",
+            field="q",
+        )
+    settings = settings_with(served, {"nbest": 1, "alignment": sheet.marked}, server.limits)
+    parts = [Part(text=line) for line in sheet.lines]
+    seconds = server.limits.timeout_seconds
+    done = await server.done(request, Translating(served.translator, settings), parts, seconds, ["q"] * len(parts))
+    runs = iter(await run_in_threadpool(lambda: list(sheet.joined(done))))
+    return [
+        Translation(source=text, text=page.with_runs([next(runs) for _ in page.segments]))
+        for text, page in zip(call.texts, pages, strict=True)
+    ]
+
+
+def _seen(texts: Sequence[str]) -> tuple[str, ...]:
+    """What people see of HTML, by which its language is told."""
+    return tuple(segment.text for text in texts for segment in Hypertext.of(text).segments)
+
+
+def _sheet(texts: Sequence[str], language: str) -> tuple[list[Hypertext], Sheet]:
+    """Pages, and the sentences of all of them."""
+    pages = [Hypertext.of(text) for text in texts]
+    return pages, Sheet.of([segment for page in pages for segment in page.segments], language)
 
 
 def _alternatives(value: Any, most: int) -> int:
@@ -191,41 +225,6 @@ def _settings(served: Served, call: _Call, server: Server) -> Any:
     return settings_with(served, {"strategy": "beam", "beam": beam, "nbest": count}, server.limits)
 
 
-def _between(server: Server, source: str, target: str) -> Served:
-    known = {public(code).lower(): code for code in server.models.sources()}
-    for name, code in (("source", source), ("target", target)):
-        if public(code).lower() not in known:
-            shown = code if len(code) <= 40 else f"{code[:39]}…"
-            raise RequestError(400, f"{shown} is not supported", code="unknown_language", field=name)
-    source, target = known[public(source).lower()], known[public(target).lower()]
-    found = server.models.between(source, target)
-    if found is None:
-        raise RequestError(
-            400,
-            f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})",
-            code="unknown_pair",
-            field="target",
-        )
-    return found
-
-
-async def _detected(call: _Call, detector: Detector | None) -> list[dict[str, Any]]:
-    return await _languages("\n".join(call.texts), detector)
-
-
-async def _languages(text: str, detector: Detector | None) -> list[dict[str, Any]]:
-    """The likeliest languages of a text; one of no confidence for a text without words."""
-    if not any(character.isalpha() for character in text):
-        return [UNKNOWN]
-    if detector is None:
-        raise RequestError(
-            501, "this server cannot tell languages; name the source language", code="no_detection", field="source"
-        )
-    found = await run_in_threadpool(detector.languages, text)
-    shown = [{"confidence": round(100 * probability, 1), "language": public(code)} for code, probability in found]
-    return shown[:MOST_DETECTED] or [UNKNOWN]
-
-
 def _answer(call: _Call, found: list[Translation], language: dict[str, Any] | None) -> dict[str, Any]:
     """The body of an answer: a text for a text, a list for a list."""
     others = [_others(each, call.alternatives) for each in found]
@@ -249,18 +248,23 @@ def _frontend(server: Server) -> dict[str, Any]:
     first = next((each for each in server.models if each.source and each.target), None)
     source, target = (first.source, first.target) if first else ("", "")
     return {
-        "apiKeys": False,
+        "apiKeys": server.access is not None,
         "charLimit": server.limits.characters,
-        "filesTranslation": False,
+        "filesTranslation": True,
         "frontendTimeout": 500,
-        "keyRequired": False,
+        "keyRequired": server.access is not None,
         "language": {
             "source": {"code": public(source), "name": name_of(source)},
             "target": {"code": public(target), "name": name_of(target)},
         },
         "suggestions": False,
-        "supportedFilesFormat": [],
+        "supportedFilesFormat": list(FORMATS),
     }
+
+
+def _as_it_is(text: str) -> Translation:
+    """What comes back of a text that has nothing to translate."""
+    return Translation(source=text, text=text)
 
 
 def _wordless(text: str) -> bool:

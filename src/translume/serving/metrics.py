@@ -1,13 +1,15 @@
 """What Prometheus is told: labels are routes, statuses and codes, never texts, addresses or keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 
+from translume.serving.port_error import port_error
 from translume.serving.scheduler import BatchDone
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+NATS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8)
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -28,6 +30,12 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self.first = Histogram(
+            "translume_first_event_seconds",
+            "From the head of a request for a stream to its first event.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.open = Gauge("translume_requests_open", "Requests that are being answered.", registry=self.registry)
         Gauge("translume_queue_lines", "Lines that wait.", registry=self.registry).set_function(waiting)
         self._waited = Histogram(
@@ -39,6 +47,18 @@ class Metrics:
             "translume_batch_fill",
             "Tokens of a batch, as a share of its budget.",
             buckets=[tenth / 10 for tenth in range(1, 11)],
+            registry=self.registry,
+        )
+        self.surprise = Histogram(
+            "translume_line_surprise_nats",
+            "Mean of -log p_model over the tokens of a line's translation.",
+            buckets=NATS,
+            registry=self.registry,
+        )
+        self.entropy = Histogram(
+            "translume_step_entropy_nats",
+            "Entropy of p_model at each step of some lines.",
+            buckets=NATS,
             registry=self.registry,
         )
         self._tokens = Counter("translume_source_tokens", "Source tokens worked on.", registry=self.registry)
@@ -56,6 +76,20 @@ class Metrics:
         self._texts.observe(done.items)
         self._fill.observe(done.tokens / self._budget)
         self._tokens.inc(done.tokens)
+
+    @contextmanager
+    def offered(self, host: str, port: int) -> Iterator[int]:
+        """Offer all of it at /metrics of a port of its own, which comes out; PortError where that is not free."""
+        try:
+            listener, thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise port_error(host, port, error, "--metrics") from None
+        try:
+            yield listener.server_port
+        finally:
+            listener.shutdown()
+            listener.server_close()
+            thread.join()
 
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""

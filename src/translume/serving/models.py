@@ -6,7 +6,7 @@ from typing import Any
 
 from translume.errors import SettingsError, nearest
 from translume.serving.request_error import RequestError
-from translume.translator import Translator
+from translume.translator import Classifier, Translator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,14 @@ class Served:
             "max_positions": settings.model.max_positions,
             "decoding": settings.decoding.model_dump(mode="json"),
             "engine": self.engine,
+            "offers": list(self.offers),
         }
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """What may be asked of it, as /v1 calls it: several models that translate together cannot be inspected."""
+        alone = len(self.translator.models) == 1 and self.translator.fusion is None
+        return ("translate", "score", "inspect") if alone else ("translate", "score")
 
     @property
     def engine(self) -> dict[str, Any]:
@@ -62,24 +69,70 @@ class Served:
         return {"kind": "fast" if engine else "plain", "dtype": dtype.removeprefix("torch."), **dict(self.findings)}
 
 
-class Models:
-    """The models of a server; a value, replaced as a whole."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedClassifier:
+    """A classifier under its name."""
 
-    def __init__(self, served: Iterable[Served]) -> None:
+    name: str
+    classifier: Classifier
+
+    def to_dict(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        settings, checkpoint = self.classifier.config, self.classifier.checkpoint
+        return {
+            "name": self.name,
+            "parameters": sum(each.numel() for each in checkpoint.model.parameters()),
+            "source_vocabulary": len(checkpoint.source_tokenizer),
+            "max_positions": settings.model.max_positions,
+            "labels": list(self.classifier.labels.names),
+            "several_labels": bool(self.classifier.labels.separator),
+            "engine": self.engine,
+            "offers": list(self.offers),
+        }
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What computes: always the plain model."""
+        weight = next(self.classifier.checkpoint.model.parameters())
+        return {"kind": "plain", "dtype": str(weight.dtype).removeprefix("torch.")}
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """What may be asked of it, as /v1 calls it."""
+        return ("classify",)
+
+
+class Models:
+    """The models of a server; a value, replaced as a whole. Iterating gives those that translate."""
+
+    def __init__(self, served: Iterable[Served | ServedClassifier]) -> None:
         """Raises SettingsError where there is none, or where two have one name."""
         self._served: dict[str, Served] = {}
+        self.classifiers: dict[str, ServedClassifier] = {}
         for each in served:
-            if each.name in self._served:
+            if each.name in self._served or each.name in self.classifiers:
                 raise SettingsError(f"{each.name}: two models have this name, wanted a name each; name one NAME=MODEL")
-            self._served[each.name] = each
-        if not self._served:
+            if isinstance(each, ServedClassifier):
+                self.classifiers[each.name] = each
+            else:
+                self._served[each.name] = each
+        if not self._served and not self.classifiers:
             raise SettingsError("found no model, wanted at least one")
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
 
+    @property
+    def all(self) -> tuple[Served | ServedClassifier, ...]:
+        """Those that translate and those that classify."""
+        return (*self._served.values(), *self.classifiers.values())
+
     def named(self, name: str) -> Served:
-        """The model of a name; RequestError (404) where there is none."""
+        """The model of a name; RequestError (404) where there is none that translates."""
+        if name in self.classifiers:
+            raise RequestError(
+                422, f"model: {name!r} tells labels, wanted one that translates; ask /v1/classify", field="model"
+            )
         if name not in self._served:
             raise RequestError(
                 404, f"model: found {name!r}{nearest(name, self._served)}", code="unknown_model", field="model"
@@ -109,6 +162,8 @@ class Models:
         if source or target:
             missing = "target" if source else "source"
             raise RequestError(422, f"{missing}: found nothing, wanted both source and target", field=missing)
+        if not self._served:
+            raise RequestError(404, "model: this server has none that translates", code="no_translator", field="model")
         if len(self._served) > 1:
             raise RequestError(422, f"model: found nothing, wanted one of: {', '.join(self._served)}", field="model")
         return next(iter(self))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from translume.config import DecodingSettings
 from translume.serving.answers import json_answer
-from translume.serving.metrics import CONTENT_TYPE
+from translume.serving.classifying import Classifying
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
 
@@ -27,8 +27,8 @@ def version() -> str:
         return "0"
 
 
-def routes(server: Server, *, metrics: bool) -> APIRouter:
-    """/health/live, /health/ready, and /metrics if wanted."""
+def routes(server: Server) -> APIRouter:
+    """/health/live and /health/ready."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health/live")
@@ -38,17 +38,13 @@ def routes(server: Server, *, metrics: bool) -> APIRouter:
 
     @router.get("/health/ready")
     async def ready(request: Request) -> Response:
-        """Whether every model translates a probe within 5 s; 503 or 504 otherwise."""
+        """Whether every model has done a probe within 5 s (503 or 504 otherwise), and what the last reload left."""
         await request.body()
         for served in server.models:
             await server.done(request, Translating(served.translator, PROBING), [Part(text=PROBE)], PROBE_SECONDS)
-        return json_answer({"status": "ready"})
-
-    if metrics:
-
-        @router.get("/metrics")
-        async def counted() -> Response:
-            """Counts, for Prometheus."""
-            return Response(server.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        for each in server.models.classifiers.values():
+            await server.done(request, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
+        reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded.told()}
+        return json_answer({"status": "ready", **reloaded})
 
     return router

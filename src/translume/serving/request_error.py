@@ -6,9 +6,12 @@ from translume.errors import TranslumeError
 
 CODES: Final = {
     400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
     408: "request_too_slow",
+    409: "conflict",
     413: "request_too_large",
     415: "unsupported_media_type",
     422: "invalid_value",
@@ -18,6 +21,7 @@ CODES: Final = {
     501: "not_implemented",
     503: "unavailable",
     504: "deadline_exceeded",
+    507: "no_space",
 }
 """The code of each status where nothing more is known."""
 
@@ -46,4 +50,5 @@ class RequestError(TranslumeError):
     @property
     def headers(self) -> dict[str, str]:
         """What the answer's head says of it."""
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        asks = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return asks if self.retry_after is None else {**asks, "Retry-After": str(self.retry_after)}

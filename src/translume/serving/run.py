@@ -1,32 +1,40 @@
 """A server on a port, until it is told to stop."""
 
-import errno
 import socket
+import sys
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from translume.errors import TranslumeError
-from translume.serving.guard import log_to_stderr
 from translume.serving.limits import Limits
+from translume.serving.port_error import PortError, port_error
+
+SWITCH_SECONDS = 0.0005
+"""How long the thread that translates may keep others from running Python; at 5 ms, the usual, those that only refuse
+or accept would wait for it again and again."""
+STALLED_SECONDS = 60.0
+"""How long a client may read nothing of what it was sent before it is taken for gone."""
 
 
-class PortError(TranslumeError):
-    """An address that cannot be listened at."""
+def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) -> socket.socket:
+    """A socket that is bound to an address; port 0 is any free one. Raises PortError in one line.
 
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address; port 0 is any free one. Raises PortError in one line."""
+    stalled_seconds: after which the system ends a connection whose other side reads nothing, where it can be told to:
+    on Linux. Nobody else would, and the request would be open as long as the client pleases.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        bound = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        cure = "; stop what listens there or take another --port" if error.errno == errno.EADDRINUSE else ""
-        # create_server adds the address to the reason; it stands at the front already.
-        reason = error.strerror.partition(" (while")[0].lower() if error.strerror else str(error)
-        raise PortError(f"{host}:{port}: cannot listen: {reason}{cure}") from None
+        raise port_error(host, port, error) from None
     except OverflowError:
         raise PortError(f"port: found {port}, wanted 0 to 65535") from None
+    # Connections have these from the socket that listens. Without the first, the body of an answer waits for the other
+    # side to acknowledge its head: 40 ms for whoever keeps a connection.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        bound.setsockopt(socket.IPPROTO_TCP, option, int(1000 * stalled_seconds))
+    return bound
 
 
 def uvicorn_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
@@ -48,5 +56,5 @@ def uvicorn_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
 
 def serve(app: ASGIApp, bound: socket.socket, limits: Limits) -> None:
     """Answer until SIGTERM or Ctrl-C; then no more is taken, and what was begun is finished."""
-    log_to_stderr()
+    sys.setswitchinterval(SWITCH_SECONDS)
     uvicorn_server(app, limits).run(sockets=[bound])

@@ -1,4 +1,4 @@
-"""Work of many requests, put together: a bounded queue, batches by token budget, one thread that does them."""
+"""Work of many requests, put together: a bounded queue, batches by token budget, workers that do them."""
 
 import heapq
 import itertools
@@ -7,18 +7,27 @@ import math
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from translume.errors import TranslumeError
 from translume.serving.request_error import RequestError
+from translume.serving.worker import Worker
 
 PACE_SECONDS = 0.01
 """How much later than the one before it each item of a request is due: a long list lets short requests in between."""
+RECENT = 16
+"""Batches by which it is judged how fast work is done."""
+WAITING = 0.5
+"""Share of its time that an item may expect to wait for its turn; the rest is for its turn, and for misjudgement."""
 LONGEST_WAIT_SECONDS = 60
 """Most that a refused client is told to wait."""
+PATIENCE_SECONDS = 300.0
+"""After how long a batch is held for lost: long after the last of its requests was told to wait no more."""
 
 log = logging.getLogger("translume.serving")
 
@@ -35,7 +44,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """What is told of a batch. waited: seconds of each item in the queue.  seconds: of the work."""
+    """What is told of a batch that was done. waited: seconds of each item in the queue.  seconds: of the work."""
 
     items: int
     tokens: int
@@ -45,23 +54,41 @@ class BatchDone:
 
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
-    """An item in the queue. size None: not yet known; times are those of `time.monotonic`."""
+    """An item in the queue. size None: not yet known; times are those of `time.monotonic`.
+
+    due: when its turn is.  tried: whether it was in a batch that failed, so that it is done alone, once more.
+    """
 
     work: Work
     item: Any
     came: float
+    due: float
     deadline: float
     future: "Future[Any]"
     size: int | None = None
+    tried: bool = False
 
 
 class Scheduler:
-    """Takes items from any thread and gives futures; refuses at once what it cannot keep. To be closed."""
+    """Takes items from any thread and gives futures; refuses at once what it cannot keep. To be closed.
 
-    def __init__(self, *, queue: int, batch_tokens: int, told: Callable[[BatchDone], None] | None = None) -> None:
+    Where work fails in a way that nobody foresaw, or its thread is lost, a new thread does each of its items once more,
+    alone, so that only those fail that fail again.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: int,
+        batch_tokens: int,
+        told: Callable[[BatchDone], None] | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+        workers: int = 1,
+    ) -> None:
         """queue: most items that wait.  batch_tokens: most tokens worked on at once, unless one item has more.
 
-        told: is called with each batch that was done, in the scheduler's thread.
+        told: is called with each batch that was done, in the worker's thread.
+        patience_seconds: after which a batch that does not come back is given up.  workers: batches done at a time.
         """
         self._room, self._batch_tokens, self._told = queue, batch_tokens, told
         self._heaps: dict[Work, list[tuple[float, int, _Waiting]]] = {}
@@ -69,11 +96,15 @@ class Scheduler:
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._closing = False
-        self._seconds_per_item = 0.05
-        # What runs in a pool cannot end the thread that plans, whatever it raises.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-work")
-        self._thread = threading.Thread(target=self._serve, name="translume-scheduler", daemon=True)
-        self._thread.start()
+        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds an item of each of the last batches
+        # What others wrote runs in a worker, and so cannot end the thread that plans for it, whatever it raises.
+        self._workers = [Worker("translume-work", patience_seconds) for _ in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(worker,), name="translume-scheduler", daemon=True)
+            for worker in self._workers
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
@@ -89,7 +120,8 @@ class Scheduler:
         """A future for each item; one that is cancelled in time is not worked on.
 
         timeout_seconds: after which a waiting item is given up, its future raising a RequestError.
-        Raises RequestError (503) where not all items fit into the queue, or where the scheduler is closing.
+        Raises RequestError (503) where not all items fit into the queue, where so many wait that these would not have
+        their turn in time, and where the scheduler is closing. What has no chance takes no time from what has one.
         """
         now = time.monotonic()
         with self._changed:
@@ -98,28 +130,39 @@ class Scheduler:
             if self._count + len(items) > self._room:
                 self._forget_cancelled()
             if self._count + len(items) > self._room:
-                raise RequestError(
-                    503,
-                    f"{self._count:,} lines wait and {len(items):,} came, wanted at most {self._room:,}; try later",
-                    code="queue_full",
-                    retry_after=self._wait_seconds(),
+                reason = f"{self._count:,} lines wait and {len(items):,} came, wanted at most {self._room:,}; try later"
+                raise RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
+            most = WAITING * timeout_seconds
+            if (wait := self._wait_seconds(now, most)) > most:
+                reason = (
+                    f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
                 )
+                raise RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
             taken = [
-                _Waiting(work=work, item=item, came=now, deadline=now + timeout_seconds, future=Future())
-                for item in items
+                _Waiting(
+                    work=work,
+                    item=item,
+                    came=now,
+                    due=now + place * PACE_SECONDS,
+                    deadline=now + timeout_seconds,
+                    future=Future(),
+                )
+                for place, item in enumerate(items)
             ]
-            for place, each in enumerate(taken):
-                self._put(each, now + place * PACE_SECONDS)
-            self._changed.notify()
+            for each in taken:
+                self._put(each)
+            self._changed.notify_all()
         return [each.future for each in taken]
 
     def close(self, seconds: float | None = None) -> bool:
         """Take no more, finish what waits, and stop; False where that was not done within `seconds`."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join(seconds)
-        done = not self._thread.is_alive()
+            self._changed.notify_all()
+        until = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        done = not any(thread.is_alive() for thread in self._threads)
         if not done:
             with self._changed:
                 left = [each for heap in self._heaps.values() for _, _, each in heap]
@@ -127,12 +170,12 @@ class Scheduler:
                 self._count = 0
             for each in left:
                 _fail(each, RequestError(503, "the server was stopped before the text's turn", code="shutting_down"))
-        else:
-            self._pool.shutdown()
+        for worker in self._workers:
+            worker.close()
         return done
 
-    def _put(self, each: _Waiting, due: float) -> None:
-        heapq.heappush(self._heaps.setdefault(each.work, []), (due, next(self._order), each))
+    def _put(self, each: _Waiting) -> None:
+        heapq.heappush(self._heaps.setdefault(each.work, []), (each.due, next(self._order), each))
         self._count += 1
 
     def _forget_cancelled(self) -> None:
@@ -145,11 +188,26 @@ class Scheduler:
             else:
                 del self._heaps[work]
 
-    def _wait_seconds(self) -> int:
-        """After how long the queue has room, going by how fast it went of late."""
+    def _wait_seconds(self, now: float, enough: float) -> float:
+        """How long it may take until an item has its turn that is due now, going by how fast others were of late.
+
+        Counted exactly only where it may be more than `enough`: those that are due later do not stand before it.
+        """
+        most = self._count * self._seconds_per_item
+        if most <= enough:
+            return most
+        self._forget_cancelled()
+        return sum(entry[0] <= now for heap in self._heaps.values() for entry in heap) * self._seconds_per_item
+
+    @property
+    def _seconds_per_item(self) -> float:
+        """Of the fullest batches of late, for where many wait, batches are full; 0 before anything was done."""
+        return min(tuple(self._paces), default=0.0) / len(self._workers)
+
+    def _retry_seconds(self) -> int:
         return max(1, min(LONGEST_WAIT_SECONDS, math.ceil(self._count * self._seconds_per_item)))
 
-    def _serve(self) -> None:
+    def _serve(self, worker: Worker) -> None:
         while True:
             with self._changed:
                 while not self._heaps and not self._closing:
@@ -157,38 +215,50 @@ class Scheduler:
                 if not self._heaps:
                     return
                 work = min(self._heaps, key=lambda each: self._heaps[each][0][:2])
-            batch = self._gather(work)
+            batch = self._gather(worker, work)
             if batch:
-                self._do(work, batch)
+                self._do(worker, work, batch)
 
-    def _gather(self, work: Work) -> list[_Waiting]:
+    def _gather(self, worker: Worker, work: Work) -> list[_Waiting]:
         """The items of a work that are due first, as many as the budget takes and are still wanted."""
         batch: list[_Waiting] = []
         tokens = 0
         while (entry := self._next(work)) is not None:
-            due, order, each = entry
-            if each.future.cancelled():
+            each = entry[2]
+            size = self._size(worker, each)
+            if size is None:
                 continue
-            if each.deadline <= time.monotonic():
-                _fail(
-                    each, RequestError(504, "the text waited for its turn until its deadline", code="deadline_exceeded")
-                )
-                continue
-            if each.size is None:
-                measured = self._pool.submit(work.size, each.item)
-                if (error := measured.exception()) is not None:
-                    _fail(each, _told_as(error))
-                    continue
-                each.size = measured.result()
-            if batch and tokens + each.size > self._batch_tokens:
+            if batch and (each.tried or tokens + size > self._batch_tokens):
                 with self._changed:
-                    heapq.heappush(self._heaps.setdefault(work, []), (due, order, each))
+                    heapq.heappush(self._heaps.setdefault(work, []), entry)
                     self._count += 1
                 break
-            if each.future.set_running_or_notify_cancel():
+            # One that was tried is running for whoever waits, and cannot be cancelled any more.
+            if each.tried or each.future.set_running_or_notify_cancel():
                 batch.append(each)
-                tokens += each.size
+                tokens += size
+            if each.tried:
+                break
         return batch
+
+    def _size(self, worker: Worker, each: _Waiting) -> int | None:
+        """Tokens of an item that is still wanted and can be worked on; None, its owner being told, for others."""
+        if each.future.cancelled():
+            return None
+        if each.deadline <= time.monotonic():
+            late = RequestError(504, "the text waited for its turn until its deadline", code="deadline_exceeded")
+            _fail(each, late)
+            return None
+        if each.size is None:
+            measured = worker.outcome(partial(each.work.size, each.item))
+            if (error := measured.exception()) is not None and not isinstance(error, TranslumeError):
+                _note(error)
+                measured = worker.outcome(partial(each.work.size, each.item))
+            if (error := measured.exception()) is not None:
+                _fail(each, told_as(error))
+                return None
+            each.size = measured.result()
+        return each.size
 
     def _next(self, work: Work) -> tuple[float, int, _Waiting] | None:
         with self._changed:
@@ -201,28 +271,45 @@ class Scheduler:
                 del self._heaps[work]
             return entry
 
-    def _do(self, work: Work, batch: list[_Waiting]) -> None:
+    def _do(self, worker: Worker, work: Work, batch: list[_Waiting]) -> None:
         begun = time.monotonic()
-        done = self._pool.submit(work.run, [each.item for each in batch])
+        done = worker.outcome(partial(_run, work, [each.item for each in batch]))
         error = done.exception()
+        if error is not None and self._again(batch, error):
+            return
         if error is None:
             for each, result in zip(batch, done.result(), strict=True):
                 _resolve(each, result)
-        elif len(batch) == 1:
-            _fail(batch[0], _told_as(error))
         else:
-            # One of them did it: each alone, so that only that one fails.
-            _note(error)
-            for each in batch:
-                alone = self._pool.submit(work.run, [each.item])
-                found = alone.exception()
-                _resolve(each, alone.result()[0] if found is None else _told_as(found))
+            _fail(batch[0], told_as(error))
         seconds = time.monotonic() - begun
-        self._seconds_per_item += 0.2 * (seconds / len(batch) - self._seconds_per_item)
+        self._paces.append(seconds / len(batch))
         if self._told is not None:
             waited = tuple(begun - each.came for each in batch)
             tokens = sum(each.size or 0 for each in batch)
-            self._told(BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds))
+            counts = BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds)
+            untold = worker.outcome(partial(self._told, counts)).exception()
+            if untold is not None:
+                _note(untold)
+
+    def _again(self, batch: Sequence[_Waiting], error: BaseException) -> bool:
+        """Whether a batch that failed is to be done once more, each item alone; then that is arranged."""
+        if batch[0].tried or (len(batch) == 1 and isinstance(error, TranslumeError)):
+            return False
+        _note(error)
+        with self._changed:
+            for each in batch:
+                each.tried = True
+                self._put(each)
+            self._changed.notify_all()
+        return True
+
+
+def _run(work: Work, items: Sequence[Any]) -> Sequence[Any]:
+    results = work.run(items)
+    if len(results) != len(items):
+        raise RuntimeError(f"{len(results)} results came of {len(items)} items")
+    return results
 
 
 def _resolve(each: _Waiting, result: Any) -> None:
@@ -238,7 +325,7 @@ def _fail(each: _Waiting, error: TranslumeError) -> None:
         each.future.set_exception(error)
 
 
-def _told_as(error: BaseException) -> TranslumeError:
+def told_as(error: BaseException) -> TranslumeError:
     """What a client hears of an error: nothing of its inside unless it was meant for people."""
     if isinstance(error, TranslumeError):
         return error

@@ -3,7 +3,9 @@
 from typing import Any
 
 from translume.config import DecodingSettings
-from translume.serving.asked import KNOBS
+from translume.serving.asked import KNOBS, SPLITS
+from translume.serving.asked_inspection import SHOWABLE
+from translume.serving.documents.files import FORMATS
 
 ERROR: dict[str, Any] = {
     "type": "object",
@@ -18,9 +20,12 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": words, "content": {"application/json": {"schema": ERROR}}}
     for status, words in {
         400: "The body is no JSON object of whole characters.",
+        401: "There is no key, or none of this server's; where it asks for keys.",
+        403: "More characters than the key ever has.",
         413: "The body, a list or a text is too long.",
         415: "The body is of another type.",
         422: "A field is unknown, missing, or has a value that does not fit.",
+        429: "The key has no request, or too few characters, left; Retry-After says when to come back.",
         503: "There is no room now; Retry-After says when to come back.",
         504: "Not done by the request's deadline.",
     }.items()
@@ -33,6 +38,9 @@ _CHOICE = {
     "target": {"type": "string", "description": "Code of the target language."},
     "timeout_seconds": {"type": "number", "description": "How long the request may take."},
 }
+
+
+_SPLIT = {"enum": list(SPLITS), "description": "What is translated at once; sentences unless given."}
 
 
 def _body(required: list[str], properties: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +58,15 @@ TRANSLATE = _body(
     {
         "text": {**_TEXTS, "description": "One text or a list of them."},
         **_CHOICE,
-        "detail": {"type": "boolean", "description": "Whether to tell tokens and their log-probabilities."},
+        "constraints": {
+            "oneOf": [{"type": "string"}, {"type": "array"}],
+            "description": "Words and phrases that the translation must hold; of a list of texts, a list for each.",
+        },
+        "split": _SPLIT,
+        "detail": {
+            "type": "boolean",
+            "description": "Whether to tell tokens, their log-probabilities, what scores are made of, alignments.",
+        },
         **_knobs(),
     },
     {"text": "a man", "beam": 4},
@@ -58,3 +74,73 @@ TRANSLATE = _body(
 SCORE = _body(
     ["sources", "targets"], {"sources": _TEXTS, "targets": _TEXTS, **_CHOICE}, {"sources": "a", "targets": "b"}
 )
+
+_TOKENS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+INSPECT = _body(
+    ["text"],
+    {
+        "text": {"type": "string", "description": "One sentence, or a text that is translated in parts."},
+        **_CHOICE,
+        "split": _SPLIT,
+        "part": {"type": "integer", "minimum": 0, "description": "Of a text that is translated in parts, from 0."},
+        "translation": {"type": "string", "description": "A target to look at instead of the model's own."},
+        "target_tokens": {**_TOKENS, "description": "The same as tokens, exactly as they were found."},
+        "prefix_tokens": {**_TOKENS, "description": "Tokens that the target begins with; the rest is searched for."},
+        "k": {"type": "integer", "minimum": 1, "description": "Tokens listed at a step."},
+        "show": {"type": "array", "items": {"enum": list(SHOWABLE)}, "description": "Parts of the trace."},
+        "search": {"type": "boolean", "description": "Whether to record all that a beam search looked at."},
+        "reference": {"type": "string", "description": "With `search`: did the search miss this, or the model?"},
+        **_knobs(),
+    },
+    {"text": "a man", "k": 3, "show": ["prior"]},
+)
+CLASSIFY = _body(
+    ["text"],
+    {
+        "text": {**_TEXTS, "description": "One text or a list of them."},
+        "model": _CHOICE["model"],
+        "timeout_seconds": _CHOICE["timeout_seconds"],
+        "nbest": {"type": "integer", "minimum": 1, "description": "Labels told of each text; all unless given."},
+    },
+    {"text": "what is a tree ?", "nbest": 3},
+)
+
+
+def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
+    file = {"type": "string", "format": "binary", "description": f"A file: {', '.join(FORMATS)}."}
+    schema = {"type": "object", "required": ["file", *required], "properties": {"file": file, **properties}}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+FILES = _form([], {name: _CHOICE[name] for name in ("model", "source", "target")})
+_KEY = {"type": "string", "description": "A key, where the server wants one."}
+TRANSLATE_FILE = _form(
+    ["source", "target"], {"source": {"type": "string"}, "target": {"type": "string"}, "api_key": _KEY}
+)
+
+
+def _either(required: list[str], properties: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    """A body as LibreTranslate's clients send it: JSON or a form."""
+    json, form = (
+        {"type": "object", "required": required, "properties": {**properties, "q": q, "api_key": _KEY}}
+        for q in (properties["q"], {"type": "string"})
+    )
+    kinds = {
+        "application/json": {"schema": json, "example": example},
+        "application/x-www-form-urlencoded": {"schema": form},
+    }
+    return {"requestBody": {"required": True, "content": kinds}}
+
+
+LIBRETRANSLATE = _either(
+    ["q", "source", "target"],
+    {
+        "q": {**_TEXTS, "description": "One text or a list of them."},
+        "source": {"type": "string", "description": "Code of the source language; auto: the likeliest."},
+        "target": {"type": "string", "description": "Code of the target language."},
+        "format": {"enum": ["text", "html"]},
+        "alternatives": {"type": "integer", "minimum": 0, "description": "How many other translations are wanted."},
+    },
+    {"q": "a man", "source": "en", "target": "de"},
+)
+DETECT = _either(["q"], {"q": _TEXTS}, {"q": "a man"})

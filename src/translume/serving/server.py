@@ -2,23 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 
+from translume.serving.access import ACCESS, ADMITTED, Access
+from translume.serving.aside import Aside
+from translume.serving.drift import Drift
 from translume.serving.limits import Limits
 from translume.serving.metrics import Metrics
 from translume.serving.models import Models
+from translume.serving.reloaded import Reloaded
 from translume.serving.request_error import RequestError
 from translume.serving.scheduler import Scheduler, Work
 from translume.serving.texts import Texts
+from translume.serving.waiting import client_gone, unless_gone
 from translume.serving.work import Translating
 from translume.translator import Translation
 
-T = TypeVar("T")
+PACE_SECONDS = 0.04
+"""Shortest time between two looks at work that goes on: news that nobody could read one by one come as one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,14 +33,43 @@ class Server:
 
     models: Models
     limits: Limits = field(default_factory=Limits)
+    access: Access | None = None
+    """Who may ask; None: whoever reaches the server."""
+    cors_origins: tuple[str, ...] = ()
+    public_address: str = ""
+    log_text: bool = False
+    reloaded: Reloaded | None = None
+    """What became of the last reload; None: there was none."""
     scheduler: Scheduler = field(init=False)
     metrics: Metrics = field(init=False)
+    aside: Aside = field(init=False)
+    drift: Drift = field(init=False)
 
     def __post_init__(self) -> None:
+        self.aside = Aside(room=self.limits.inspections)
         self.metrics = Metrics(lambda: self.scheduler.waiting, self.limits.batch_tokens)
+        self.drift = Drift(self.metrics, self.aside)
         self.scheduler = Scheduler(
-            queue=self.limits.queue, batch_tokens=self.limits.batch_tokens, told=self.metrics.batch
+            queue=self.limits.queue,
+            batch_tokens=self.limits.batch_tokens,
+            told=self.metrics.batch,
+            workers=self.limits.workers,
         )
+
+    async def admit(self, request: Request, secret: object) -> None:
+        """Count a request for the key that its body has, unless its head had one; RequestError where it may not be."""
+        access: Access | None = request.scope.get(ACCESS)
+        if access is not None and ADMITTED not in request.scope:
+            await access.admit(request.scope, secret if isinstance(secret, str) else "")
+
+    async def accept(self, request: Request, texts: Iterable[str]) -> None:
+        """Count texts for the key of who asked, before they are worked on; RequestError where that may not be."""
+        given = tuple(texts)
+        if self.log_text:
+            request.scope.get("translume.note", {})["texts"] = given
+        access: Access | None = request.scope.get(ACCESS)
+        if access is not None:
+            await access.charge(request.scope, sum(map(len, given)))
 
     async def translated(self, request: Request, work: Translating, texts: Texts) -> list[Translation]:
         """The translation of each text; errors are those of `done`, and 413 for too many lines."""
@@ -42,16 +77,24 @@ class Server:
         done = await self.done(request, work, split.parts, texts.timeout_seconds, split.names)
         return split.join(done, work.settings.nbest)
 
-    def one_by_one(
-        self, request: Request, work: Work, items: Sequence[Any], timeout_seconds: float, names: Sequence[str]
-    ) -> AsyncIterator[Any]:
-        """The result of each item, in order, as soon as it and all before it are there; errors are those of `done`.
+    def looks(
+        self,
+        request: Request,
+        work: Work,
+        items: Sequence[Any],
+        changed: asyncio.Event,
+        timeout_seconds: float,
+        names: Sequence[str],
+    ) -> AsyncIterator[list[Any]]:
+        """The results so far, None where there is none yet, whenever one came or `changed` was set; in the end all.
 
-        That there is no room is said here; what comes later, by the iterator.
+        No two looks are nearer than `PACE_SECONDS`, but the last. Errors are those of `done`: that there is no room is
+        said here, what comes later by the iterator.
         """
         request.scope.get("translume.note", {})["lines"] = len(items)
         futures = self.scheduler.submit(work, items, timeout_seconds) if items else []
-        return _in_order(request, futures, timeout_seconds, names)
+        self.drift.watch(work, futures)
+        return _looks(request, futures, changed, timeout_seconds, names)
 
     async def done(
         self, request: Request, work: Work, items: Sequence[Any], timeout_seconds: float, names: Sequence[str] = ()
@@ -66,10 +109,11 @@ class Server:
         if not items:
             return []
         futures = self.scheduler.submit(work, items, timeout_seconds)
-        waiting = asyncio.gather(*map(asyncio.wrap_future, futures))
-        gone = asyncio.ensure_future(_gone(request))
+        self.drift.watch(work, futures)
+        waiting = _all_of([asyncio.wrap_future(future) for future in futures])
+        gone = asyncio.ensure_future(client_gone(request))
         try:
-            return await _unless_gone(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
+            return await unless_gone(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
         except RequestError as error:
             raise _placed(error, futures, names) from None
         finally:
@@ -80,43 +124,50 @@ class Server:
 
     def close(self) -> bool:
         """Finish what waits, within the limit for it, and stop; whether it was finished."""
+        self.aside.close()
         return self.scheduler.close(self.limits.drain_seconds)
 
 
-async def _in_order(
-    request: Request, futures: "Sequence[Future[Any]]", timeout_seconds: float, names: Sequence[str]
-) -> AsyncIterator[Any]:
+async def _looks(
+    request: Request,
+    futures: "Sequence[Future[Any]]",
+    changed: asyncio.Event,
+    timeout_seconds: float,
+    names: Sequence[str],
+) -> AsyncIterator[list[Any]]:
     deadline = time.monotonic() + timeout_seconds
-    gone = asyncio.ensure_future(_gone(request))
+    gone = asyncio.ensure_future(client_gone(request))
+    waiting = [asyncio.wrap_future(future) for future in futures]
+    for each in waiting:
+        each.add_done_callback(lambda _: changed.set())
+    all_done = _all_of(waiting)
     try:
-        for future in futures:
-            yield await _unless_gone(asyncio.wrap_future(future), gone, timeout_seconds, deadline)
+        while not all_done.done():
+            news = asyncio.ensure_future(changed.wait())
+            either = asyncio.ensure_future(asyncio.wait((all_done, news), return_when=asyncio.FIRST_COMPLETED))
+            try:
+                await unless_gone(either, gone, timeout_seconds, deadline)
+            finally:
+                news.cancel()
+            changed.clear()
+            if not all_done.done():
+                yield [each.result() if each.done() and _raised(each) is None else None for each in futures]
+                await asyncio.wait((all_done,), timeout=PACE_SECONDS)
+        yield all_done.result()
     except RequestError as error:
         raise _placed(error, futures, names) from None
     finally:
         gone.cancel()
+        all_done.cancel()
         for future in futures:
             future.cancel()
 
 
-async def _unless_gone(
-    waiting: "asyncio.Future[T]", gone: "asyncio.Future[None]", timeout_seconds: float, deadline: float
-) -> T:
-    """The result that is waited for; RequestError where the client goes (499) or the deadline comes (504) first."""
-    left = max(0.0, deadline - time.monotonic())
-    await asyncio.wait((waiting, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-    if waiting.done():
-        return waiting.result()
-    waiting.cancel()
-    if gone.done():
-        raise RequestError(499, "the client went before its answer was there")
-    raise RequestError(504, f"not done after {timeout_seconds:g} s, the request's deadline")
-
-
-async def _gone(request: Request) -> None:
-    """Ends when the client has closed its connection; its body must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _all_of(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[Any]]":
+    """All results, or the first error; cancelled when nobody waits any more, it has nothing to complain of."""
+    whole = asyncio.gather(*waiting)
+    whole.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return whole
 
 
 def _placed(error: RequestError, futures: Sequence[Any], names: Sequence[str]) -> RequestError:

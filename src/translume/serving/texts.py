@@ -1,4 +1,4 @@
-"""Texts of a request as the lines that are translated, and back."""
+"""Texts of a request as the lines or sentences that are translated, and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,28 @@ from translume.translator import Translation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Texts of a request, and the field that they came in.  several: whether as a list."""
+    """Texts of a request, and the field that they came in.  several: whether as a list.
+
+    language: of their sentences, which are translated one by one; with None, lines are.
+    constraints: what the translation of each must hold; empty where none must hold anything.
+    """
 
     texts: tuple[str, ...]
     field: str
     several: bool
     timeout_seconds: float
+    language: str | None = None
+    constraints: tuple[tuple[str, ...], ...] = ()
 
     def split(self, limits: Limits) -> "Split":
-        """Their lines; RequestError (413) where they have too many."""
-        paragraphs = tuple(Paragraphs.of(text) for text in self.texts)
+        """Their lines or sentences; RequestError (413) where they have too many."""
+        paragraphs = tuple(Paragraphs.of(text, self.language) for text in self.texts)
         lines = sum(len(each.lines) for each in paragraphs)
         if lines > limits.lines:
             raise RequestError(
                 413,
-                f"{self.field}: found {lines:,} lines, wanted at most {limits.lines:,}",
+                f"{self.field}: found {lines:,} {'lines' if self.language is None else 'sentences'}, "
+                f"wanted at most {limits.lines:,}",
                 code="too_many_lines",
                 field=self.field,
             )
@@ -42,17 +49,22 @@ class Split:
     @property
     def parts(self) -> list[Part]:
         """All lines, one text's after another's."""
-        return [Part(text=line, first=not place) for each in self.paragraphs for place, line in enumerate(each.lines)]
+        wanted = self.texts.constraints or ((),) * len(self.paragraphs)
+        return [
+            Part(text=line, first=not place, constraints=held)
+            for each, phrases in zip(self.paragraphs, wanted, strict=True)
+            for place, (line, held) in enumerate(zip(each.lines, _shared_out(phrases, each.lines), strict=True))
+        ]
 
     @property
     def names(self) -> list[str]:
-        """What errors call each line: the text's field, and the line in it where it has several."""
+        """What errors call each line: the text's field, and the line or sentence in it where it has several."""
         field, several = self.texts.field, self.texts.several
         return [
-            f"{name}: line {number}" if len(each.lines) > 1 else name
+            f"{name}: {inside}" if inside else name
             for place, each in enumerate(self.paragraphs)
             for name in (f"{field}[{place}]" if several else field,)
-            for number, _ in enumerate(each.lines, start=1)
+            for inside in each.names
         ]
 
     def join(self, done: Sequence[Translation], nbest: int) -> list[Translation]:
@@ -63,13 +75,23 @@ class Split:
             for text, each in zip(self.texts.texts, self.paragraphs, strict=True)
         ]
 
-    def begun(self, done: Sequence[Translation], nbest: int) -> tuple[int, str]:
-        """The place of the text that the last of some first lines belongs to, and what its translation begins with."""
-        before = 0
-        for place, each in enumerate(self.paragraphs):
-            count = len(done) - before
-            if count <= len(each.lines):
-                part = Paragraphs(lines=each.lines[:count], gaps=(*each.gaps[:count], ""))
-                return place, part.join(self.texts.texts[place], done[before:], nbest).text
-            before += len(each.lines)
-        raise ValueError(f"{len(done)} lines are done, and there are {before}")
+    def begun(self, place: int, lines: Sequence[Translation]) -> str:
+        """What the translation of the text at a place begins with, by those of its first lines.
+
+        The last of these may itself be only what a translation begins with. White space at the end is left out: what
+        follows decides about it.
+        """
+        each, count = self.paragraphs[place], len(lines)
+        whole = count == len(each.lines)
+        part = each if whole else Paragraphs(lines=each.lines[:count], gaps=(*each.gaps[:count], ""))
+        return part.join(self.texts.texts[place], lines, 1).text.rstrip()
+
+
+def _shared_out(phrases: Sequence[str], lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """What each line must hold: a phrase that stands in the source itself, as names do, there; others at first."""
+    held: list[list[str]] = [[] for _ in lines]
+    for phrase in phrases:
+        place = next((place for place, line in enumerate(lines) if phrase.casefold() in line.casefold()), 0)
+        if held:
+            held[place].append(phrase)
+    return [tuple(each) for each in held]

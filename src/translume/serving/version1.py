@@ -16,7 +16,7 @@ from translume.serving.request_error import RequestError
 from translume.serving.server import Server
 from translume.serving.streaming import streamed
 from translume.serving.work import Scoring, Translating
-from translume.translator import TextHypothesis, Translation
+from translume.translator import Translation
 
 
 def routes(server: Server) -> APIRouter:
@@ -27,17 +27,17 @@ def routes(server: Server) -> APIRouter:
     async def translate(request: Request) -> Response:
         """The translation of each text, in order, each what it would be alone."""
         wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        await server.accept(request, wanted.texts.texts)
         work = Translating(wanted.served.translator, wanted.settings)
         return json_answer(_answer(await server.translated(request, work, wanted.texts), wanted))
 
     @router.post("/translate/stream", openapi_extra=schema.TRANSLATE)
     async def stream(request: Request) -> Response:
-        """The same as server-sent events: beginnings of translations, line by line, then the plain answer."""
+        """The same as server-sent events: beginnings of translations, token by token, then the plain answer."""
         wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        await server.accept(request, wanted.texts.texts)
         work = Translating(wanted.served.translator, wanted.settings)
-        split = wanted.texts.split(server.limits)
-        results = server.one_by_one(request, work, split.parts, wanted.texts.timeout_seconds, split.names)
-        return streamed(results, split, wanted.settings.nbest, lambda found: _answer(found, wanted))
+        return streamed(server, request, work, wanted.texts, lambda found: _answer(found, wanted))
 
     @router.post("/score", openapi_extra=schema.SCORE)
     async def score(request: Request) -> Response:
@@ -50,6 +50,7 @@ def routes(server: Server) -> APIRouter:
                 422, f"targets: found {len(targets):,} for {len(sources):,} sources, wanted as many", field="targets"
             )
         served = chosen(values, server.models)
+        await server.accept(request, (*sources, *targets))
         pairs = list(zip(sources, targets, strict=True))
         names = [f"pairs[{place}]" for place in range(len(pairs))]
         seconds = timeout(values, server.limits)
@@ -58,8 +59,8 @@ def routes(server: Server) -> APIRouter:
 
     @router.get("/models")
     async def models() -> Response:
-        """The models there are: languages, sizes, how they decode unless asked otherwise."""
-        return json_answer({"models": [each.to_dict() for each in server.models]})
+        """The models there are: languages, sizes, how they decode unless asked otherwise, what may be asked of them."""
+        return json_answer({"models": [each.to_dict() for each in server.models.all]})
 
     @router.get("/info")
     async def info() -> Response:
@@ -69,7 +70,8 @@ def routes(server: Server) -> APIRouter:
                 "version": version(),
                 "limits": server.limits.to_dict(),
                 "waiting": server.scheduler.waiting,
-                "engines": {each.name: each.engine for each in server.models},
+                "engines": {each.name: each.engine for each in server.models.all},
+                "offers": {each.name: each.offers for each in server.models.all},
                 "batches": BATCHES,
             }
         )
@@ -83,20 +85,19 @@ BATCHES = (
 )
 
 
+BRIEF = ("text", "log_prob", "score", "alignment")
+"""What is told of a hypothesis unless details are wanted."""
+
+
 def _answer(found: Sequence[Translation], wanted: Asked) -> dict[str, Any]:
     return {"model": wanted.served.name, "translations": [_shown(each, wanted) for each in found]}
 
 
 def _shown(translation: Translation, wanted: Asked) -> dict[str, Any]:
-    shown: dict[str, Any] = {"text": translation.text, "warnings": list(translation.warnings)}
-    if wanted.detail or wanted.settings.nbest > 1:
-        shown["hypotheses"] = [_hypothesis(each, wanted.detail) for each in translation.hypotheses]
+    whole = translation.to_dict()
+    shown = {name: whole[name] for name in ("text", "warnings")}
+    if wanted.detail:
+        shown["hypotheses"] = whole["hypotheses"]
+    elif wanted.settings.nbest > 1 or wanted.settings.alignment:
+        shown["hypotheses"] = [{name: each[name] for name in BRIEF if name in each} for each in whole["hypotheses"]]
     return shown
-
-
-def _hypothesis(found: TextHypothesis, detail: bool) -> dict[str, Any]:
-    """A hypothesis, with its tokens where details are wanted."""
-    whole = found.to_dict()
-    if detail:
-        return whole
-    return {name: whole[name] for name in ("text", "log_prob", "score")}

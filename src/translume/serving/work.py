@@ -2,64 +2,94 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
 from translume.serving.request_error import RequestError
+from translume.serving.sentences import sentences_of
 from translume.translator import TargetScore, Translation, Translator
 from translume.translator.batching import SHORTEST, WIDE
+from translume.translator.constraints import constraint_of, cost_of, width_of
 from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
+from translume.translator.progress import Tell
 
 _BREAKS = re.compile(r"([\r\n]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraphs:
-    """A text as its lines. gaps: the white space before each of them and after the last, one more than `lines`."""
+    """A text as what is translated at once.  gaps: the white space before each and after the last, one more.
+
+    names: what each is called where there are several, such as "line 2, sentence 1".
+    """
 
     lines: tuple[str, ...]
     gaps: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> "Paragraphs":
-        """The lines of a text that are not blank; a text without a line break is one line, just as it is."""
-        if not _BREAKS.search(text):
-            return cls(lines=(text,), gaps=("", ""))
-        lines, gaps, gap = [], [], ""
-        for part in _BREAKS.split(text):
-            line = part.strip()
-            if not line:
+    def of(cls, text: str, language: str | None = None) -> "Paragraphs":
+        """The lines of a text that are not blank, or with a language the sentences of each of them.
+
+        language: a code, empty where it is not known.  A text that is one line, or one sentence, stays just as it is.
+        """
+        parts = _BREAKS.split(text)
+        found = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
+        if len(found) == 1 and len(found[0][1]) == 1:
+            return cls(lines=(text,), gaps=("", ""), names=("",))
+        several = sum(bool(part.strip()) for part in parts) > 1
+        lines, gaps, names, gap, number = [], [], [], "", 0
+        for part, sentences in found:
+            if not part.strip():
                 gap += part
                 continue
-            begin = part.index(line)
-            lines.append(line)
-            gaps.append(gap + part[:begin])
-            gap = part[begin + len(line) :]
-        return cls(lines=tuple(lines), gaps=(*gaps, gap))
+            number += 1
+            for place, sentence in enumerate(sentences, start=1):
+                line = sentence.strip()
+                begin = sentence.index(line)
+                lines.append(line)
+                gaps.append(gap + sentence[:begin])
+                gap = sentence[begin + len(line) :]
+                name = [f"line {number}"] * several + [f"sentence {place}"] * (len(sentences) > 1)
+                names.append(", ".join(name))
+        return cls(lines=tuple(lines), gaps=(*gaps, gap), names=tuple(names))
 
     def join(self, text: str, found: Sequence[Translation], nbest: int) -> Translation:
         """The translation of `text` from those of its lines, with the white space that was between them."""
         if len(self.lines) == 1 and self.gaps == ("", ""):
             return found[0]
-        pieces = tuple(Piece(ids=(), spacing=gap) for gap in self.gaps[1:])
+        pieces = tuple(
+            Piece(ids=(), text=line, spacing=gap) for line, gap in zip(self.lines, self.gaps[1:], strict=True)
+        )
         warnings = tuple(warning for each in found for warning in each.warnings)
         plan = Plan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
         if not found:
-            return Translation(source=text, text="")
+            return Translation(source=text, text=self.gaps[0])
         whole = finish(plan, [each.hypotheses for each in found], nbest)
         first, last = self.gaps[0], self.gaps[-1]
         hypotheses = tuple(replace(each, text=f"{first}{each.text}{last}") for each in whole.hypotheses)
-        return replace(whole, text=hypotheses[0].text if hypotheses else "", hypotheses=hypotheses)
+        return replace(
+            whole,
+            text=hypotheses[0].text if hypotheses else "",
+            hypotheses=hypotheses,
+            remarks=tuple(remark for each in found for remark in each.remarks),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A line of a text.  first: whether the text begins with it, for only there a prefix is wanted."""
+    """A line of a text.  first: whether the text begins with it, for only there a prefix is wanted.
+
+    constraints: what its target must hold.
+    tell: is told what its target begins with while it is searched; in the thread that works.
+    """
 
     text: str
     first: bool = True
+    constraints: tuple[str, ...] = ()
+    tell: Tell | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +112,32 @@ class Translating:
         except LineError as error:
             raise _refused(error) from None
         tokens = sum(max(len(piece.ids) + 1, SHORTEST) for piece in plan.pieces)
-        return tokens * max(strategy_from(self.settings).width, WIDE) // WIDE
+        width = strategy_from(self.settings).width
+        if item.constraints:
+            target = self.translator.checkpoint.target_tokenizer
+            held = [found for phrase in item.constraints if (found := constraint_of([phrase], target)) is not None]
+            width = max(width, width_of(cost_of(held, target), self.settings))
+        return tokens * max(width, WIDE) // WIDE
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
         """A Translation a line, or the RequestError of one that cannot be translated."""
         if not self.settings.prefix:
-            return self._lines([item.text for item in items], self.settings)
+            return self._lines(items, self.settings)
         later = self.settings.model_copy(update={"prefix": ""})
-        first = iter(self._lines([item.text for item in items if item.first], self.settings))
-        rest = iter(self._lines([item.text for item in items if not item.first], later))
+        first = iter(self._lines([item for item in items if item.first], self.settings))
+        rest = iter(self._lines([item for item in items if not item.first], later))
         return [next(first) if item.first else next(rest) for item in items]
 
-    def _lines(self, texts: Sequence[str], settings: DecodingSettings) -> list[Translation | TranslumeError]:
-        lines = [Line(number=number, text=text) for number, text in enumerate(texts, start=1)]
+    def _lines(self, items: Sequence[Part], settings: DecodingSettings) -> list[Translation | TranslumeError]:
+        lines = [
+            Line(number=number, text=item.text, constraints=item.constraints)
+            for number, item in enumerate(items, start=1)
+        ]
+        tell = {number: item.tell for number, item in enumerate(items, start=1) if item.tell is not None}
         done: list[Translation | TranslumeError] = []
         while len(done) < len(lines):
             try:
-                done.extend(self.translator.translate_lines(lines[len(done) :], settings))
+                done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell))
             except LineError as error:
                 # `extend` has kept what came before it.
                 done.append(_refused(error))

@@ -161,6 +161,15 @@ class Tokenizer:
         text = self._text(ids)
         return without_mark(text, self._kind) if self._sentences is None else text.strip()
 
+    def beginning(self, ids: Sequence[int]) -> str:
+        """What `decode` of any ids that begin with these begins with.
+
+        No character whose bytes are not all there, and no white space at the end: it may still go.
+        """
+        spellings = self._bytes
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
+        return (without_mark(text, self._kind) if self._sentences is None else text.lstrip()).rstrip()
+
     def _text(self, ids: Sequence[int]) -> str:
         """What ids spell, the mark of the first word included."""
         spellings = self._bytes

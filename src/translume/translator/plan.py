@@ -12,7 +12,7 @@ from translume.translator.sentences import split_sentences
 from translume.translator.values import TextHypothesis, Translation
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Han, Kana and the punctuation that goes with them."""
 
 
@@ -94,7 +94,7 @@ def plan_line(
 def finish(plan: Plan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
     """The translation of a line from the hypotheses of each of its pieces; a piece without any stays empty."""
     hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
-    if "\n" not in plan.line.text:
+    if not _LINE_BREAKS.search(plan.line.text):
         hypotheses = tuple(_on_one_line(hypothesis) for hypothesis in hypotheses)
     return Translation(
         source=plan.line.text,
@@ -107,14 +107,16 @@ def finish(plan: Plan, found: Sequence[Sequence[TextHypothesis]], nbest: int) ->
 def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
     """The `nbest` combinations of one hypothesis a piece with the largest sums of scores."""
     joined = [TextHypothesis(text="", tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")]
-    spacing = ""
+    spacing = source = ""
     for piece, hypotheses in zip(pieces, found, strict=True):
         if not hypotheses:
             spacing += piece.spacing
             continue
         longer = [
             TextHypothesis(
-                text=before.text + _between(before.text, spacing, hypothesis.text) + hypothesis.text,
+                text=before.text
+                + between(before.text, spacing, hypothesis.text, source + piece.text[:1])
+                + hypothesis.text,
                 tokens=before.tokens + hypothesis.tokens,
                 ids=before.ids + hypothesis.ids,
                 log_prob=before.log_prob + hypothesis.log_prob,
@@ -129,18 +131,21 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
             for hypothesis in hypotheses
         ]
         joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:nbest]
-        spacing = piece.spacing
+        spacing, source = piece.spacing, piece.text[-1:]
     return joined
 
 
-def _between(before: str, spacing: str, after: str) -> str:
+def between(before: str, spacing: str, after: str, source: str) -> str:
     """What parts two translated sentences: the source's white space, unless one script has spaces and the other none.
 
     Chinese and Japanese write sentences without a space between them.
+    source: the last letter of the source's sentence and the first of its next one.
     """
     if not before or not after:
         return spacing
-    unspaced = [_UNSPACED.match(character) is not None for character in (before[-1], after[0])]
+    unspaced = [UNSPACED.match(character) is not None for character in (before[-1], after[0])]
+    if unspaced == [UNSPACED.match(character) is not None for character in source]:
+        return spacing
     if spacing == "" and not any(unspaced):
         return " "
     return "" if spacing == " " and all(unspaced) else spacing

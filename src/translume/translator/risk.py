@@ -37,7 +37,8 @@ def least_risk(
     """Up to `nbest` of `found`, by their mean utility, 0 to 100, against all of `found`, which is their new score.
 
     utility: not "none".  Hypotheses of equal text count as often as they were found, and the first of them stands for
-    all. Of equally good ones the earlier stands first. Nothing else of them changes.
+    all. Of equally good ones the earlier stands first. Nothing else of them changes, but that their terms, which made
+    another score, go.
     """
     counts = Counter(hypothesis.text for hypothesis in found)
     texts = list(counts)
@@ -46,7 +47,7 @@ def least_risk(
     score = dict(zip(texts, means.tolist(), strict=True))
     first = {hypothesis.text: hypothesis for hypothesis in reversed(found)}
     ranked = sorted(texts, key=lambda text: -score[text])[:nbest]
-    return [replace(first[text], score=score[text]) for text in ranked]
+    return [replace(first[text], score=score[text], terms=None) for text in ranked]
 
 
 def pairwise_chrf(texts: Sequence[str]) -> Utilities:

@@ -28,6 +28,20 @@ class ScoredPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTokens:
+    """What the model believed about some tokens of targets.
+
+    labels [m]: which tokens these are.  pairs [m]: the positions of their pairs.  places [m]: theirs in the target,
+    from 0.
+    """
+
+    belief: NextToken
+    labels: Tensor
+    pairs: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Forced:
     """Pairs of like lengths as tensors: source and its mask [B, S], given, labels and their mask [B, T].
 
@@ -73,17 +87,24 @@ def beliefs_of_pairs(
     max_tokens: int,
     rows: int | None = None,
     models: Models | None = None,
-) -> Iterator[tuple[NextToken, Tensor]]:
-    """What the model believes about each token of each target, and which tokens [m] these are, at most `rows` at once.
+) -> Iterator[JudgedTokens]:
+    """What the model believes about each token of each target, at most `rows` of them at once.
 
     rows: None for as many as have some four million log-probabilities.  models: as for `score_pairs`.  Pairs come by
-    length, not in their order.
+    length, not in their order, each as a whole and from its first token on.
     Raises TranslationError if a side is longer than the model reads.
     """
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
         believer = models or checkpoint.model
-        yield from believer.beliefs(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows)
+        row, place = batch.mask.nonzero(as_tuple=True)  # sentence after sentence, as beliefs come
+        pair = torch.tensor(batch.places, device=row.device)[row]
+        begin = 0
+        for belief, labels in believer.beliefs(
+            batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
+        ):
+            part = slice(begin, begin := begin + len(labels))
+            yield JudgedTokens(belief=belief, labels=labels, pairs=pair[part], places=place[part])
 
 
 def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_Forced]:

@@ -21,8 +21,10 @@ from translume.decoding import (
     Stepper,
     Strategy,
     TableDrafts,
+    Watch,
+    best_of,
+    decode,
     reshaped,
-    search,
     strategy_from,
 )
 from translume.translator.constraints import constrained_beam, cost_of, width_of
@@ -58,26 +60,29 @@ def search_pieces(
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
     table: TableDrafts | None = None,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """For each piece its best hypotheses, best first.
 
     stepper: what steps instead of the checkpoint's plain model, whose vocabularies it shares.  fusion: a language model
-    that ranks with it.  table: what "ngram" speculation drafts from.
+    that ranks with it.  table: what "ngram" speculation drafts from.  watch: what looks on, sentence numbers being the
+    pieces' places.
     Raises SearchError for a piece that cannot be searched.
     """
     forced = checkpoint.target_tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     prepared = prepare(checkpoint, pieces, settings, prefixes, stepper, fusion, table)
+    beams = decode(
+        prepared.step,
+        prepared.state,
+        bos=prepared.bos,
+        eos=prepared.eos,
+        strategy=prepared.strategy,
+        limits=prepared.limits,
+        rules=prepared.rules,
+    )
     try:
-        found = search(
-            prepared.step,
-            prepared.state,
-            bos=prepared.bos,
-            eos=prepared.eos,
-            strategy=prepared.strategy,
-            limits=prepared.limits,
-            rules=prepared.rules,
-        )
+        found = best_of(beams if watch is None else watch(beams), prepared.strategy, len(pieces))
     except SearchError as error:
         raise explained(error, checkpoint, settings) from None
     return found if prepared.speculation is None else counted(found, prepared.speculation)

@@ -1,8 +1,7 @@
 """Text in, text out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +27,7 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.engine import Engine
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError
 from translume.translator.batching import SHORTEST, WIDE, batches, windows
 from translume.translator.classifier import Classifier
 from translume.translator.constraining import constrained, search_constrained
@@ -38,7 +37,9 @@ from translume.translator.constraints import refuse_unfit
 from translume.translator.drafting import refuse_undraftable, table_of
 from translume.translator.ensemble import Member, Models, face_of, together
 from translume.translator.finishing import finished
+from translume.translator.numbering import numbered_lines, numbered_pairs
 from translume.translator.plan import Line, LineError, Piece, Plan, plan_line
+from translume.translator.progress import Progress, Tell
 from translume.translator.risk import least_risk
 from translume.translator.rules import check_rules
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
@@ -158,7 +159,7 @@ class Translator:
 
     def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
-        for window in windows(_numbered(pairs)):
+        for window in windows(numbered_pairs(pairs)):
             yield from self._score(window)
 
     def beliefs(
@@ -168,8 +169,10 @@ class Translator:
 
         Forced decoding, at most `rows` tokens at a time (None: as fit into memory); by length, not in the pairs' order.
         """
-        for window in windows(_numbered(pairs)):
-            yield from beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows, self.models)
+        for window in windows(numbered_pairs(pairs)):
+            most = self.config.decoding.max_tokens
+            for found in beliefs_of_pairs(self.checkpoint, window, most, rows, self.models):
+                yield found.belief, found.labels
 
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
         """Settings with what was given instead; checked here, before any text is read."""
@@ -215,19 +218,24 @@ class Translator:
         for window in windows(lines):
             yield from self.translate_lines(window, settings)
 
-    def translate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[Translation]:
+    def translate_lines(
+        self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
+    ) -> Iterator[Translation]:
         """The translations of consecutive lines, which are translated together, in order.
 
+        tell: by the number of a line, who is told what its target begins with while it is searched; see `Progress`.
         An error names the number of its line, after all lines before it were given back.
         """
         try:
-            done = self._window(lines, settings)
+            done = self._window(lines, settings, tell)
         except LineError as error:
-            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings)
+            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings, tell)
             raise error from None
         yield from done
 
-    def _window(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Translation]:
+    def _window(
+        self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
+    ) -> list[Translation]:
         """The translations of some lines, translated in batches of like lengths."""
         plans = self._plans(lines, settings)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
@@ -237,6 +245,7 @@ class Translator:
         width, stepper = strategy.width, self.models.stepper(attentive=strategy.coverage is not None)
         ranked = settings.utility != "none" and width > 1
         search = settings.model_copy(update={"nbest": width}) if ranked else settings
+        progress = Progress(self.checkpoint.target_tokenizer, plans, tell or {})
         for chosen in self._batches([piece for _, piece in pieces], settings, width):
             searched = [pieces[index][1] for index in chosen]
             try:
@@ -246,13 +255,15 @@ class Translator:
                     for index, each in zip(chosen, held, strict=True):
                         warnings[index] = each.warnings
                 else:
-                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table)
+                    watch = progress.watch(chosen, ranked_anew=ranked)
+                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table, watch)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             for index, hypotheses in zip(chosen, results, strict=True):
                 read = [self._read(hypothesis) for hypothesis in hypotheses]
                 found[index] = least_risk(read, settings.utility, settings.nbest) if ranked else read
+                progress.found(index, found[index])
         return finished(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
 
     def _batches(self, pieces: Sequence[Piece], settings: DecodingSettings, width: int) -> Iterator[list[int]]:
@@ -304,6 +315,7 @@ class Translator:
             log_prob=hypothesis.log_prob,
             token_log_probs=hypothesis.log_probs,
             score=hypothesis.score,
+            terms=hypothesis.terms,
             finished_by=hypothesis.finished_by,
             model_calls=hypothesis.model_calls,
         )
@@ -360,38 +372,3 @@ def _take(threads: int | None) -> None:
         if threads < 1:
             raise SettingsError(f"threads: found {threads}, wanted at least 1")
         torch.set_num_threads(threads)
-
-
-def numbered_lines(
-    texts: Iterable[str], constraints: Iterable[Iterable[str]] | None = None
-) -> Iterator[tuple[Line, int]]:
-    """Texts as lines, counted from 1, with their sizes, as `windows` wants them; a break at an end is no part of it.
-
-    constraints: of each text; None for none. Raises TranslationError unless there are as many of them as texts.
-    """
-    if constraints is None:
-        for number, text in enumerate(texts, start=1):
-            yield Line(number=number, text=_without_break(text)), len(text)
-        return
-    for number, (text, wanted) in enumerate(zip_longest(texts, constraints), start=1):
-        if text is None or wanted is None:
-            missing = "no text for the constraints" if text is None else "no constraints for the text"
-            raise TranslationError(f"line {number}: found {missing}, wanted as many lists of constraints as texts")
-        if isinstance(wanted, str):
-            raise TypeError("constraints: found one text, wanted a list of texts")
-        yield Line(number=number, text=_without_break(text), constraints=tuple(wanted)), len(text)
-
-
-def _without_break(text: str) -> str:
-    """A line of a file without its end."""
-    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
-
-
-def _target(target: str | TextHypothesis) -> str | TextHypothesis:
-    return _without_break(target) if isinstance(target, str) else target
-
-
-def _numbered(pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[tuple[ScoredPair, int]]:
-    """Pairs with their lines and sizes, as `windows` wants them."""
-    for number, (source, target) in enumerate(pairs, start=1):
-        yield ScoredPair(place=f"line {number}", source=_without_break(source), target=_target(target)), len(source)

@@ -1,9 +1,10 @@
 """What a translator gives back."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from translume.decoding import ScoreTerms
 from translume.translator.alignment import Alignment
 
 
@@ -16,6 +17,7 @@ class TextHypothesis:
     mean utility where `decoding.utility` asks for one.
     Of a text that was translated in parts, tokens follow one another, each part with its end mark, and log_prob and
     score are sums over the parts.
+    terms: what `score` was made of; None where it is a mean utility or a sum over parts.
     alignment: what it comes from in the source, where `decoding.alignment` asks for it and the text was not parted.
     model_calls: how many calls of the model it took, where drafts were tried; None where each token took one.
     """
@@ -27,11 +29,12 @@ class TextHypothesis:
     score: float
     finished_by: Literal["eos", "length"]
     token_log_probs: tuple[float, ...] = ()
+    terms: ScoreTerms | None = None
     model_calls: int | None = None
     alignment: Alignment | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The hypothesis as JSON knows it; `model_calls` and `alignment` only where they are known."""
+        """The hypothesis as JSON knows it; `terms`, `model_calls` and `alignment` only where they are known."""
         return {
             "text": self.text,
             "tokens": list(self.tokens),
@@ -39,6 +42,7 @@ class TextHypothesis:
             "token_log_probs": list(self.token_log_probs),
             "score": self.score,
             "finished_by": self.finished_by,
+            **({} if self.terms is None else {"terms": asdict(self.terms)}),
             **({} if self.model_calls is None else {"model_calls": self.model_calls}),
             **({} if self.alignment is None else {"alignment": self.alignment.to_dict()}),
         }

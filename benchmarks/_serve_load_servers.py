@@ -1,0 +1,124 @@
+"""Servers of `serve_load.py`: ours, one that does one request at a time, and one that does one sentence a call.
+
+    python _serve_load_servers.py KIND MODEL ENGINE THREADS LIMITS
+
+prints its port as JSON, then answers each line of standard input with its counts so far. MODEL "-" is a small model
+with random weights.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from translume.translator import Translator
+
+
+def translator_of(model: str, engine: str, threads: int) -> Translator:
+    import torch
+
+    from translume.translator import load_translator
+
+    torch.set_num_threads(threads)
+    if model != "-":
+        found = load_translator(model, device="cpu", dtype="fp32", threads=threads)
+        return found if engine == "plain" else found.compile("fp32")
+    from translume.checkpoint import Checkpoint, build_model
+    from translume.config import Config, ModelSettings, TokenizerSettings
+    from translume.text import train_tokenizer
+
+    torch.manual_seed(3)
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefgh ."])
+    settings = ModelSettings(width=64, feed_forward=128, encoder_layers=2, decoder_layers=2, attention_heads=4)
+    network = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    config = Config(model=settings).change("decoding.max_length=24", "decoding.beam=4")
+    checkpoint = Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    return Translator(checkpoint) if engine == "plain" else Translator(checkpoint).compile("fp32")
+
+
+def memory() -> float:
+    """Resident mebibytes."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def told(counts: dict[str, Any]) -> None:
+    print(json.dumps({**counts, "mebibytes": memory(), "processor_seconds": time.process_time()}), flush=True)
+
+
+def ours(translator: Translator, limits: dict[str, Any]) -> None:
+    from translume.serving.app import build_app
+    from translume.serving.limits import Limits
+    from translume.serving.models import Models, Served
+    from translume.serving.run import listen, serve
+    from translume.serving.server import Server
+
+    bound = Limits(**limits)
+    server = Server(models=Models([Served.of("model", translator)]), limits=bound)
+    listener = listen("127.0.0.1", 0)
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+
+    def answer() -> None:
+        for _ in sys.stdin:
+            lines = [line.split() for line in server.metrics.text().decode().splitlines()]
+            told(
+                {
+                    name: float(rest[0])
+                    for name, *rest in lines
+                    if name.startswith("translume_batch_") and "{" not in name
+                }
+            )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=answer, daemon=True).start()
+    serve(build_app(server), listener, bound)
+
+
+def plainly(translator: Translator, *, together: bool) -> None:
+    """One request at a time; `together` says whether its lines are one batch, or one call each."""
+    turn = threading.Lock()
+    settings = translator.config.decoding
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with turn:
+                texts = [self._translated(text.split("\n")) for text in asked["text"]]
+            body = json.dumps({"translations": [{"text": text} for text in texts]}, ensure_ascii=False).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _translated(self, lines: list[str]) -> str:
+            if together:
+                return "\n".join(each.text for each in translator.translate_all(lines, settings=settings))
+            return "\n".join(translator.translate(line, settings=settings).text for line in lines)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.daemon_threads = True
+    print(json.dumps({"port": listener.server_port}), flush=True)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    for _ in sys.stdin:
+        told({})
+
+
+if __name__ == "__main__":
+    kind, model, engine, threads, limits = sys.argv[1:]
+    found = translator_of(model, engine, int(threads))
+    if kind == "ours":
+        ours(found, json.loads(limits))
+    else:
+        plainly(found, together=kind == "one request at a time")

@@ -1,0 +1,1 @@
+"""Files that are translated without touching what is no text in them."""

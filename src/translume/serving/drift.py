@@ -1,0 +1,60 @@
+"""Whether what is translated still is what the models know: two counts that rise when it is not.
+
+Of each line: how surprised the model was by the tokens of its own translation, which is known already. Of a few lines,
+when nothing else is to be done beside translating: the entropy of what it believed at each step.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from translume.errors import TranslationError
+from translume.inspection import trace
+from translume.serving.aside import Aside
+from translume.serving.metrics import Metrics
+from translume.serving.scheduler import Work
+from translume.serving.work import Translating
+from translume.translator import TextHypothesis, Translation
+
+EVERY: Final = 64
+"""One line of so many is looked at once more."""
+
+
+class Drift:
+    """Looks at translations as they are done."""
+
+    def __init__(self, metrics: Metrics, aside: Aside) -> None:
+        self._metrics, self._aside = metrics, aside
+        self._lines = itertools.count(1)
+
+    def watch(self, work: Work, futures: "Sequence[Future[Any]]") -> None:
+        """Look at what becomes of some work, if it is translating."""
+        if isinstance(work, Translating):
+            for future in futures:
+                future.add_done_callback(partial(self._done, work))
+
+    def _done(self, work: Translating, future: "Future[Translation]") -> None:
+        if future.cancelled() or future.exception() is not None or not future.result().hypotheses:
+            return
+        translation = future.result()
+        best = translation.hypotheses[0]
+        if math.isfinite(best.log_prob):
+            self._metrics.surprise.observe(-best.log_prob / len(best.tokens))
+        if next(self._lines) % EVERY:
+            return
+        alone = len(work.translator.models) == 1 and work.translator.fusion is None
+        whole = best.ids.count(work.translator.checkpoint.target_tokenizer.specials.eos) <= 1
+        if alone and whole:
+            self._aside.spare(lambda go_on: self._entropy(work, translation.source, best))
+
+    def _entropy(self, work: Translating, source: str, best: TextHypothesis) -> None:
+        try:
+            found = trace(work.translator, source, best, k=1, settings=work.settings, show=())
+        except TranslationError:
+            # A line that was cut to what the model reads cannot be traced as it was given.
+            return
+        for step in found.steps:
+            self._metrics.entropy.observe(step.entropy)

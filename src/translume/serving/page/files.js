@@ -1,0 +1,102 @@
+// Files: the server translates those that it takes; where it takes none, plain text is sent to it line by line.
+import { model } from "./choice.js";
+import { drop, get, getBlob, patiently, pause, postForm } from "./server.js";
+import { element } from "./steps.js";
+import { translateLines } from "./translating.js";
+
+const at = (id) => document.getElementById(id);
+const LOOK = 300;
+let most = 32, waiting = () => {}, formats = [];
+
+const renamed = (name, code) => name.replace(/(\.[^.]*)?$/, (end) => `_${code || "translated"}${end || ".txt"}`);
+
+async function textOf(file) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    throw new Error("is not UTF-8 text");
+  }
+}
+
+// A row of the list of files, and what changes it.
+function row(file, stop) {
+  const bar = element("progress", { max: 1, value: 0, "aria-label": `How much of ${file.name} is translated` });
+  const told = element("span", { class: "hint" }, "0 %");
+  const cancel = element("button", { type: "button", onclick: stop, "aria-label": `Cancel ${file.name}` }, "Cancel");
+  const item = element("li", {}, element("span", { class: "name" }, file.name), cancel, bar, told);
+  at("files-section").hidden = false;
+  at("files").prepend(item);
+  return {
+    progress(share) {
+      bar.value = share;
+      told.textContent = `${Math.round(100 * share)} %`;
+    },
+    done(blob, name) {
+      const link = element("a", { href: URL.createObjectURL(blob), download: name }, `Save ${name}`);
+      item.replaceChildren(element("span", { class: "name" }, file.name), element("span", { role: "status" }, link));
+    },
+    failed(reason) {
+      item.replaceChildren(element("span", { class: "name" }, file.name), element("span", { class: "problem", role: "alert" }, reason));
+    },
+  };
+}
+
+// What the server made of a file, which it then forgets: a blob, and its name.
+async function byServer(file, chosen, { progress, signal }) {
+  const form = new FormData();
+  form.append("model", chosen.name);
+  form.append("file", file, file.name);
+  let job = await patiently(() => postForm("v1/files", form, signal), waiting, signal);
+  try {
+    while (job.status === "waiting" || job.status === "working") {
+      await pause(LOOK, signal);
+      job = await get(`v1/files/${job.id}`, signal);
+      progress(job.sentences ? job.done / job.sentences : 0);
+    }
+    if (job.status !== "done") throw new Error(job.error?.error ?? "the file could not be translated");
+    return [await getBlob(`v1/files/${job.id}/result`, signal), job.name];
+  } finally {
+    drop(`v1/files/${job.id}`).catch(() => {});
+  }
+}
+
+async function byLines(file, chosen, { progress, signal }) {
+  const found = await translateLines(await textOf(file), { model: chosen.name, most, progress, waiting, signal });
+  return [new Blob([found], { type: "text/plain;charset=utf-8" }), renamed(file.name, chosen.target)];
+}
+
+export async function translateFile(file) {
+  const run = new AbortController(), shown = row(file, () => run.abort()), chosen = model();
+  const how = { progress: shown.progress, signal: run.signal };
+  try {
+    shown.done(...await (formats.length ? byServer : byLines)(file, chosen, how));
+  } catch (error) {
+    shown.failed(error.name === "AbortError" ? "cancelled" : error.message);
+  }
+}
+
+// settings, limits: those of the server.  tell: is told that the server has no room for some seconds.
+export function setUpFiles(settings, limits, tell) {
+  most = limits.texts;
+  waiting = tell;
+  if (settings.filesTranslation) formats = settings.supportedFilesFormat;
+  at("kinds").textContent = `Files: ${formats.length ? formats.join(", ") : ".txt"}`;
+  at("file").accept = formats.length ? formats.join(",") : ".txt";
+  at("pick").addEventListener("click", () => at("file").click());
+  at("file").addEventListener("change", () => {
+    for (const file of at("file").files) translateFile(file);
+    at("file").value = "";
+  });
+  const card = at("text").closest(".card");
+  for (const kind of ["dragenter", "dragover"]) card.addEventListener(kind, (event) => {
+    if (![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();
+    card.classList.add("dropping");
+  });
+  for (const kind of ["dragleave", "drop"]) card.addEventListener(kind, () => card.classList.remove("dropping"));
+  card.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    for (const file of event.dataTransfer.files) translateFile(file);
+  });
+}

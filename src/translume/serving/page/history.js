@@ -1,0 +1,54 @@
+// What was translated here before: in this browser's own storage, and nowhere else.
+import { element } from "./steps.js";
+import { store, stored } from "./storage.js";
+
+const MOST = 50, LONGEST = 5000;
+const ENTRIES = "translume.history", KEEP = "translume.keep";
+const at = (id) => document.getElementById(id);
+
+export const keeps = () => stored(KEEP) !== "no";
+
+function read() {
+  try {
+    const found = JSON.parse(stored(ENTRIES) ?? "[]");
+    return Array.isArray(found) ? found.filter((each) => typeof each?.source === "string" && typeof each?.text === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+function write(entries) {
+  // Where the browser's storage is full, half of them have room.
+  store(ENTRIES, JSON.stringify(entries)) || store(ENTRIES, JSON.stringify(entries.slice(0, entries.length >> 1)));
+}
+
+// Keep a text and its translation; one that the last text was the beginning of takes its place.
+export function remember(entry) {
+  if (!keeps() || !entry.source.trim() || entry.source.length > LONGEST) return;
+  const entries = read().filter((each) => each.source !== entry.source || each.model !== entry.model);
+  if (entries.length && entry.source.startsWith(entries[0].source) && entries[0].model === entry.model) entries.shift();
+  write([entry, ...entries].slice(0, MOST));
+  show();
+}
+
+let restore = () => {};
+
+function show() {
+  const entries = read();
+  at("entries").replaceChildren(...entries.map((entry) => element("li", {},
+    element("button", { type: "button", class: "entry", onclick: () => restore(entry) },
+      element("span", {}, entry.source), element("span", { class: "hint" }, entry.text)))));
+  at("forget").disabled = !entries.length;
+}
+
+// onrestore: is called with the entry that was clicked.
+export function setUpHistory(onrestore) {
+  restore = onrestore;
+  at("keep").checked = keeps();
+  at("keep").addEventListener("change", () => store(KEEP, at("keep").checked ? "yes" : "no"));
+  at("forget").addEventListener("click", () => {
+    store(ENTRIES, null);
+    show();
+  });
+  show();
+}

@@ -1,0 +1,67 @@
+// Texts as lines, and which characters of a translation each of its tokens spells.
+
+export const END = "</s>";
+
+// The lines of a text that are not blank, and the white space before each of them and after the last.
+export function parted(text) {
+  const lines = [], gaps = [];
+  let gap = "";
+  for (const part of text.split(/([\r\n]+)/)) {
+    const line = part.trim();
+    if (!line) {
+      gap += part;
+      continue;
+    }
+    const begin = part.indexOf(line);
+    lines.push(line);
+    gaps.push(gap + part.slice(0, begin));
+    gap = part.slice(begin + line.length);
+  }
+  return { lines, gaps: [...gaps, gap] };
+}
+
+// What a token spells: ▁ is a space, ▁▁ a ▁ of the text itself.
+const spelt = (token) => token.replace(/▁▁|▁/g, (mark) => (mark.length === 2 ? "▁" : " "));
+
+// For each token the [begin, end) of its characters in the text, without the space before a word; empty where it has
+// none of its own, such as an end mark. What several tokens spell together (bytes of a letter) is the first one's.
+export function placed(tokens, text) {
+  const places = [];
+  let at = 0, lost = [];
+  const settle = (end) => {
+    if (!lost.length) return;
+    const begin = text.slice(at, end).search(/\S/);
+    if (begin >= 0) places[lost[0]] = [at + begin, at + text.slice(at, end).trimEnd().length];
+    at = Math.max(at, end);
+    lost = [];
+  };
+  tokens.forEach((token, index) => {
+    places.push([at, at]);
+    if (token === END) return;
+    const bare = spelt(token).trim();
+    if (!bare) return;
+    const begin = text.indexOf(bare, at);
+    const near = begin >= 0 && (lost.length ? begin - at <= 4 * lost.length + 8 : !text.slice(at, begin).trim());
+    if (!near) {
+      lost.push(index);
+      return;
+    }
+    settle(begin);
+    at = begin + bare.length;
+    places[index] = [begin, at];
+  });
+  settle(text.length);
+  return places;
+}
+
+// Tokens in parts, each of which ends with its end mark: as [first, last) places.
+export function parts(tokens) {
+  const found = [];
+  let first = 0;
+  tokens.forEach((token, index) => {
+    if (token !== END && index !== tokens.length - 1) return;
+    found.push([first, index + 1]);
+    first = index + 1;
+  });
+  return found;
+}

@@ -1,0 +1,18 @@
+"use strict";
+// Before anything is drawn: light or dark, as it was chosen here or as the system has it.
+{
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const chosen = () => {
+    try {
+      return document.documentElement.dataset.chosen ?? localStorage.getItem("translume.theme") ?? "auto";
+    } catch {
+      return "auto";  // The browser keeps nothing for pages.
+    }
+  };
+  const take = () => {
+    document.documentElement.dataset.theme = chosen() === "auto" ? (dark.matches ? "dark" : "light") : chosen();
+  };
+  dark.addEventListener("change", take);
+  addEventListener("translume:theme", take);
+  take();
+}

@@ -1,0 +1,81 @@
+// From a text to its translated lines: those that were translated already stay, the others come as they are certain.
+import { parted } from "./lines.js";
+import { Line } from "./sentence.js";
+import { Refused, patiently, post, stream } from "./server.js";
+
+const CHARACTERS = 20_000;
+let streams = true;
+
+// Batches of lines that a request may have: so many texts, so many characters.
+function* batches(lines, most) {
+  let batch = [], characters = 0;
+  for (const line of lines) {
+    if (batch.length && (batch.length >= most || characters + line.length > CHARACTERS)) {
+      yield batch;
+      batch = [];
+      characters = 0;
+    }
+    batch.push(line);
+    characters += line.length;
+  }
+  if (batch.length) yield batch;
+}
+
+// The events of a request: as they come, or all at its end where the server does not stream.
+async function* events(request, signal) {
+  if (streams) {
+    try {
+      yield* stream("v1/translate/stream", request, signal);
+      return;
+    } catch (error) {
+      if (!(error instanceof Refused && (error.status === 404 || error.status === 405) && error.code !== "unknown_model")) throw error;
+      streams = false;
+    }
+  }
+  yield ["done", await post("v1/translate", request, signal)];
+}
+
+// Translate a text.  kept: Lines of before.  most: texts of a request.  show(lines, gaps): is called with what is there,
+// a text for a line that is still coming.  waiting: see `patiently`.
+export async function translate(text, { model, kept, most, show, waiting, signal }) {
+  const { lines, gaps } = parted(text);
+  const stock = new Map();
+  for (const each of kept) if (each instanceof Line) stock.set(each.source, [...(stock.get(each.source) ?? []), each]);
+  const slots = lines.map((line) => stock.get(line)?.shift() ?? "");
+  const wanted = [...new Set(lines.filter((_, place) => slots[place] === ""))];
+  const put = (line, make) => lines.forEach((each, place) => {
+    if (each === line && !(slots[place] instanceof Line)) slots[place] = make();
+  });
+  const translateBatch = (batch) => patiently(async () => {
+    for await (const [kind, value] of events({ text: batch, model, detail: true, alignment: false }, signal)) {
+      if (kind === "prefix") put(batch[value.place], () => value.text);
+      else if (kind === "done") value.translations.forEach((each, place) => put(batch[place], () => new Line(batch[place], each)));
+      else if (kind === "error") throw new Refused(value.status ?? 422, value, value.code === "queue_full" ? 1 : 0);
+      show(slots, gaps);
+    }
+  }, waiting, signal);
+  if (!wanted.length) show(slots, gaps);
+  try {
+    for (const batch of batches(wanted, most)) await translateBatch(batch);
+  } catch (error) {
+    // What is there is shown; what stood there before is no translation of this text.
+    show(slots, gaps);
+    throw error;
+  }
+}
+
+export const classify = async (text, { model, waiting, signal }) =>
+  (await patiently(() => post("v1/classify", { text, model }, signal), waiting, signal)).classifications[0];
+
+// The same line by line, for a file; progress(share) is told how much is done.
+export async function translateLines(text, { model, most, progress, waiting, signal }) {
+  const { lines, gaps } = parted(text);
+  const found = [];
+  for (const batch of batches(lines, Math.min(most, 32))) {
+    const answer = await patiently(() => post("v1/translate", { text: batch, model }, signal), waiting, signal);
+    found.push(...answer.translations.map((each) => each.text));
+    progress(found.length / lines.length);
+  }
+  return gaps[0] + found.map((each, place) => each + gaps[place + 1]).join("");
+}
+

@@ -1,0 +1,160 @@
+"""What keys have used up, counted in SQLite by all servers that share the file.
+
+Each limit is a bucket: it holds `most`, what is spent is taken out, and it fills up again at a steady rate (a leaky
+bucket, Turner 1986). Time is the machine's monotonic clock, which all its processes share: setting the date neither
+fills a bucket nor empties it, and after a restart of the machine a bucket has at most what it would have had.
+"""
+
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from translume.errors import DataError
+
+LOCK_SECONDS = 2.0
+"""How long to wait for another server that writes."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS bucket (
+    key TEXT NOT NULL, what TEXT NOT NULL, level REAL NOT NULL, at REAL NOT NULL, PRIMARY KEY (key, what)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS used (
+    key TEXT NOT NULL, day TEXT NOT NULL, requests INTEGER NOT NULL, characters INTEGER NOT NULL, PRIMARY KEY (key, day)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A limit of a key. what: "requests" or "characters".  most: when it is full.  per_second: how fast it fills.
+
+    One without end is only counted.
+    """
+
+    what: str
+    most: float
+    per_second: float
+
+
+class UsageError(DataError):
+    """What was used cannot be counted."""
+
+
+class Usage:
+    """Counts of keys, by their ids. For any thread; to be closed."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
+        """Raises UsageError where the file cannot be written, or is no database of this kind."""
+        self.path, self._now = path, now
+        self._lock = threading.Lock()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="translume-usage")
+        """Where to count without keeping others waiting for the disk, or for another server that writes."""
+        try:
+            # SQLite would make it for everybody to read.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._base = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        except OSError as error:
+            raise UsageError(f"{path}: usage cannot be counted: {error.strerror}") from None
+        try:
+            self._base.execute("PRAGMA journal_mode = WAL")
+            # The last moments before a power cut may be forgotten; what is there is whole.
+            self._base.execute("PRAGMA synchronous = NORMAL")
+            self._base.executescript(_TABLES)
+        except sqlite3.Error as error:
+            self._base.close()
+            raise UsageError(f"{path}: usage cannot be counted: {error}") from None
+
+    def take(self, key: str, bucket: Bucket, amount: float) -> float:
+        """0 after `amount` was taken out of a key's bucket; else, with nothing taken, seconds until it can be.
+
+        Infinity where that is more than the bucket ever holds. Raises UsageError where it cannot be counted.
+        """
+        if amount > bucket.most:
+            return math.inf
+        with self._lock:
+            return float(self._whole(lambda: self._take(key, bucket, amount)))
+
+    def give_back(self, key: str, bucket: Bucket, amount: float) -> None:
+        """Put back what was taken for nothing."""
+        with self._lock:
+            self._whole(lambda: self._put(key, bucket, min(bucket.most, self._level(key, bucket) + amount), -amount))
+
+    def close(self) -> None:
+        """Let the file and the thread go."""
+        self.thread.shutdown()
+        with self._lock:
+            self._base.close()
+
+    def _take(self, key: str, bucket: Bucket, amount: float) -> float:
+        level = self._level(key, bucket)
+        if level < amount:
+            return (amount - level) / bucket.per_second
+        self._put(key, bucket, level - amount, amount)
+        return 0.0
+
+    def _level(self, key: str, bucket: Bucket) -> float:
+        if math.isinf(bucket.most):
+            return bucket.most
+        rows = self._rows("SELECT level, at FROM bucket WHERE key = ? AND what = ?", key, bucket.what)
+        if not rows:
+            return bucket.most
+        level, at = rows[0]
+        now = self._now()
+        if at > now:
+            # The clock begins anew with the machine: what came back meanwhile is not known, what comes from now on is.
+            self._base.execute("UPDATE bucket SET at = ? WHERE key = ? AND what = ?", (now, key, bucket.what))
+            at = now
+        return float(min(bucket.most, level + (now - at) * bucket.per_second))
+
+    def _put(self, key: str, bucket: Bucket, level: float, used: float) -> None:
+        if not math.isinf(level):
+            self._base.execute(
+                "INSERT INTO bucket VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (key, what) DO UPDATE SET level = excluded.level, at = excluded.at",
+                (key, bucket.what, level, self._now()),
+            )
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        counts = (used, 0) if bucket.what == "requests" else (0, used)
+        self._base.execute(
+            "INSERT INTO used VALUES (?, ?, ?, ?) ON CONFLICT (key, day) "
+            "DO UPDATE SET requests = requests + excluded.requests, characters = characters + excluded.characters",
+            (key, day, *map(int, counts)),
+        )
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        return self._base.execute(query, values).fetchall()
+
+    def _whole(self, change: Callable[[], Any]) -> Any:
+        """The result of a change that is made whole or not at all, between those of other servers."""
+        try:
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                result = change()
+                self._base.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._base.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise UsageError(f"{self.path}: usage cannot be counted: {error}") from None
+        return result
+
+
+def totals_in(path: Path) -> dict[str, tuple[int, int]]:
+    """Requests and characters of each key's id in all, where a file has any; read only."""
+    if not path.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=LOCK_SECONDS, uri=True)) as base:
+            rows = base.execute("SELECT key, sum(requests), sum(characters) FROM used GROUP BY key").fetchall()
+    except sqlite3.Error as error:
+        raise UsageError(f"{path}: usage cannot be read: {error}") from None
+    return {key: (requests, characters) for key, requests, characters in rows}

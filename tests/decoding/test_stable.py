@@ -1,0 +1,174 @@
+"""What a search was certain of before it ended, it was right about; and it said so as soon as it could know."""
+
+from itertools import takewhile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.belief import Bias, Logits
+from translume.config import DecodingSettings
+from translume.config.decoding import STRATEGIES
+from translume.decoding import (
+    BeamSearch,
+    ForbidTokens,
+    Greedy,
+    LengthPenalty,
+    best_of,
+    decode,
+    search,
+    strategy_from,
+    watched,
+)
+from translume.errors import SettingsError
+
+BOS, EOS = 0, 1
+KEYS = torch.tensor([11, 5, 2**62])
+few = settings(deadline=None, max_examples=30)
+seeds = st.integers(0, 10**6)
+limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
+every = pytest.mark.parametrize("name", sorted(STRATEGIES))
+knobs = st.sampled_from(
+    [
+        {},
+        {"length_penalty": 0.0},
+        {"length_penalty": -1.0},
+        {"stop": "first"},
+        {"stop": "first", "patience": 0.5},
+        {"groups": 2},
+    ]
+)
+
+
+class Fond:
+    """Lifts the token 3."""
+
+    lift = 0.5
+
+    def __call__(self, prefix, context):
+        rows = torch.arange(prefix.size(0))
+        return Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 0.5))
+
+
+def built(name, **options):
+    """The strategy of four hypotheses with those options that it takes."""
+    for chosen in ({"nbest": 3, **options}, options, {"nbest": 3}, {}):
+        try:
+            return strategy_from(DecodingSettings(strategy=name, beam=4, samples=4, **chosen), KEYS)
+        except SettingsError:
+            continue
+    raise AssertionError(name)
+
+
+def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=False):
+    """What was found; what was told, [(sentence, ids)]; and after each step the beam and how much was told by then."""
+    told, steps = [], []
+
+    def noted(beams):
+        for beam in beams:
+            yield beam
+            steps.append((beam, len(told)))
+
+    beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+    seen = watched(
+        beams,
+        tell=lambda number, ids: told.append((number, tuple(ids))),
+        sentences=sentences,
+        ranked_anew=ranked_anew,
+    )
+    return best_of(noted(seen), strategy, 3), told, steps
+
+
+def shared(sequences):
+    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False))]
+
+
+@every
+@few
+@given(seeds, limits3, knobs, st.booleans())
+def test_everything_told_begins_the_first_hypothesis_and_the_last_is_all_of_it(toy, name, seed, limits, options, lift):
+    strategy, rules = built(name, **options), [ForbidTokens((BOS,)), *([Fond()] if lift else [])]
+    found, told, _ = run(toy(seed, sharpness=2.0), strategy, limits, rules=rules)
+    plain = search(
+        toy(seed, sharpness=2.0),
+        toy(seed).start(),
+        bos=BOS,
+        eos=EOS,
+        strategy=strategy,
+        limits=torch.tensor(limits),
+        rules=rules,
+    )
+    assert found == plain
+    for number in range(3):
+        first = found[number][0].tokens
+        parts = [ids for sentence, ids in told if sentence == number]
+        assert all(first[: len(ids)] == ids for ids in parts)
+        assert [len(ids) for ids in parts] == sorted({len(ids) for ids in parts})
+        assert parts[-1] == first
+
+
+@every
+@few
+@given(seeds, limits3)
+def test_where_any_may_be_put_first_only_what_all_begin_with_is_told(toy, name, seed, limits):
+    found, told, _ = run(toy(seed, sharpness=3.0), built(name), limits, rules=[ForbidTokens((BOS,))], ranked_anew=True)
+    for number, ids in told:
+        assert all(each.tokens[: len(ids)] == ids for each in found[number])
+
+
+@few
+@given(seeds, limits3, st.integers(2, 4), st.integers(1, 2))
+def test_no_more_could_have_been_told_of_those_that_may_still_win(toy, seed, limits, width, nbest):
+    """After every step: exactly what the live ones and the best finished one have in common."""
+    strategy = BeamSearch(width=width, nbest=nbest, length_penalty=LengthPenalty(exponent=0.6))
+    _, told, steps = run(toy(seed, sharpness=3.0), strategy, limits)
+    ended = {0: [], 1: [], 2: []}
+    for beam, count in steps:
+        for ending in beam.ended:
+            ended[ending.sentence].append(ending.hypothesis)
+        for place, number in enumerate(beam.sentences.tolist()):
+            live = beam.tokens[place][~beam.total[place].isneginf()].tolist()
+            best = sorted(ended[number], key=lambda each: -each.score)[:1]
+            left = [list(each.tokens) for each in best] + ([] if bool(beam.finished[place]) else live)
+            parts = [ids for sentence, ids in told[:count] if sentence == number]
+            assert list(parts[-1] if parts else ()) == shared(left)
+
+
+@few
+@given(seeds, limits3)
+def test_of_greedy_search_every_token_is_told_at_once(toy, seed, limits):
+    found, told, _ = run(toy(seed), Greedy(), limits)
+    for number in range(3):
+        tokens = found[number][0].tokens
+        assert [ids for sentence, ids in told if sentence == number] == [
+            tokens[:length] for length in range(1, len(tokens) + 1)
+        ]
+
+
+@few
+@given(seeds, limits3, st.sets(st.integers(0, 2)))
+def test_only_of_the_sentences_asked_for_anything_is_told(toy, seed, limits, sentences):
+    _, told, _ = run(toy(seed), BeamSearch(width=3), limits, sentences=sentences)
+    assert {number for number, _ in told} == sentences
+
+
+def test_what_is_certain_by_hand():
+    """Tokens 2 and 3, then eos: both live ones begin with 2 after two steps, and the last one is told whole."""
+
+    class Written:
+        """After bos 2 is likely and 3 is not; then 2 or 3, evenly but for a little; then the end."""
+
+        def __call__(self, prefix, state):
+            rows = torch.tensor([[0.0, 0.0, 0.9, 0.1], [0.0, 0.0, 0.49, 0.51], [0.0, 1.0, 0.0, 0.0]])
+            return Logits(rows[prefix.size(1) - 1].log().expand(prefix.size(0), -1)), state
+
+    class Nothing:
+        def select(self, rows):
+            return self
+
+    told = []
+    beams = decode(Written(), Nothing(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=torch.tensor([9]))
+    for _ in watched(beams, tell=lambda number, ids: told.append(list(ids)), sentences=[0]):
+        pass
+    assert told == [[2], [2, 3, 1]]

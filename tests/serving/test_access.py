@@ -1,0 +1,332 @@
+"""Who may ask: keys in heads and bodies, rates, bursts and quotas, over HTTP; and pages of other origins."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from translume.serving import guard
+from translume.serving.access import IN_BODY, OPEN, OPEN_BELOW, Access
+from translume.serving.keys import Keys, add_key
+from translume.serving.models import Served
+from translume.serving.settings import KeySettings
+from translume.serving.usage import Usage, totals_in
+from translume.translator import Translator
+
+Start = Callable[..., Any]
+NO_KEY = {"error": "found no key, wanted 'Authorization: Bearer KEY'", "code": "no_key"}
+
+
+class Gate:
+    """A server that asks for keys, and the keys of three who may ask."""
+
+    def __init__(self, start: Start, translator: Translator, folder: Path) -> None:
+        self.path = folder / "keys.json"
+        self.usage = Usage(folder / "usage")
+        self.alice = add_key(self.path, "alice", {})
+        self.quick = add_key(self.path, "quick", {"burst": 2, "requests_per_minute": 0.6})
+        self.small = add_key(self.path, "small", {"characters_per_day": 40})
+        settings = KeySettings(burst=10_000, characters_per_day=0)
+        access = Access(Keys.read(self.path), self.usage, settings)
+        self.live = start(Served.of("en-de", translator), access=access, characters=300)
+
+    def ask(self, path: str, secret: str, **fields: Any) -> Any:
+        body = json.dumps(fields).encode()
+        return self.live.ask("POST", path, body, content_type="application/json", authorization=f"Bearer {secret}")
+
+    def send(self, path: str, secret: str, text: bytes) -> Any:
+        """The answer to a text file."""
+        lines = [b"--x", b'Content-Disposition: form-data; name="file"; filename="a.txt"', b"", text]
+        for name, value in {"source": "en", "target": "de", "api_key": secret}.items():
+            lines += [b"--x", f'Content-Disposition: form-data; name="{name}"'.encode(), b"", value.encode()]
+        body = b"\r\n".join([*lines, b"--x--", b""])
+        head = {"content_type": "multipart/form-data; boundary=x"}
+        # Only LibreTranslate's clients put it into the body.
+        return self.live.ask(
+            "POST", path, body, **head, **({} if path in IN_BODY else {"authorization": f"Bearer {secret}"})
+        )
+
+    def used(self, secret: str) -> tuple[int, int]:
+        return totals_in(self.usage.path).get(secret.split("_")[1], (0, 0))
+
+
+@pytest.fixture
+def gate(start: Start, translator: Translator, tmp_path: Path) -> Iterator[Gate]:
+    found = Gate(start, translator, tmp_path)
+    yield found
+    found.usage.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < 20
+        time.sleep(0.005)
+
+
+def told(answer: Any) -> tuple[int, Any]:
+    return answer.status, answer.json()
+
+
+def test_whoever_has_a_key_is_answered_and_counted_by_character(gate: Gate, translator: Translator) -> None:
+    answer = gate.ask("/v1/translate", gate.alice, text=["a bc", "dé\n\nf"])
+    assert answer.status == 200
+    assert answer.json()["translations"][0]["text"] == translator.translate("a bc").text
+    assert gate.used(gate.alice) == (1, 9)
+    gate.ask("/v1/translate", gate.small, text=["a bc", "dé\n\nf"])
+    gate.ask("/v1/score", gate.small, sources="ab", targets="cde")
+    assert gate.used(gate.small) == (2, 14)
+
+
+def test_whoever_has_none_is_refused_before_anything_is_read(gate: Gate) -> None:
+    for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}):
+        answer = gate.live.ask("POST", "/v1/translate", b"{", content_type="application/json", **headers)
+        assert (answer.status, answer.json()["code"]) == (401, "no_key")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert told(gate.live.post("/v1/translate", text="a")) == (401, NO_KEY)
+    assert told(gate.live.get("/nowhere")) == (401, NO_KEY)
+    for secret in ("x", gate.alice[:-1], gate.alice + "a", "tlk_00000000_" + "a" * 43, "é" * 9, "x" * 5000):
+        assert told(gate.ask("/v1/translate", secret.encode().decode("latin-1"), text="a")) == (
+            401,
+            {"error": "the key is not one of this server's", "code": "unknown_key"},
+        )
+
+
+def test_two_heads_are_not_one_key(gate: Gate) -> None:
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", gate.live.port, timeout=30)
+    connection.putrequest("GET", "/v1/nothing")
+    for _ in range(2):
+        connection.putheader("Authorization", f"Bearer {gate.alice}")
+    connection.endheaders()
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+def test_clients_of_libretranslate_put_the_key_into_the_body(gate: Gate, translator: Translator) -> None:
+    client = LibreTranslateAPI(f"{gate.live.url}/", gate.small)
+    assert client.translate("a bc", "en", "de") == translator.translate("a bc").text
+    assert [each["code"] for each in client.languages()] == ["en", "de"]
+    answer = gate.live.post("/translate", q="ab", source="en", target="de", api_key=gate.small)
+    assert answer.status == 200
+    assert gate.used(gate.small) == (2, 6)
+    for wrong in ({}, {"api_key": ""}, {"api_key": 5}, {"api_key": None}, {"api_key": ["x"]}):
+        assert told(gate.live.post("/translate", q="ab", source="en", target="de", **wrong)) == (401, NO_KEY)
+    assert gate.live.post("/translate", q="ab", source="en", target="de", api_key="x").json()["code"] == "unknown_key"
+    assert gate.ask("/translate", gate.small, q="ab", source="en", target="de").status == 200
+    assert gate.ask("/translate", "wrong", q="ab", source="en", target="de", api_key=gate.small).status == 401
+
+
+def test_a_key_in_the_address_is_refused(gate: Gate, start: Start, translator: Translator) -> None:
+    answer = gate.live.ask("POST", f"/translate?q=a&source=en&target=de&api_key={gate.alice}")
+    assert told(answer) == (
+        400,
+        {"error": "api_key: found in the address, wanted it in the body or head", "code": "key_in_address"},
+    )
+
+
+def test_looking_how_far_a_file_is_costs_no_request(gate: Gate) -> None:
+    sent = gate.send("/v1/files", gate.quick, b"a b c")
+    assert sent.status == 202
+    address = f"/v1/files/{sent.json()['id']}"
+    for _ in range(5):
+        assert gate.live.ask("GET", address, authorization=f"Bearer {gate.quick}").status == 200
+    assert gate.live.get(address).status == 401
+    assert gate.used(gate.quick) == (1, 5)
+    found = gate.send("/translate_file", gate.quick, b"a b c").json()["translatedFileUrl"]
+    assert gate.live.get(found.removeprefix(gate.live.url)).status == 200
+
+
+def test_a_file_that_fails_later_costs_no_characters(gate: Gate) -> None:
+    address = f"/v1/files/{gate.send('/v1/files', gate.alice, b'a' * 90).json()['id']}"
+    until(lambda: gate.live.ask("GET", address, authorization=f"Bearer {gate.alice}").json()["status"] == "failed")
+    until(lambda: gate.used(gate.alice) == (1, 0))
+
+
+def test_more_requests_than_a_burst_wait_for_their_turn(gate: Gate) -> None:
+    statuses = [gate.ask("/v1/translate", gate.quick, text="a").status for _ in range(2)]
+    answer = gate.ask("/v1/translate", gate.quick, text="a")
+    assert statuses == [200, 200]
+    assert told(answer) == (
+        429,
+        {
+            "error": "the key has no request left, and 2 at once at most; try later",
+            "code": "too_many_requests",
+        },
+    )
+    assert 50 <= int(answer.headers["Retry-After"]) <= 100
+    assert gate.ask("/v1/translate", gate.alice, text="a").status == 200
+
+
+def test_a_quota_is_kept_to_the_character(gate: Gate) -> None:
+    assert gate.ask("/v1/translate", gate.small, text="a" * 30).status == 200
+    answer = gate.ask("/v1/translate", gate.small, text="b" * 11)
+    assert told(answer) == (
+        429,
+        {
+            "error": "found 11 characters, and the key has fewer left of 40 a day; try later",
+            "code": "quota_used_up",
+        },
+    )
+    # 1 of 40 a day.
+    assert 2000 <= int(answer.headers["Retry-After"]) <= 2160
+    assert gate.ask("/v1/translate", gate.small, text="c" * 10).status == 200
+    assert told(gate.ask("/v1/translate", gate.small, text="d" * 41)) == (
+        403,
+        {"error": "found 41 characters, and the key has 40 a day", "code": "over_quota"},
+    )
+    assert gate.used(gate.small) == (4, 40)
+
+
+def test_what_is_refused_costs_no_characters(gate: Gate) -> None:
+    assert gate.ask("/v1/translate", gate.small, text="a b c d e f g h i j k l m n o p q r s t").status == 200
+    assert gate.ask("/v1/translate", gate.small, text="a", beam=0).status == 422
+    assert gate.ask("/v1/translate", gate.small, text="a" * 301).status == 413
+    until(lambda: gate.used(gate.small) == (3, 39))
+
+
+def test_a_text_that_cannot_be_translated_costs_nothing(gate: Gate) -> None:
+    long = add_key(gate.path, "long", {"characters_per_day": 300})
+    gate.live.server.access = Access(Keys.read(gate.path), gate.usage, gate.live.server.access.settings)
+    assert gate.ask("/v1/translate", long, text="a" * 200).json()["code"] == "text_too_long"
+    until(lambda: gate.used(long) == (1, 0))
+
+
+def test_without_a_place_to_count_nobody_is_answered(gate: Gate) -> None:
+    gate.usage._base.execute("PRAGMA query_only = ON")
+    answer = gate.ask("/v1/translate", gate.alice, text="a")
+    assert told(answer) == (
+        503,
+        {"error": "what keys have used cannot be counted now; try later", "code": "usage_unavailable"},
+    )
+    assert answer.headers["Retry-After"] == "10"
+    gate.usage._base.execute("PRAGMA query_only = OFF")
+    assert gate.ask("/v1/translate", gate.alice, text="a").status == 200
+
+
+def test_every_address_needs_a_key_but_those_that_tell_what_the_server_is(gate: Gate) -> None:
+    listed = gate.live.get("/openapi.json").json()["paths"]
+    for path, methods in listed.items():
+        for method in methods:
+            place = path.partition("{")[0]
+            form = path == "/translate_file"
+            kind = "multipart/form-data; boundary=x" if form else "application/json"
+            answer = gate.live.ask(method.upper(), place, b"--x--\r\n" if form else b"{}", content_type=kind)
+            assert (answer.status == 401) == (path not in OPEN and not path.startswith(OPEN_BELOW)), path
+    assert set(listed) >= IN_BODY
+
+
+def test_the_document_lists_every_address_and_says_which_take_a_key(gate: Gate) -> None:
+    listed = gate.live.get("/openapi.json").json()
+    written = "".join(path.read_text() for path in (Path(guard.__file__).parent).glob("*.py"))
+    routes = re.findall(r'@router\.(?:get|post|delete|head|api_route)\(\s*"([^"]*)"', written)
+    asked = {f"{prefix}{route}" for route in routes for prefix in ("", "/v1") if f"{prefix}{route}" in listed["paths"]}
+    # Parts of the page are no addresses for programs.
+    assert set(routes) - {each.removeprefix("/v1") for each in asked} - asked == {"/page/{name}"}
+    assert asked == set(listed["paths"])
+    taking = {path for path, methods in listed["paths"].items() if any("security" in each for each in methods.values())}
+    assert taking == {path for path in listed["paths"] if path not in OPEN and not path.startswith(OPEN_BELOW)}
+    assert listed["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/score": {"sources": "x" * 41, "targets": "a"},
+    "/translate": {"q": "x" * 41, "source": "en", "target": "de"},
+    "/detect": {"q": "x" * 41},
+}
+
+
+def test_every_address_that_works_counts_characters(gate: Gate) -> None:
+    listed = gate.live.get("/openapi.json").json()["paths"]
+    worked = [path for path, methods in listed.items() if "post" in methods and path not in ("/suggest", "/languages")]
+    assert len(worked) >= 7
+    for path in set(worked) - {"/v1/classify"}:
+        if "file" in path:
+            answer = gate.send(path, gate.small, b"x" * 41)
+        else:
+            answer = gate.ask(path, gate.small, **BODIES.get(path, {"text": "x" * 41}))
+        assert (answer.status, answer.json()["code"]) == (403, "over_quota"), path
+
+
+def test_keys_stand_in_no_log_and_no_count(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        gate.ask("/v1/translate", gate.alice, text="a")
+        gate.live.post("/translate", q="ab", source="en", target="de", api_key=gate.small)
+        gate.live.ask("POST", f"/translate?api_key={gate.quick}")
+        gate.ask(f"/{gate.quick}", gate.quick)
+        # Only what has been answered is in the log.
+        until(lambda: len([record for record in caplog.records if record.name == "translume.serving"]) == 4)
+    # uvicorn's own log of addresses is off, but pytest listens even to loggers that nobody hears.
+    told = [f"{record.getMessage()} {record.__dict__}" for record in caplog.records if record.name != "uvicorn.access"]
+    written = "\n".join(told) + gate.live.server.metrics.text().decode()
+    for secret in (gate.alice, gate.small, gate.quick):
+        assert secret.split("_", 2)[1] not in written
+        assert secret.split("_", 2)[2] not in written
+
+
+def test_a_server_with_keys_says_so(gate: Gate, live: Any) -> None:
+    asks = gate.live.get("/frontend/settings").json()
+    assert (asks["apiKeys"], asks["keyRequired"]) == (True, True)
+    asks = live.get("/frontend/settings").json()
+    assert (asks["apiKeys"], asks["keyRequired"]) == (False, False)
+
+
+def test_a_server_without_keys_takes_any(live: Any) -> None:
+    headers = {"content_type": "application/json", "authorization": "Bearer whatever"}
+    assert live.ask("POST", "/v1/translate", b'{"text": "a"}', **headers).status == 200
+    assert live.post("/translate", q="ab", source="en", target="de", api_key="whatever").status == 200
+
+
+PAGE = "https://app.example"
+
+
+@pytest.fixture
+def shared(start: Start, translator: Translator) -> Any:
+    """A server whose answers pages of one other origin may read."""
+    live = start(Served.of("en-de", translator))
+    live.server.cors_origins = (PAGE,)
+    return live
+
+
+def test_a_listed_origin_may_ask_and_read(shared: Any) -> None:
+    asked = shared.ask(
+        "OPTIONS", "/v1/translate", Origin=PAGE, Access_Control_Request_Method="POST", Authorization="Bearer x"
+    )
+    assert asked.status == 204
+    found = {name.lower(): text for name, text in asked.headers.items() if name.lower().startswith("access-control")}
+    assert found == {
+        "access-control-allow-origin": PAGE,
+        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-headers": "Authorization, Content-Type, X-Request-Id",
+        "access-control-expose-headers": "Retry-After, X-Request-Id",
+        "access-control-max-age": "600",
+    }
+    for path in ("/languages", "/nowhere"):
+        answer = shared.ask("GET", path, Origin=PAGE)
+        assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+        assert answer.headers["Vary"] == "Origin"
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["https://other.example", "null", "https://app.example.evil.example", ""])
+def test_another_origin_may_not(shared: Any, origin: str) -> None:
+    for method, more in (("GET", {}), ("OPTIONS", {"Access_Control_Request_Method": "GET"})):
+        answer = shared.ask(method, "/languages", Origin=origin, **more)
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert answer.headers["Vary"] == "Origin"
+
+
+def test_a_star_lets_every_page_read(shared: Any) -> None:
+    shared.server.cors_origins = ("*",)
+    answer = shared.ask("GET", "/languages", Origin="https://any.example")
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert "Vary" not in answer.headers

@@ -1,0 +1,145 @@
+"""The page at / is safe, patient and for everybody: it runs no text as code, wants a key, fits, and axe is content."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.serving.access import Access
+from translume.serving.keys import Keys, add_key
+from translume.serving.models import Served
+from translume.serving.pages import DRAWN, OWN
+from translume.serving.settings import KeySettings
+from translume.serving.usage import Usage
+from translume.translator import Translator
+
+PAGE = Path(__file__).resolve().parents[2] / "src" / "translume" / "serving" / "page"
+
+
+def whole(translator: Translator, *texts: str) -> list[str]:
+    return [translator.translate(text).text for text in texts]
+
+
+MALICE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def test_no_text_of_users_or_models_runs_or_becomes_part_of_the_page(tab: Any) -> None:
+    tokens = ["▁<img", "▁src=x", "▁onerror=alert(1)><script>alert(2)</script>", "</s>"]
+    hypothesis = {"text": MALICE, "tokens": tokens, "token_log_probs": [-0.1, -1.0, -3.0, -0.1]}
+    answer = {"model": "en-de", "translations": [{"text": MALICE, "warnings": [], "hypotheses": [hypothesis]}]}
+    tab.page.route(
+        "**/v1/translate/stream",
+        lambda route: route.fulfill(
+            body=f"event: done\ndata: {json.dumps(answer)}\n\n", content_type="text/event-stream"
+        ),
+    )
+    tab.type(MALICE, MALICE)
+    assert tab.tokens().all_inner_texts() == ["<img", "src=x", "onerror=alert(1)><script>alert(2)</script>", "∎"]
+    tab.page.wait_for_selector("#entries li", state="attached")
+    assert tab.page.locator("main img, main script").count() == 0
+    sinks = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|https?://|import\(")
+    for path in PAGE.iterdir():
+        found = sinks.findall(path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", ""))
+        assert not found, path.name
+
+
+def test_a_busy_server_is_asked_again_and_a_refusal_is_shown(tab: Any, translator: Translator) -> None:
+    turns = iter([503, 503])
+
+    def busy(route: Any) -> None:
+        if (status := next(turns, None)) is None:
+            route.fallback()
+        else:
+            body = json.dumps({"error": "50 lines wait", "code": "queue_full"})
+            route.fulfill(status=status, headers={"Retry-After": "1"}, content_type="application/json", body=body)
+
+    tab.page.route("**/v1/translate/stream", busy)
+    tab.type("a man", *whole(translator, "a man"))
+    tab.faults.clear()  # The browser tells of each 503.
+    tab.page.fill("#text", "a" * 41)
+    tab.tell(
+        "#problem",
+        re.compile("a sentence has 41 tokens, wanted at most 40"),
+    )
+    tab.shows("")
+    tab.type("a man", *whole(translator, "a man"))
+    assert tab.page.locator("#problem").is_hidden()
+
+
+def test_a_key_is_asked_for_where_one_is_needed(
+    start: Callable[..., Any], translator: Translator, open_tab: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    secret = add_key(path, "alice", {})
+    usage = Usage(tmp_path / "usage")
+    live = start(Served.of("en-de", translator), access=Access(Keys.read(path), usage, KeySettings()))
+    tab = open_tab(live)
+    tab.page.fill("#text", "a man")
+    tab.tell("#problem", "Nothing is translated without a key.")
+    tab.faults.clear()  # The browser tells of the 401.
+    tab.page.fill("#key", secret)
+    tab.page.keyboard.press("Enter")
+    tab.shows(*whole(translator, "a man"))
+    tab.tokens().first.click()
+    tab.page.wait_for_selector("#bars .bar")
+    assert tab.page.locator("#key-form").is_hidden()
+    assert secret not in tab.page.evaluate("JSON.stringify(localStorage)")
+    usage.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
+def test_the_page_fits_phones_and_screens_in_light_and_dark_and_everybody_can_use_it(
+    open_tab: Callable[..., Any], live: Any, translator: Translator, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    tab = open_tab(live, viewport={"width": width, "height": 900}, color_scheme=scheme)
+
+    def serious() -> list[tuple[str, str]]:
+        # Scripts in pages of this policy are the page's own: axe comes through the debugger.
+        found = axe.Axe().run(tab.page).response
+        assert len(found["passes"]) > 20
+        return [
+            (each["id"], node["html"])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+
+    assert tab.page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert serious() == []
+    tab.type("a man\nhello you", "\n".join(whole(translator, "a man", "hello you")))
+    tab.tokens().nth(1).click()
+    tab.page.wait_for_selector("#step:not([hidden])")
+    tab.page.wait_for_selector("#entries li", state="attached")
+    tab.page.click("#history summary")
+    tab.page.click("footer summary")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert serious() == []
+    other = "dark" if scheme == "light" else "light"
+    tab.page.select_option("#theme", other)
+    assert tab.page.evaluate("document.documentElement.dataset.theme") == other
+    assert serious() == []
+
+
+def test_the_page_is_served_whole_and_lets_nothing_else_in(live: Any) -> None:
+    assert {path.name for path in PAGE.iterdir()} == {*OWN, "index.html"}
+    answer = live.get("/")
+    policy = dict(each.strip().partition(" ")[::2] for each in answer.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in answer.headers["Content-Security-Policy"]
+    html = answer.body.decode()
+    assert not re.search(r"<style|<script>|\son\w+=|style=", html)
+    for name in re.findall(r'(?:src|href)="(page/[^"]+)"', html):
+        assert live.get(f"/{name}").status == 200
+    kinds = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+    for name in (*OWN, *DRAWN):
+        found = live.get(f"/page/{name}")
+        assert (found.status, found.headers["Content-Type"].partition(";")[0]) == (200, kinds[name.rpartition(".")[2]])
+    for name in ("index.html", "..%2fpages.py", "../app.py"):
+        assert live.get(f"/page/{name}").status == 404
+    assert live.ask("HEAD", "/").body == b""

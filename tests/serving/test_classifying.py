@@ -1,0 +1,110 @@
+"""/v1/classify tells what the classifier itself does; a server may have classifiers, translators, or both."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from translume.serving.models import Models, Served, ServedClassifier
+from translume.translator import Classifier, Translator
+
+NAMES = ("animal", "colour", "fruit")
+
+
+@pytest.fixture(scope="module")
+def topics(start: Callable[..., Any], make_classifier: Callable[..., Classifier], translator: Translator) -> Any:
+    served = (Served.of("en-de", translator), ServedClassifier(name="topics", classifier=make_classifier()))
+    return start(*served, texts=5, characters=300)
+
+
+def refused(answer: Any) -> tuple[int, str, str, str]:
+    found = answer.json()
+    return answer.status, found["code"], found.get("field", ""), found["error"]
+
+
+def test_texts_have_the_classifier_s_own_labels(topics: Any, make_classifier: Callable[..., Classifier]) -> None:
+    texts = ["a cab", "", "b"]
+    found = topics.post("/v1/classify", text=texts, model="topics").json()
+    assert found["model"] == "topics"
+    for text, one in zip(texts, found["classifications"], strict=True):
+        wanted = make_classifier().classify(text)
+        assert (one["label"], one["labels"], one["warnings"]) == (wanted.label, [wanted.label], [])
+        assert list(one["probabilities"]) == [name for name, _ in wanted.probabilities]
+        values = list(one["probabilities"].values())
+        assert values == pytest.approx([value for _, value in wanted.probabilities], abs=1e-5)
+        assert sum(values) == pytest.approx(1.0, abs=1e-5)
+        assert one["margin"] == pytest.approx(values[0] - values[1], abs=1e-6)
+
+
+def test_one_classifier_needs_no_name_and_as_many_labels_are_told_as_are_wanted(topics: Any) -> None:
+    (one,) = topics.post("/v1/classify", text="a cab", nbest=2).json()["classifications"]
+    (whole,) = topics.post("/v1/classify", text="a cab").json()["classifications"]
+    assert list(one["probabilities"].items()) == list(whole["probabilities"].items())[:2]
+    assert one["margin"] == whole["margin"]
+
+
+def test_the_margin_of_several_labels_is_how_near_one_is_to_being_another(
+    start: Callable[..., Any], make_classifier: Callable[..., Classifier]
+) -> None:
+    own = start(ServedClassifier(name="topics", classifier=make_classifier("+")))
+    (one,) = own.post("/v1/classify", text="a cab").json()["classifications"]
+    assert one["labels"] == [name for name, value in one["probabilities"].items() if value > 0.5]
+    assert one["margin"] == min(abs(value - 0.5) for value in one["probabilities"].values())
+    (model,) = own.get("/v1/models").json()["models"]
+    assert (model["labels"], model["several_labels"], model["offers"]) == (list(NAMES), True, ["classify"])
+    assert refused(own.post("/v1/translate", text="a")) == (
+        404,
+        "no_translator",
+        "model",
+        "model: this server has none that translates",
+    )
+    assert own.get("/health/ready").status == 200
+
+
+def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
+    def post(**fields: Any) -> tuple[int, str, str, str]:
+        return refused(topics.post("/v1/classify", **fields))
+
+    assert post(text=5) == (422, "invalid_value", "text", "text: found 5, wanted a text or a list of texts")
+    assert post(text="a", nbest=0) == (
+        422,
+        "invalid_value",
+        "nbest",
+        "nbest: found 0, wanted a whole number above 0",
+    )
+    assert post(text="a", model="topic") == (
+        404,
+        "unknown_model",
+        "model",
+        "model: no such classifier; did you mean 'topics'?",
+    )
+    assert post(text=["a", "b" * 13]) == (
+        422,
+        "text_too_long",
+        "text[1]",
+        "text[1]: the text has 13 tokens, wanted at most 12",
+    )
+    assert post(text="a", beam=3) == (
+        422,
+        "unknown_field",
+        "beam",
+        "beam: no such field; known: text, model, nbest, timeout_seconds",
+    )
+    assert refused(live.post("/v1/classify", text="a")) == (
+        404,
+        "no_classifier",
+        "model",
+        "model: this server has no classifier",
+    )
+    assert refused(topics.post("/v1/translate", text="a", model="topics")) == (
+        422,
+        "invalid_value",
+        "model",
+        "model: 'topics' tells labels, wanted one that translates; ask /v1/classify",
+    )
+
+
+def test_names_are_each_model_s_own(translator: Translator, make_classifier: Callable[..., Classifier]) -> None:
+    found = Models([Served.of("x", translator), ServedClassifier(name="y", classifier=make_classifier())])
+    assert [each.name for each in found.all] == ["x", "y"]
+    assert [each.name for each in found] == ["x"]

@@ -1,0 +1,105 @@
+"""What many ask at once, each is answered as if alone: whatever the others ask for, and how."""
+
+import json
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from translume.serving.models import Served
+from translume.translator import Translator
+
+TOLERANCE = 2e-4
+"""Of numbers; what they are made of depends on the company within rounding, unless an engine's self-test says not."""
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"strategy": "greedy"},
+    {"strategy": "greedy", "detail": True},
+    {"beam": 4, "nbest": 3},
+    {"beam": 2, "nbest": 2, "detail": True},
+    {"beam": 5, "length_penalty": 0.5, "coverage_penalty": 0.2},
+    {"strategy": "sampling", "samples": 3, "nbest": 2, "seed": 7},
+    {"strategy": "stochastic", "samples": 3, "seed": 5},
+    {"strategy": "diverse", "beam": 4, "groups": 2, "nbest": 2},
+    {"prefix": "ab", "min_length": 3},
+    {"ban": ["a"], "no_repeat_ngram": 2},
+    {"utility": "chrf", "beam": 3},
+    {"placeholders": ["number"]},
+]
+
+
+def mixed(count: int, seed: int = 11) -> list[tuple[str, dict[str, Any]]]:
+    """Addresses and bodies: two pairs of languages, lengths from nothing to three lines, streams, scores."""
+    draw = random.Random(seed)
+
+    def line() -> str:
+        words = ("".join(draw.choices("abcdefgh7", k=draw.randint(1, 4))) for _ in range(draw.randint(0, 4)))
+        return " ".join(words)
+
+    def text() -> str:
+        return "\n".join(line() for _ in range(draw.choice([1, 1, 1, 2, 3])))
+
+    asked: list[tuple[str, dict[str, Any]]] = []
+    for _ in range(count):
+        pair = dict(zip(("source", "target"), draw.choice([("en", "de"), ("de", "fr")]), strict=True))
+        way = draw.choice(["/v1/translate"] * 4 + ["/v1/translate/stream"] * 3 + ["/v1/score", "/translate"])
+        if way == "/v1/score":
+            asked.append((way, {"sources": [line(), line()], "targets": [line(), line()], **pair}))
+        elif way == "/translate":
+            asked.append((way, {"q": line() or "a", "alternatives": draw.randint(0, 2), **pair}))
+        else:
+            texts = text() if draw.random() < 0.5 else [text() for _ in range(draw.randint(1, 3))]
+            asked.append((way, {"text": texts, "max_length": 8, **pair, **draw.choice(KINDS)}))
+    return asked
+
+
+def last_of(answer: Any) -> Any:
+    """The value of an answer, or of the last event of a stream, all of whose prefixes begin it."""
+    assert answer.status == 200, answer.body
+    if not answer.headers["Content-Type"].startswith("text/event-stream"):
+        return answer.json()
+    events = [part.split("\ndata: ") for part in answer.body.decode().split("\n\n")[:-1]]
+    assert events[-1][0] == "event: done"
+    last = json.loads(events[-1][1])
+    for _, data in events[:-1]:
+        prefix = json.loads(data)
+        assert last["translations"][prefix["place"]]["text"].startswith(prefix["text"])
+    return last
+
+
+def alike(found: Any, wanted: Any) -> bool:
+    """Whether two values are the same, numbers within the tolerance."""
+    if isinstance(found, float) or isinstance(wanted, float):
+        return abs(found - wanted) <= TOLERANCE
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(alike(*pair) for pair in zip(found, wanted, strict=True))
+    return bool(found == wanted)
+
+
+@pytest.mark.parametrize(
+    ("count", "workers"),
+    [(100, 2), pytest.param(1000, 1, marks=pytest.mark.slow), pytest.param(1000, 2, marks=pytest.mark.slow)],
+)
+def test_mixed_requests_at_once_are_answered_as_each_is_alone(
+    start: Callable[..., Any], make: Callable[..., Translator], count: int, workers: int
+) -> None:
+    first, second = make("decoding.beam=3"), make("decoding.beam=2", "data.source_language=de",
+                                                  "data.target_language=fr", seed=5)  # fmt: skip
+    live = start(Served.of("en-de", first), Served.of("de-fr", second), requests=2000, queue=20_000, workers=workers)
+    asked = mixed(count)
+    alone = [last_of(live.post(path, body)) for path, body in asked]
+    with ThreadPoolExecutor(count) as clients:
+        found = list(clients.map(lambda each: last_of(live.post(*each)), asked))
+    for each, one, other in zip(asked, found, alone, strict=True):
+        assert alike(one, other), each
+    # They were in company.
+    counted = live.server.metrics.text().decode().splitlines()
+    lines, batches = (
+        next(float(line.split()[1]) for line in counted if line.startswith(f"translume_batch_lines_{name} "))
+        for name in ("sum", "count")
+    )
+    assert lines / batches > 1.1

@@ -1,0 +1,69 @@
+"""Constraints of a request: each translation holds its own, or says why it cannot."""
+
+from typing import Any
+
+import pytest
+
+from translume.translator import Translator
+
+KNOBS: dict[str, Any] = {"max_length_extra": 20, "beam": 4}
+
+
+def test_a_translation_holds_what_it_is_asked_to_as_the_translator_does_it(live: Any, translator: Translator) -> None:
+    settings = translator.config.decoding.model_copy(update=KNOBS)
+    wanted = translator.translate("ab cd", settings=settings, constraints=["xy z"])
+    assert "xy z" in wanted.text
+    for phrases in ("xy z", ["xy z"]):
+        (found,) = live.post("/v1/translate", text="ab cd", constraints=phrases, **KNOBS).json()["translations"]
+        assert (found["text"], found["warnings"]) == (wanted.text, wanted.to_dict()["warnings"])
+    begun = live.post("/v1/translate/stream", text="ab cd", constraints=["xy z"], **KNOBS).body.decode()
+    assert found["text"] in begun
+
+
+def test_each_of_many_texts_has_its_own(live: Any) -> None:
+    one, two = live.post("/v1/translate", text=["ab", "ab"], constraints=[["xy"], "zw"], **KNOBS).json()["translations"]
+    assert ("xy" in one["text"], "zw" in one["text"]) == (True, False)
+    assert ("xy" in two["text"], "zw" in two["text"]) == (False, True)
+
+
+def test_a_phrase_goes_to_the_line_that_holds_it_or_to_the_first(live: Any) -> None:
+    fields = {"text": "ab\ncd xyq", "constraints": ["xyq", "zzw"], "split": "lines"}
+    (found,) = live.post("/v1/translate", **fields, **KNOBS).json()["translations"]
+    first, second = found["text"].split("\n")
+    assert "zzw" in first
+    assert "xyq" in second
+
+
+def test_what_cannot_be_met_is_a_warning(live: Any) -> None:
+    (found,) = live.post("/v1/translate", text="ab", constraints=["Ω"], **KNOBS).json()["translations"]
+    assert {"kind": "constraint_unmet", "detail": "'Ω': the target's vocabulary cannot write it"} in found["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"constraints": 5}, "constraints: found something else for text 0, wanted a text or a list of texts"),
+        ({"constraints": [5]}, "constraints: found something else for text 0, wanted a text or a list of texts"),
+        ({"constraints": [" "]}, "constraints: found a blank one for text 0, wanted a word or a phrase"),
+        ({"constraints": ["a"] * 17}, "constraints: found 17 for text 0, wanted at most 16"),
+        ({"constraints": ["a" * 201]}, "constraints: found 201 characters in one, wanted at most 200"),
+        (
+            {"text": ["a", "b"], "constraints": [["x"]]},
+            "constraints: found 1 for 2 texts, wanted a text or a list of texts for each",
+        ),
+        (
+            {"text": ["a", "b"], "constraints": "x"},
+            "constraints: found no list, wanted a text or a list of texts for each",
+        ),
+        (
+            {"constraints": ["x"], "strategy": "sampling"},
+            "constraints: strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'",
+        ),
+    ],
+)
+def test_what_is_no_constraint_is_refused(live: Any, fields: dict[str, Any], message: str) -> None:
+    answer = live.post("/v1/translate", {"text": "a", **fields})
+    assert (answer.status, answer.json()) == (
+        422,
+        {"error": message, "code": "invalid_value", "field": "constraints"},
+    )

@@ -1,0 +1,61 @@
+"""Drift: what is counted of every line is what its answer says, and of some lines what a trace says."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from translume.inspection import trace
+from translume.serving.drift import EVERY
+from translume.serving.models import Served
+from translume.translator import Translator
+
+
+def sums(live: Any, name: str) -> tuple[int, float]:
+    """How many numbers were counted, and their sum."""
+    text = live.server.metrics.text().decode()
+    found = {sample.name: sample.value for each in text_string_to_metric_families(text) for sample in each.samples}
+    return int(found[f"{name}_count"]), found[f"{name}_sum"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < 20
+        time.sleep(0.005)
+
+
+def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[..., Any], translator: Translator) -> None:
+    live = start(Served.of("en-de", translator))
+    lines = [f"{chr(97 + number % 23)} bc de" for number in range(EVERY)]
+    answer = live.post("/v1/translate", text="\n".join(lines[:-1]), detail=True).json()
+    assert sums(live, "translume_step_entropy_nats") == (0, 0.0)
+    assert live.post("/v1/translate", text=["", " "]).status == 200
+    live.post("/v1/translate", text=lines[-1])
+    until(lambda: sums(live, "translume_step_entropy_nats")[0] > 0)
+    found = [translator.translate(line).hypotheses[0] for line in lines]
+    expected = sum(-each.log_prob / len(each.tokens) for each in found)
+    assert sums(live, "translume_line_surprise_nats") == (EVERY, pytest.approx(expected, rel=1e-4))
+    steps = trace(translator, lines[-1], found[-1], k=1, show=()).steps
+    count, total = sums(live, "translume_step_entropy_nats")
+    assert (count, total) == (len(steps), pytest.approx(sum(step.entropy for step in steps), rel=1e-3))
+    assert len(answer["translations"][0]["hypotheses"]) == 1
+
+
+def test_the_first_event_of_a_stream_is_timed(start: Callable[..., Any], translator: Translator) -> None:
+    live = start(Served.of("en-de", translator))
+    live.post("/v1/translate", text="a")
+    assert sums(live, "translume_first_event_seconds") == (0, 0.0)
+    live.post("/v1/translate/stream", text="a b c")
+    count, seconds = sums(live, "translume_first_event_seconds")
+    assert count == 1
+    assert 0 < seconds < 30
+
+
+def test_refusals_are_counted_by_their_code(start: Callable[..., Any], translator: Translator) -> None:
+    live = start(Served.of("en-de", translator), characters=5)
+    live.post("/v1/translate", text="a" * 6)
+    wanted = b'translume_requests_total{code="text_too_long",route="/v1/translate",status="413"} 1.0'
+    until(lambda: wanted in live.server.metrics.text())

@@ -1,0 +1,290 @@
+"""When clients vanish or dawdle, when the server is told to stop, or fails: nothing is lost, nothing hangs."""
+
+import contextlib
+import gc
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.checkpoint import save_model
+from translume.serving.models import Served
+from translume.translator import Translator
+
+Start = Callable[..., Any]
+
+
+stalling = pytest.mark.skipif(
+    not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system ends no connection that stalls"
+)
+
+
+class Disturbed:
+    """A translator that waits until it is let, each time it has told of a text or is to begin, and that may fail."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.errors: list[BaseException] = []
+        self.begun, self.open = threading.Event(), threading.Event()
+        self.texts: list[str] = []
+        self._translator = translator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._translator, name)
+
+    def translate_lines(self, lines: Any, settings: Any, tell: Any) -> Iterator[Any]:
+        def slowly(say: Callable[[str], None]) -> Callable[[str], None]:
+            return lambda text: (say(text), self._wait())[0]
+
+        self.texts += [line.text for line in lines]
+        if not tell and lines:
+            self._wait()
+        if self.errors and lines:
+            raise self.errors.pop(0)
+        return self._translator.translate_lines(lines, settings, {n: slowly(say) for n, say in tell.items()})
+
+    def _wait(self) -> None:
+        self.begun.set()
+        assert self.open.wait(30)
+
+
+@pytest.fixture
+def disturbed(translator: Translator) -> Iterator[Disturbed]:
+    found = Disturbed(translator)
+    yield found
+    found.open.set()
+
+
+def until(true: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < 20
+        time.sleep(0.005)
+
+
+def open_requests(live: Any) -> int:
+    lines = live.server.metrics.text().decode().splitlines()
+    return int(float(next(line for line in lines if line.startswith("translume_requests_open ")).split()[1]))
+
+
+def sent(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.socket:
+    """A connection on which a request was sent, and of which nothing was read.  buffer: bytes that it keeps unread."""
+    body = json.dumps(fields).encode()
+    connection = socket.socket()
+    connection.settimeout(30)
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect(("127.0.0.1", port))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What is still to be read of a connection, until it ends one way or the other."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            found += part
+    return found
+
+
+def test_a_client_that_goes_in_mid_stream_leaves_nothing_behind(
+    start: Start, disturbed: Disturbed, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = start(Served.of("en-de", disturbed), batch_tokens=16)
+    connection = sent(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
+    begun = b""
+    while b"event: prefix" not in begun:
+        begun += connection.recv(65536)
+    assert live.server.scheduler.waiting == 2
+    connection.close()
+    until(lambda: open_requests(live) == 0)
+    disturbed.open.set()
+    assert live.post("/v1/translate", text="a").status == 200
+    assert disturbed.texts == ["abc de", "a"]
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
+@stalling
+def test_who_does_not_read_keeps_nobody_waiting_and_is_let_go(start: Start, translator: Translator, path: str) -> None:
+    live = start(Served.of("en-de", translator))
+    assert live.bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+    live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
+    texts = ["abc def ghi"] * 24
+    assert len(live.post(path, text=texts, detail=True, nbest=3).body) > 100_000
+    stalled = sent(live.port, path, buffer=2048, text=texts, detail=True, nbest=3)
+    until(lambda: open_requests(live) == 1)
+    until(lambda: live.server.scheduler.waiting == 0)
+    assert live.post("/v1/translate", text="a").status == 200
+    until(lambda: open_requests(live) == 0)
+    until(lambda: not live.uvicorn.server_state.connections)
+    stalled.close()
+
+
+@stalling
+def test_who_reads_slowly_gets_all_of_it(start: Start, translator: Translator) -> None:
+    live = start(Served.of("en-de", translator))
+    live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
+    fields = {"text": ["abc def ghi"] * 16, "detail": True, "nbest": 3}
+    wanted = live.post("/v1/translate", fields).json()
+    slow = sent(live.port, "/v1/translate", buffer=2048, **fields)
+    parts = []
+    begun = time.monotonic()
+    answer = http.client.HTTPResponse(slow)
+    answer.begin()
+    while part := answer.read(4096):
+        parts.append(part)
+        time.sleep(0.05)
+    assert time.monotonic() - begun > 0.7
+    found = json.loads(b"".join(parts))
+    assert [each["text"] for each in found["translations"]] == [each["text"] for each in wanted["translations"]]
+    slow.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
+@pytest.mark.parametrize("error", [RuntimeError("a secret"), SystemExit(1), MemoryError()])
+def test_requests_that_a_worker_failed_at_are_answered_by_the_next(
+    start: Start, disturbed: Disturbed, translator: Translator, path: str, error: BaseException
+) -> None:
+    live = start(Served.of("en-de", disturbed))
+    disturbed.errors.append(error)
+    disturbed.open.set()
+    answer = live.post(path, text=["abc", "de f"])
+    assert answer.status == 200
+    last = json.loads(answer.body.decode().strip().rpartition("data: ")[2])
+    assert [each["text"] for each in last["translations"]] == [
+        translator.translate(text).text for text in ("abc", "de f")
+    ]
+
+
+def test_a_request_that_fails_again_has_failed_alone_and_is_told_no_more_than_that(
+    start: Start, disturbed: Disturbed
+) -> None:
+    live = start(Served.of("en-de", disturbed))
+    disturbed.errors += [RuntimeError("a secret"), RuntimeError("a secret")]
+    disturbed.open.set()
+    answer = live.post("/v1/translate", text="abc")
+    assert (answer.status, answer.json()) == (
+        500,
+        {"error": "the server failed at this text (RuntimeError); its log says where", "code": "internal_error"},
+    )
+    assert live.post("/v1/translate", text="abc").status == 200
+
+
+def test_a_jump_of_the_clock_on_the_wall_ends_no_request_and_keeps_none(
+    start: Start, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start(Served.of("en-de", disturbed))
+    with ThreadPoolExecutor(2) as clients:
+        timely = clients.submit(live.post, "/v1/translate", text="abc")
+        assert disturbed.begun.wait(20)
+        late = clients.submit(live.post, "/v1/translate", text="de", timeout_seconds=0.3)
+        for jump in (1e9, 4e9):
+            monkeypatch.setattr(time, "time", lambda jump=jump: jump)
+            time.sleep(0.05)
+        assert not timely.done()
+        assert late.result(20).status == 504
+        disturbed.open.set()
+        assert timely.result(20).status == 200
+
+
+def test_a_full_queue_refuses_within_50_milliseconds_and_says_when_to_come_back(
+    start: Start, disturbed: Disturbed
+) -> None:
+    live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
+    taken = [sent(live.port, "/v1/translate", text="a")]
+    assert disturbed.begun.wait(20)
+    taken.append(sent(live.port, "/v1/translate", text=["b", "c", "d"]))
+    until(lambda: live.server.scheduler.waiting == 3)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    seconds = []
+    for path in ("/v1/translate", "/v1/translate/stream") * 50:
+        begun = time.monotonic()
+        connection.request("POST", path, json.dumps({"text": "e"}), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        seconds.append(time.monotonic() - begun)
+        assert (answer.status, body["code"]) == (503, "queue_full")
+        assert int(answer.headers["Retry-After"]) >= 1
+    connection.close()
+    # The slowest few may have met another program on the processor.
+    assert sorted(seconds)[89] < 0.05
+    disturbed.open.set()
+    for each in taken:
+        assert each.recv(65536).startswith(b"HTTP/1.1 200 ")
+        each.close()
+
+
+def test_an_answer_on_a_kept_connection_does_not_wait_for_its_head_to_be_acknowledged(live: Any) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    seconds = []
+    for _ in range(31):
+        begun = time.monotonic()
+        connection.request("GET", "/health/live")
+        connection.getresponse().read()
+        seconds.append(time.monotonic() - begun)
+    connection.close()
+    # An acknowledgement is put off for 40 ms.
+    assert sorted(seconds)[15] < 0.03
+
+
+def test_sigterm_under_load_ends_the_server_when_all_that_was_taken_is_answered(
+    tmp_path: Path, translator: Translator
+) -> None:
+    folder = tmp_path / "en-de"
+    save_model(folder, translator.checkpoint)
+    command = [sys.executable, "-m", "translume", "serve", str(folder), "--port", "0", "--engine", "plain"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        lines.append(process.stderr.readline())
+        port = int(lines[0].rpartition(":")[2])
+        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
+        reader.start()
+        texts = [f"{chr(97 + number % 26)} bc {chr(97 + number % 7)}" for number in range(160)]
+        taken = [sent(port, "/v1/translate", text=texts[place : place + 8], beam=4) for place in range(0, 160, 8)]
+        first = taken[0].recv(1)
+        process.send_signal(signal.SIGTERM)
+        found: list[str] = []
+        statuses = []
+        for connection in taken:
+            answer = http.client.HTTPResponse(connection)
+            if connection is taken[0]:
+                assert first == b"H"
+                head, _, body = (first + rest(connection)).partition(b"\r\n\r\n")
+                statuses.append(int(head.split()[1]))
+            else:
+                answer.begin()
+                body = answer.read()
+                statuses.append(answer.status)
+            found += [each["text"] for each in json.loads(body).get("translations", ())]
+            connection.close()
+        assert set(statuses) <= {200, 503}
+        assert statuses.count(200) >= 1
+        settings = translator.config.decoding.model_copy(update={"beam": 4})
+        wanted = [each.text for each in translator.translate_all(texts, settings=settings)]
+        assert set(found) <= set(wanted)
+        assert len(found) == 8 * statuses.count(200)
+        assert process.wait(30) == -signal.SIGTERM
+        reader.join(10)
+        assert not [line for line in lines if "raceback" in line]
+    finally:
+        process.kill()
+        process.stderr.close()

@@ -1,0 +1,385 @@
+"""Files are translated in the background: watched, fetched, forgotten in time; nothing of them is left behind."""
+
+import asyncio
+import errno
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from translume.serving.jobs import Jobs, Order
+from translume.serving.limits import Limits
+from translume.serving.models import Served
+from translume.serving.private_folder import PREFIX, PrivateFolder
+from translume.serving.request_error import RequestError
+from translume.serving.scheduler import Scheduler
+from translume.translator import Translation, Translator
+
+HTML = "<p>a <b>man</b> runs</p><script>b</script>\n<p>two</p>"
+
+
+def form(file: bytes, name: str = "a.txt", **fields: str) -> dict[str, Any]:
+    """A form with a file, for `live.ask`."""
+    parts = [(f'name="{field}"', value.encode()) for field, value in fields.items()]
+    parts.append((f'name="file"; filename="{name}"', file))
+    body = b"".join(b"--xx\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (h.encode(), v) for h, v in parts)
+    return {"body": body + b"--xx--\r\n", "content_type": "multipart/form-data; boundary=xx"}
+
+
+def settled(live: Any, answer: Any) -> dict[str, Any]:
+    """What is said of a file when it is finished."""
+    assert answer.status == 202, answer.body
+    place = answer.headers["Location"]
+    for _ in range(600):
+        found = live.get(place).json()
+        if found["status"] in ("done", "failed"):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(found)
+
+
+@pytest.fixture(scope="module")
+def live(start: Callable[..., Any], translator: Translator) -> Any:
+    served = Served.of("en-de", translator)
+    return start(served, file_bytes=20_000, file_characters=3000, kept_bytes=30_000, body_bytes=2000)
+
+
+def test_a_file_is_sent_watched_fetched_and_deleted(live: Any, translator: Translator) -> None:
+    answer = live.ask("POST", "/v1/files", **form(b" a man\n\ntwo .\n", "My notes.TXT", source="en", target="de"))
+    found = settled(live, answer)
+    place = answer.headers["Location"]
+    assert found["kept_seconds"] in range(1790, 1801)
+    assert {name: found[name] for name in ("name", "status", "sentences", "done", "result")} == {
+        "name": "My notes_de.txt",
+        "status": "done",
+        "sentences": 2,
+        "done": 2,
+        "result": f"{place}/result",
+    }
+    fetched = live.get(f"{place}/result")
+    assert fetched.body.decode() == f" {translator.translate('a man')}\n\n{translator.translate('two .')}\n"
+    assert fetched.headers["Content-Disposition"] == (
+        "attachment; filename=\"My notes_de.txt\"; filename*=UTF-8''My%20notes_de.txt"
+    )
+    assert fetched.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert live.ask("DELETE", place).json() == {"id": found["id"], "status": "deleted"}
+    for path in (place, f"{place}/result"):
+        assert (live.get(path).status, live.get(path).json()["code"]) == (404, "unknown_file")
+
+
+def test_libretranslates_clients_find_what_they_expect(live: Any, translator: Translator) -> None:
+    answer = live.ask("POST", "/translate_file", **form(HTML.encode(), "a.html", source="en", target="de"))
+    assert (answer.status, list(answer.json())) == (200, ["translatedFileUrl"])
+    address = urlsplit(answer.json()["translatedFileUrl"])
+    assert f"http://{address.netloc}" == live.url
+    assert address.path.startswith("/download_file/")
+    fetched = live.get(address.path)
+    assert fetched.headers["Content-Disposition"].startswith("attachment; ")
+    text = fetched.body.decode()
+    assert text.endswith(f"<script>b</script>\n<p>{translator.translate('two')}</p>")
+    inside = text[3 : text.index("</p>")]
+    assert "".join(inside.replace("<b>", "").replace("</b>", "").split()) == "".join(
+        translator.translate("a man runs").text.split()
+    )
+    assert [inside.count(tag) for tag in ("<b>", "</b>")] == [1, 1]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, int, str]] = {
+    "no form": ({"body": b"{}", "content_type": "application/json"}, 400, 415, "unsupported_media_type"),
+    "no file": ({"body": b"--xx--", "content_type": "multipart/form-data; boundary=xx"}, 400, 400, "missing_field"),
+    "no name": (form(b"a", "", source="en", target="de"), 400, 400, "missing_field"),
+    "another kind": (form(b"a", "a.exe", source="en", target="de"), 400, 415, "unsupported_format"),
+    "no suffix": (form(b"a", "txt", source="en", target="de"), 400, 415, "unsupported_format"),
+    "no text": (form(b"\xff", source="en", target="de"), 422, 422, "invalid_file"),
+    "no document": (form(b"a", "a.docx", source="en", target="de"), 422, 422, "invalid_file"),
+    "a large file": (form(b"a" * 20_001, source="en", target="de"), 413, 413, "file_too_large"),
+    "a large body": (form(b"a" * 60_000, source="en", target="de"), 413, 413, "request_too_large"),
+    "much text": (form(b"a" * 3001, source="en", target="de"), 413, 413, "text_too_long"),
+    "an unknown language": (form(b"a", source="en", target="xx"), 400, 404, "unknown_"),
+    "no detector": (form(b"a", source="auto", target="de"), 501, 501, "no_detection"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_translated_is_refused_at_once(live: Any, name: str) -> None:
+    asked, first, second, code = REFUSED[name]
+    for path, status in (("/translate_file", first), ("/v1/files", second)):
+        answer = live.ask("POST", path, **asked)
+        assert answer.status == status, answer.body
+        assert answer.json()["code"].startswith(code)
+
+
+def test_libretranslates_form_names_both_languages(live: Any) -> None:
+    answer = live.ask("POST", "/translate_file", **form(b"a", target="de"))
+    assert (answer.status, answer.json()["error"]) == (400, "Invalid request: missing source parameter")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("../../etc/passwd.txt", "passwd_de.txt"),
+        ("C:\\x\\b.txt", "b_de.txt"),
+        ("\u00e9 \u6f22.txt", "\u00e9 \u6f22_de.txt"),
+        (".txt", None),
+        ("a\x00\x1b.txt", "a_de.txt"),
+        (f"{'a' * 250}.txt", f"{'a' * 100}_de.txt"),
+        ("a;b.txt", "ab_de.txt"),
+    ],
+)
+def test_a_name_is_shown_and_never_a_path(live: Any, given: str, shown: str | None) -> None:
+    answer = live.ask("POST", "/v1/files", **form(b"a", given))
+    if shown is None:
+        assert (answer.status, answer.json()["code"]) == (415, "unsupported_format")
+        return
+    assert settled(live, answer)["name"] == shown
+    assert live.get(f"{answer.headers['Location']}/result").status == 200
+
+
+@pytest.mark.parametrize("name", ["nope", "..%2f..%2fetc%2fpasswd", "%00", ".", "a.txt", "\u00e9".encode().hex()])
+def test_an_id_that_is_none_is_404(live: Any, name: str) -> None:
+    for path in (f"/download_file/{name}", f"/v1/files/{name}", f"/v1/files/{name}/result"):
+        assert live.get(path).status == 404
+
+
+def test_a_sentence_that_is_too_long_is_named_and_nothing_is_cut(live: Any) -> None:
+    found = settled(live, live.ask("POST", "/v1/files", **form(b"one .\ntwo\n" + b"a" * 60)))
+    assert found["status"] == "failed"
+    assert found["error"] == {
+        "error": "file: sentence 3: a sentence has 60 tokens, wanted at most 40",
+        "code": "text_too_long",
+        "field": "file",
+    }
+    answer = live.ask("POST", "/translate_file", **form(b"a" * 60, source="en", target="de"))
+    assert (answer.status, answer.json()["code"]) == (422, "text_too_long")
+
+
+class Echo:
+    """Translates every text as itself, when it is let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+        self.let.set()
+
+    def size(self, item: Any) -> int:
+        return 1
+
+    def run(self, items: Any) -> list[Any]:
+        self.let.wait(20)
+        return [Translation(source=item.text, text=item.text) for item in items]
+
+
+@contextmanager
+def working(tmp_path: Path, queue: int = 2048, **limits: float) -> Iterator[tuple[Jobs, Callable[..., Any], Echo]]:
+    """Jobs, what gives them texts, and what translates those."""
+    scheduler = Scheduler(queue=queue, batch_tokens=100)
+    jobs, echo = Jobs(scheduler, Limits(**limits), parent=tmp_path), Echo()
+
+    def take(text: str = "a b.\n") -> Any:
+        return jobs.take(Order(name="a", suffix=".txt", data=text.encode(), language="en", work=lambda _: echo))
+
+    try:
+        yield jobs, take, echo
+    finally:
+        echo.let.set()
+        jobs.close()
+        scheduler.close(5)
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_results_are_private_and_go_with_the_server(tmp_path: Path) -> None:
+    with working(tmp_path) as (jobs, take, _):
+        assert list(tmp_path.iterdir()) == []
+        job = take()
+        job.finished.result(10)
+        path = jobs.result(job)
+        assert path.read_text() == "a b.\n"
+        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert files(tmp_path) == [path]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_go_in_time_even_if_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("translume.serving.jobs.SWEEP_SECONDS", 0.05)
+    with working(tmp_path, kept_seconds=0.3) as (jobs, take, _):
+        job = take()
+        job.finished.result(10)
+        assert jobs.find(job.id) is job
+        deadline = time.monotonic() + 10
+        while files(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert files(tmp_path) == []
+        with pytest.raises(RequestError, match=r"^no such file, or none any more$"):
+            jobs.find(job.id)
+
+
+def test_the_oldest_results_go_for_new_ones(tmp_path: Path) -> None:
+    with working(tmp_path, kept_bytes=10) as (jobs, take, _):
+        first, second = take("abcdef"), take("ghijkl")
+        second.finished.result(10)
+        assert [path.name for path in files(tmp_path)] == [second.id]
+        with pytest.raises(RequestError):
+            jobs.find(first.id)
+        large = take("abcdefghijk")
+        with pytest.raises(
+            RequestError, match=r"^there is no room for the translated file: it has 11 bytes, wanted at most 10$"
+        ) as caught:
+            large.finished.result(10)
+        assert caught.value.status == 507
+        assert [path.name for path in files(tmp_path)] == [second.id]
+
+
+def test_no_more_than_some_files_wait(tmp_path: Path) -> None:
+    with working(tmp_path, files=2) as (_, take, echo):
+        echo.let.clear()
+        waiting = [take(), take()]
+        with pytest.raises(RequestError) as caught:
+            take()
+        assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 10)
+        assert str(caught.value) == "2 files wait already, wanted at most 2; try later"
+        echo.let.set()
+        for job in waiting:
+            job.finished.result(10)
+        take().finished.result(10)
+
+
+def test_a_file_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
+    with working(tmp_path) as (jobs, take, echo):
+        echo.let.clear()
+        first, second = take(), take()
+        jobs.delete(first)
+        jobs.delete(second)
+        echo.let.set()
+        take().finished.result(10)
+        assert len(files(tmp_path)) == 1
+
+
+def test_a_client_that_goes_takes_its_file_along(tmp_path: Path) -> None:
+    async def go(job: Any) -> None:
+        waiting = asyncio.wrap_future(job.finished)
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+
+    with working(tmp_path) as (jobs, take, echo):
+        echo.let.clear()
+        job = take()
+        asyncio.run(go(job))
+        echo.let.set()
+        take().finished.result(10)
+        with pytest.raises(RequestError, match=r"^no such file, or none any more$"):
+            jobs.find(job.id)
+        assert len(files(tmp_path)) == 1
+
+
+def test_a_file_has_a_deadline(tmp_path: Path) -> None:
+    with working(tmp_path, file_seconds=0.3) as (_, take, echo):
+        echo.let.clear()
+        job = take()
+        with pytest.raises(RequestError) as caught:
+            job.finished.result(10)
+        assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
+
+
+def test_a_file_that_the_queue_has_no_room_for_waits_for_it(tmp_path: Path) -> None:
+    with working(tmp_path, queue=100, lines=100, texts=50) as (jobs, take, echo):
+        echo.let.clear()
+        crowd = jobs._scheduler.submit(echo, [type("Item", (), {"text": "x"})] * 60, 30)
+        job = take("a b.\n" * 90)
+        time.sleep(0.3)
+        assert job.status == "working"
+        echo.let.set()
+        job.finished.result(10)
+        assert jobs.result(job).read_text() == "a b.\n" * 90
+        assert all(each.result(10) for each in crowd)
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with working(tmp_path) as (_, take, _echo):
+        take().finished.result(10)
+        before = files(tmp_path)
+
+        def full(*arguments: Any, **options: Any) -> Any:
+            class Full(io.BytesIO):
+                def write(self, data: Any) -> int:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            os.close(arguments[0])
+            return Full()
+
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", full)
+            job = take()
+            with pytest.raises(
+                RequestError, match=r"^there is no room for the translated file: try a smaller one, or later$"
+            ) as caught:
+                job.finished.result(10)
+        assert (caught.value.status, caught.value.code) == (507, "no_space")
+        assert files(tmp_path) == before
+        take().finished.result(10)
+
+
+def test_no_room_for_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    scheduler = Scheduler(queue=10, batch_tokens=10)
+    jobs = Jobs(scheduler, Limits(), parent=tmp_path / "file")
+    with pytest.raises(RequestError, match=r"^there is no room for the translated file: try later$"):
+        jobs.take(Order(name="a", suffix=".txt", data=b"", language="en", work=lambda _: Echo()))
+    jobs.close()
+    scheduler.close(5)
+
+
+def test_a_server_that_stops_gives_files_up(tmp_path: Path) -> None:
+    with working(tmp_path) as (jobs, take, echo):
+        echo.let.clear()
+        doing, waiting = take(), take()
+        jobs.close()
+        for job in (doing, waiting):
+            with pytest.raises(RequestError, match=r"^the server is shutting down, wanted another one$"):
+                job.finished.result(10)
+        with pytest.raises(RequestError, match=r"^the server is shutting down, wanted another one$"):
+            take()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_of_ours_is_told_without_its_words(tmp_path: Path) -> None:
+    with working(tmp_path) as (jobs, take, echo):
+        echo.run = lambda items: 1 / 0  # type: ignore[assignment]  # a fault
+        job = take()
+        with pytest.raises(RequestError) as caught:
+            job.finished.result(10)
+        assert caught.value.status == 500
+        assert "division" not in str(caught.value)
+        assert jobs.find(job.id).status == "failed"
+
+
+def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    dead = tmp_path / f"{PREFIX}dead"
+    dead.mkdir()
+    (dead / "file").write_text("a")
+    (tmp_path / "other").mkdir()
+    (tmp_path / f"{PREFIX}link").symlink_to(tmp_path / "other")
+    first = PrivateFolder(tmp_path)
+    second = PrivateFolder(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {first.path.name, second.path.name, "other", f"{PREFIX}link"}
+    first.close()
+    second.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"other", f"{PREFIX}link"}
+
+
+def test_what_is_described_is_what_is_taken(live: Any) -> None:
+    described = json.loads(live.get("/openapi.json").body)["paths"]
+    for path, method in (("/v1/files", "post"), ("/translate_file", "post")):
+        assert list(described[path][method]["requestBody"]["content"]) == ["multipart/form-data"]

@@ -1,0 +1,300 @@
+"""/v1/inspect is the library's trace of a translation, of a given target, of another beginning; and it is bounded."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.drawing.page import page
+from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
+from translume.serving.asked_inspection import OWN
+from translume.serving.models import Served
+from translume.translator import Translator
+
+Start = Callable[..., Any]
+
+
+def refused(answer: Any) -> tuple[int, str, str, str]:
+    found = answer.json()
+    return answer.status, found["code"], found.get("field", ""), found["error"]
+
+
+def test_a_trace_is_the_library_s_own(live: Any, translator: Translator) -> None:
+    answer = live.post("/v1/inspect", text="a man")
+    found = answer.json()
+    assert (answer.status, found["model"], found["part"], found["parts"]) == (200, "en-de", 0, 1)
+    assert Trace.from_dict(found["trace"]) == trace(translator, "a man")
+    assert set(found) == {"model", "part", "parts", "trace"}
+
+
+def test_settings_k_and_parts_are_what_a_request_asks_for(live: Any, translator: Translator) -> None:
+    settings = translator.config.decoding.model_copy(update={"max_length": 4, "beam": 2})
+    found = live.post("/v1/inspect", text="a man", k=3, show=["prior"], max_length=4, beam=2).json()
+    wanted = trace(translator, "a man", k=3, settings=settings, show=["prior"])
+    assert Trace.from_dict(found["trace"]) == wanted
+
+
+def test_the_tokens_that_translate_told_are_looked_at_as_they_were_found(live: Any, translator: Translator) -> None:
+    (best,) = live.post("/v1/translate", text="a man", detail=True).json()["translations"][0]["hypotheses"]
+    found = live.post("/v1/inspect", text="a man", target_tokens=best["tokens"], show=[]).json()["trace"]
+    assert found["origin"] == "given"
+    assert [each["text"] for each in found["target_tokens"]] == best["tokens"]
+    assert [each["log_p_model"] for each in found["steps"]] == pytest.approx(best["token_log_probs"], abs=1e-4)
+
+
+def test_another_beginning_is_decoded_on_as_if_that_token_had_been_forced(live: Any, translator: Translator) -> None:
+    before = trace(translator, "a man", show=())
+    other = next(each for each in before.steps[1].top_used.candidates if each.id != before.target_tokens[1].id)
+    wanted = force_token(translator, "a man", 1, other.id).after
+    prefix = [before.target_tokens[0].text, other.text]
+    found = live.post("/v1/inspect", text="a man", prefix_tokens=prefix, show=[]).json()["trace"]
+    assert found["origin"] == "search"
+    assert [each["text"] for each in found["target_tokens"]] == list(wanted.tokens)
+    assert found["log_p"] == pytest.approx(wanted.log_prob, abs=1e-4)
+
+
+def test_a_given_translation_and_a_recorded_search_stand_beside_each_other(live: Any, translator: Translator) -> None:
+    fields = {"text": "a man", "translation": "ab", "search": True, "reference": "ba", "show": []}
+    found = live.post("/v1/inspect", fields).json()
+    assert Trace.from_dict(found["trace"]) == trace(translator, "a man", "ab", show=())
+    assert BeamRecord.from_dict(found["search"]) == record_beam(translator, "a man", reference="ba")
+
+
+def test_a_text_of_lines_is_looked_at_part_by_part(live: Any) -> None:
+    found = [live.post("/v1/inspect", text="a b\n\nc d", part=part, show=[]).json() for part in (0, 1)]
+    assert [each["trace"]["given"] for each in found] == ["a b", "c d"]
+    assert [each["parts"] for each in found] == [2, 2]
+
+
+def test_parts_are_those_that_translate_has_joined(live: Any) -> None:
+    text = "A man. A dog!\nyou"
+    for split, wanted in (("sentences", ["A man.", "A dog!", "you"]), ("lines", ["A man. A dog!", "you"])):
+        (whole,) = live.post("/v1/translate", text=text, split=split, detail=True).json()["translations"]
+        (best,) = whole["hypotheses"]
+        found = [
+            live.post("/v1/inspect", text=text, split=split, part=part, show=[]).json()["trace"]
+            for part in range(len(wanted))
+        ]
+        assert [each["given"] for each in found] == wanted
+        assert [token["text"] for each in found for token in each["target_tokens"]] == best["tokens"]
+
+
+def test_the_page_is_the_library_s_own(live: Any, translator: Translator) -> None:
+    answer = live.post("/v1/inspect/page", text="a <b>", search=True)
+    assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
+    assert answer.body.decode() == page(trace(translator, "a <b>"), beam=record_beam(translator, "a <b>"))
+
+
+WRONG = {
+    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, wanted a text"),
+    "a list": ({"text": ["a"]}, 422, "invalid_value", "text", "text: found a list, wanted a text"),
+    "blank": ({"text": " \n"}, 422, "invalid_value", "text", "text: found a blank text, wanted one to translate"),
+    "long": (
+        {"text": "a" * 301},
+        413,
+        "text_too_long",
+        "text",
+        "text: found 301 characters, wanted at most 300",
+    ),
+    "a long sentence": (
+        {"text": "a" * 41},
+        422,
+        "text_too_long",
+        "text",
+        "text: a sentence has 41 tokens, wanted at most 40",
+    ),
+    "no such part": (
+        {"text": "a b\nc", "part": 2},
+        422,
+        "invalid_value",
+        "part",
+        "part: found 2, wanted 0 to 1, a part of the text",
+    ),
+    "k": ({"text": "a", "k": 51}, 422, "invalid_value", "k", "k: found 51, wanted a whole number from 1 to 50"),
+    "a part of the trace": (
+        {"text": "a", "show": ["attension"]},
+        422,
+        "invalid_value",
+        "show[0]",
+        "show[0]: no such part; did you mean 'attention'?",
+    ),
+    "too slow a part": (
+        {"text": "a", "show": ["lens", 3]},
+        422,
+        "invalid_value",
+        "show[1]",
+        "show[1]: no such part, wanted one of: attention, lens, prior, terms, occlusion, occlusion-mask, "
+        "occlusion-unknown, input-gradient",
+    ),
+    "two targets": (
+        {"text": "a", "translation": "b", "prefix_tokens": ["a"]},
+        422,
+        "invalid_value",
+        "prefix_tokens",
+        "prefix_tokens: found translation beside it, wanted one of them",
+    ),
+    "no tokens": (
+        {"text": "a", "target_tokens": []},
+        422,
+        "invalid_value",
+        "target_tokens",
+        "target_tokens: wanted a list of tokens, at least one",
+    ),
+    "no such token": (
+        {"text": "a", "prefix_tokens": ["a", "zebra"]},
+        422,
+        "unknown_token",
+        "prefix_tokens[1]",
+        "prefix_tokens[1]: wanted tokens as /v1/translate tells them",
+    ),
+    "joined parts": (
+        {"text": "a", "target_tokens": ["a", "</s>", "a"]},
+        422,
+        "cannot_inspect",
+        "translation",
+        "target: the hypothesis was joined from parts, wanted one of a single sentence",
+    ),
+    "a reference alone": (
+        {"text": "a", "reference": "b"},
+        422,
+        "invalid_value",
+        "reference",
+        'reference: wanted "search": true with it',
+    ),
+    "a search that is drawn": (
+        {"text": "a", "search": True, "strategy": "sampling"},
+        422,
+        "invalid_value",
+        "search",
+        "search: found strategy 'sampling', wanted 'beam' or 'greedy' to record",
+    ),
+    "an unknown field": (
+        {"text": "a", "shwo": []},
+        422,
+        "unknown_field",
+        "shwo",
+        "shwo: no such field; did you mean 'show'?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "status", "code", "field", "text"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_in_one_line(
+    live: Any, fields: dict[str, Any], status: int, code: str, field: str, text: str
+) -> None:
+    for path in ("/v1/inspect", "/v1/inspect/page"):
+        assert refused(live.post(path, fields)) == (status, code, field, text)
+
+
+def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, translator: Translator) -> None:
+    small = start(Served.of("en-de", translator), inspected_tokens=100, inspected_numbers=2000)
+    settings = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
+    # Source 6 with its end mark, target 2: 8 tokens, read once and once more for each of the source's.
+    assert len(trace(translator, "a b c", "d", show=()).source_tokens) == 6
+    assert small.post("/v1/inspect", settings).status == 200
+    assert refused(small.post("/v1/inspect", {**settings, "translation": "d" * 9})) == (
+        413,
+        "too_much_to_inspect",
+        "show",
+        "show: its passes read 112 tokens, wanted at most 100; show fewer parts",
+    )
+    # Two encoder layers of 36, one decoder layer of 4 and 12, eleven heads.
+    assert small.post("/v1/inspect", {**settings, "show": ["attention"]}).status == 200
+    assert refused(small.post("/v1/inspect", text="a b c", translation="d" * 9, show=["attention"])) == (
+        413,
+        "too_much_to_inspect",
+        "show",
+        "show: attention has 2,552 numbers, wanted at most 2,000; show all but attention",
+    )
+
+
+class Held:
+    """A translator that waits before it translates."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.open, self.begun, self.count = threading.Event(), threading.Event(), 0
+        self._translator = translator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._translator, name)
+
+    def translate(self, text: str, **options: Any) -> Any:
+        self.count += 1
+        self.begun.set()
+        assert self.open.wait(30)
+        return self._translator.translate(text, **options)
+
+
+def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clients(
+    start: Start, translator: Translator
+) -> None:
+    held = Held(translator)
+    own = start(Served.of("en-de", held), inspections=2, timeout_seconds=20.0)
+    gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=30) for _ in range(2)]
+    for connection in gone:
+        connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
+        assert held.begun.wait(20)
+    while own.server.aside.waiting < 2:
+        time.sleep(0.005)
+    full = own.post("/v1/inspect", text="a")
+    assert (full.status, full.headers["Retry-After"]) == (503, "1")
+    assert full.json() == {"error": "2 inspections wait, wanted at most 2; try later", "code": "queue_full"}
+    assert own.post("/v1/translate", text="a").status == 200
+    for connection in gone:
+        connection.close()
+    while own.server.aside.waiting == 2:
+        time.sleep(0.005)
+    held.open.set()
+    assert own.post("/v1/inspect", text="a").status == 200
+    # The first was begun, the second was not, the third is the one just answered.
+    assert held.count == 2
+
+
+def test_the_deadline_holds_for_inspections(start: Start, translator: Translator) -> None:
+    held = Held(translator)
+    own = start(Served.of("en-de", held))
+    late = own.post("/v1/inspect", text="a", timeout_seconds=0.2)
+    held.open.set()
+    assert refused(late) == (504, "deadline_exceeded", "", "not done after 0.2 s, the request's deadline")
+
+
+def test_models_say_what_they_offer_and_an_ensemble_is_not_inspected(
+    start: Start, make: Callable[..., Translator]
+) -> None:
+    both = make().ensemble_with(make(seed=5))
+    own = start(Served.of("one", make()), Served.of("both", both))
+    offers = {each["name"]: each["offers"] for each in own.get("/v1/models").json()["models"]}
+    assert offers == {"one": ["translate", "score", "inspect"], "both": ["translate", "score"]}
+    assert own.get("/v1/info").json()["offers"] == offers
+    assert refused(own.post("/v1/inspect", text="a", model="both")) == (
+        422,
+        "cannot_inspect",
+        "",
+        "inspection: found 2 models that translate together, wanted one; inspect each by itself",
+    )
+
+
+odd = st.none() | st.booleans() | st.integers(-2, 99) | st.floats() | st.text(max_size=8) | st.just("a" * 301)
+values = st.recursive(
+    odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner), max_leaves=4
+)
+fields = st.sampled_from([*OWN, "model", "source", "target", "timeout_seconds", "beam", "strategy", "prefix", "nbest"])
+
+
+@given(request=st.dictionaries(fields, values, max_size=4), text=st.text("ab \n\u3042", max_size=6))
+def test_no_request_makes_the_server_fail(live: Any, request: dict[str, Any], text: str) -> None:
+    answer = live.post("/v1/inspect", {"text": text, "show": [], **request})
+    assert answer.status in (200, 404, 413, 422), answer.body
+    if answer.status != 200:
+        assert {"error", "code"} <= set(answer.json()) <= {"error", "code", "field"}
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[]", b"\xff", json.dumps({"text": "\ud800"}).encode()])
+def test_no_bytes_are_inspected_that_are_no_request(live: Any, body: bytes) -> None:
+    assert live.ask("POST", "/v1/inspect", body, content_type="application/json").status == 400

@@ -1,0 +1,215 @@
+"""Keys: shown once, kept as digests, found by nobody else; their file is whole at any moment."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.cli import main
+from translume.errors import TranslumeError
+from translume.serving.keys import Key, Keys, add_key, remove_key
+from translume.serving.usage import Bucket, Usage
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+def message_of(call: Callable[[], object]) -> str:
+    with pytest.raises(TranslumeError) as caught:
+        call()
+    return str(caught.value)
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["keys", *map(str, words)], prog_name="translume")
+
+
+def test_a_key_is_found_and_its_file_does_not_hold_it(path: Path) -> None:
+    alice, bob = add_key(path, "alice", {}), add_key(path, "bob", {"burst": 3})
+    keys = Keys.read(path)
+    found = [keys.find(secret) for secret in (alice, bob)]
+    assert [(key.name, key.burst) for key in found if key] == [("alice", None), ("bob", 3)]
+    text = path.read_text()
+    for secret in (alice, bob):
+        assert secret not in text
+        assert secret.split("_", 2)[2] not in text
+    assert len({key.salt for key in keys.all}) == 2
+    assert len(alice) == len("tlk_") + 8 + 1 + 43
+
+
+@given(st.text(max_size=80))
+def test_what_is_no_key_finds_none(text: str) -> None:
+    keys = Keys((Key(name="a", id="0f", salt=b"s" * 16, digest=b"d" * 32, made="2026-01-01"),))
+    for secret in (text, f"tlk_0f_{text}", f"tlk__{text}", f"tlk_{text}"):
+        assert keys.find(secret) is None
+
+
+@given(place=st.integers(0, 55), other=st.sampled_from("abcXYZ019-_"))
+def test_a_key_with_one_other_character_is_another_one(
+    tmp_path_factory: pytest.TempPathFactory, place: int, other: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "one.json"
+    secrets = path.with_suffix(".txt")
+    if not path.exists():
+        secrets.write_text(add_key(path, "alice", {}))
+    secret = secrets.read_text()
+    changed = secret[:place] + other + secret[place + 1 :]
+    assert (Keys.read(path).find(changed) is not None) == (changed == secret)
+
+
+def test_the_file_is_for_its_owner_alone_and_keeps_what_it_was_given(path: Path) -> None:
+    add_key(path, "alice", {})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    add_key(path, "bob", {})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert [child.name for child in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_names_are_words_and_each_stands_for_one_key(path: Path) -> None:
+    add_key(path, "alice", {})
+    assert message_of(lambda: add_key(path, "alice", {})) == (
+        f"{path}: has a key named 'alice' already; `translume keys remove` takes it away"
+    )
+    for name in ("", " ", "a\nb", "x" * 61):
+        assert message_of(lambda name=name: add_key(path, name, {})) == (
+            f"NAME: found {len(name)} characters, wanted 1 to 60 printable ones"
+        )
+    assert message_of(lambda: remove_key(path, "alcie")) == f"{path}: 'alcie': no such key; did you mean 'alice'?"
+    remove_key(path, "alice")
+    assert Keys.read(path).all == ()
+
+
+GOOD = {"name": "a", "id": "0f", "salt": "00", "digest": "11", "made": "2026-01-01"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b'{"format": 1}',
+        b'{"format": "one", "keys": []}',
+        b'{"format": 1, "keys": [5]}',
+        b'{"format": 1, "keys": 5}',
+        b"[" * 100_000,
+        *(
+            json.dumps({"format": 1, "keys": [{**GOOD, **change}]}).encode()
+            for change in (
+                {"name": 5},
+                {"salt": "x"},
+                {"salt": 5},
+                {"burst": True},
+                {"burst": 1.5},
+                {"burst": -1},
+                {"burst": 0},
+                {"requests_per_minute": 0},
+                {"requests_per_minute": float("inf")},
+                {"requests_per_minute": float("nan")},
+                {"characters_per_day": 10**400},
+                {"characters_per_day": "5"},
+                {"secret": "5"},
+            )
+        ),
+        json.dumps({"format": 1, "keys": [{"name": "a"}]}).encode(),
+    ],
+)
+def test_a_damaged_file_is_one_line(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not keys as `translume keys add` writes them"
+    before = path.read_bytes()
+    message_of(lambda: add_key(path, "bob", {}))
+    assert path.read_bytes() == before
+
+
+def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
+    assert message_of(lambda: Keys.read(path)) == (
+        f"{path}: no such file of keys; `translume keys add {path} NAME` makes one"
+    )
+    assert message_of(lambda: Keys.read(path.parent)) == f"{path.parent}: keys cannot be read: Is a directory"
+    path.write_bytes(b"\xff")
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not UTF-8 text"
+    path.write_text('{"format": 2, "keys": []}')
+    assert message_of(lambda: Keys.read(path)) == (
+        f"{path}: format 2 is newer than format 1, the newest this Translume reads"
+    )
+    path.write_text(json.dumps({"format": 1, "keys": [GOOD, {**GOOD, "name": "b"}]}))
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: two keys have one name or id"
+    assert message_of(lambda: add_key(path.parent / "no" / "keys.json", "a", {})) == (
+        f"{path.parent / 'no'}: cannot be opened: No such file or directory"
+    )
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_key(path, "alice", {})
+    before = path.read_bytes()
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert message_of(lambda: add_key(path, "bob", {})) == f"{path}: cannot be written: No space left on device"
+    assert path.read_bytes() == before
+    assert [child.name for child in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_keys_that_are_added_at_once_are_all_there(path: Path) -> None:
+    code = "import sys; from translume.serving.keys import add_key; from pathlib import Path\n"
+    code += "for number in range(5): add_key(Path(sys.argv[1]), f'{sys.argv[2]} {number}', {})"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b", "c")]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert sorted(key.name for key in Keys.read(path).all) == [
+        f"{name} {number}" for name in "abc" for number in range(5)
+    ]
+
+
+def test_the_verb_shows_a_key_once_and_never_again(path: Path) -> None:
+    added = run("add", path, "alice", "--burst", "3", "--requests-per-minute", "1.5", "--characters-per-day", "2000")
+    secret = added.stdout.strip()
+    assert added.stderr == f"added alice to {path}; the key is shown this once\n"
+    key = Keys.read(path).find(secret)
+    assert key is not None
+    usage = Usage(path.with_name("keys.json.usage"))
+    usage.take(key.id, Bucket(what="requests", most=9, per_second=1), 1)
+    usage.take(key.id, Bucket(what="characters", most=9000, per_second=1), 1234)
+    listed = run("list", path)
+    assert listed.stdout == (
+        f"alice  {key.id}  {key.made}  1 requests, 1,234 characters; "
+        "requests_per_minute 1.5, burst 3, characters_per_day 2,000\n"
+    )
+    assert json.loads(run("list", path, "--json").stdout) == {
+        "name": "alice",
+        "id": key.id,
+        "made": key.made,
+        "requests_per_minute": 1.5,
+        "burst": 3,
+        "characters_per_day": 2000,
+        "requests": 1,
+        "characters": 1234,
+    }
+    assert (
+        run("remove", path, "alice").output == f"removed alice from {path}; a server that runs forgets it at SIGHUP\n"
+    )
+    assert run("list", path).output == ""
+    usage.close()
+
+
+def test_misuse_of_the_verb_is_one_line(path: Path) -> None:
+    done = run("list", path)
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Error: {path}: no such file of keys; `translume keys add {path} NAME` makes one\n",
+    )
+    assert run("ad").output == "Error: translume keys ad: no such command; did you mean 'add'?\n"

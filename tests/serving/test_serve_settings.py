@@ -1,0 +1,144 @@
+"""serve.toml: strict, helpful, and changed by the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from translume.cli.serve import EXAMPLES
+from translume.config.toml import to_toml
+from translume.errors import TranslumeError
+from translume.serving.limits import Limits
+from translume.serving.settings import ServeSettings, place_of
+
+
+def message_of(call: Callable[[], object]) -> str:
+    with pytest.raises(TranslumeError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "serve.toml"
+
+
+WHOLE = """
+host = "0.0.0.0"
+port = 8080
+public_address = "https://translate.example/"
+metrics = "9100"
+cors_origins = "https://app.example"
+log_text = true
+keys.file = "keys.json"
+keys.burst = 7
+
+[models]
+en-de = "models/en-de"
+"opus.en-fr" = "/srv/en-fr"
+
+[limits]
+characters = 5000
+timeout_seconds = 5
+"""
+
+
+def test_a_file_says_everything(path: Path) -> None:
+    path.write_text(WHOLE)
+    found = ServeSettings.read(path)
+    assert (found.host, found.port, found.public_address) == ("0.0.0.0", 8080, "https://translate.example")
+    assert (found.metrics, found.cors_origins, found.log_text) == ("9100", ("https://app.example",), True)
+    assert found.models == {"en-de": str(path.parent / "models/en-de"), "opus.en-fr": "/srv/en-fr"}
+    assert found.keys.file == str(path.parent / "keys.json")
+    assert found.keys.counted_in == path.parent / "keys.json.usage"
+    assert (found.keys.burst, found.keys.requests_per_minute) == (7, 60.0)
+    assert (found.limits.characters, found.limits.timeout_seconds, found.limits.texts) == (5000, 5.0, 256)
+
+
+def test_settings_read_back_from_their_own_text(path: Path, tmp_path: Path) -> None:
+    path.write_text(WHOLE)
+    found = ServeSettings.read(path)
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(found, comments=True))
+    assert ServeSettings.read(again) == found
+
+
+def test_without_a_file_there_are_defaults_and_overrides() -> None:
+    found = ServeSettings.read(None, ["port=9000", 'keys.file="k"', "limits.texts=3", 'models.en-de="m"'])
+    assert (found.host, found.port, found.keys.file, found.limits.texts) == ("127.0.0.1", 9000, "k", 3)
+    assert found.models == {"en-de": "m"}
+
+
+def test_what_the_command_line_gives_wins_and_begins_where_it_is_typed(path: Path) -> None:
+    path.write_text(WHOLE)
+    found = ServeSettings.read(path, ['keys.file="other.json"', "port=1"])
+    assert (found.keys.file, found.port) == ("other.json", 1)
+
+
+def test_variables_stand_for_what_the_environment_has(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSLUME_TEST_HOST", "127.0.0.7")
+    path.write_text('host = "${TRANSLUME_TEST_HOST}"\nmetrics = "${TRANSLUME_TEST_NONE:-9100}"\n')
+    found = ServeSettings.read(path)
+    assert (found.host, found.metrics) == ("127.0.0.7", "9100")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("prot = 1", "prot: no such setting; did you mean 'port'?"),
+        ("[limits]\nlime = 1", "limits.lime: no such setting; did you mean 'limits.lines'?"),
+        ("[keys]\nfil = 'a'", "keys.fil: no such setting; did you mean 'keys.file'?"),
+        ("port = 70000", "port: found 70000, wanted less than or equal to 65535"),
+        ("port = '80'", "port: found '80', wanted a valid integer"),
+        ("[limits]\ntexts = 0", "limits.texts: found 0, wanted more than 0"),
+        ("[limits]\ntexts = 5000", "limits: found lines = 1024, wanted at least texts, 5000, and at most queue, 2048"),
+        ("models = 5", "models: found 5, wanted a valid dictionary"),
+        ("[models]\na = 5", "models.a: found 5, wanted a valid string"),
+        ("[models]\na = ''", "models: found 'a' = '', wanted a name and a folder"),
+        ("keys = 'k'", "keys: found 'k', wanted a table"),
+        (
+            "cors_origins = 'app.example'",
+            "cors_origins: found 'app.example', wanted an origin such as 'https://app.example', or '*'",
+        ),
+        (
+            "cors_origins = ['https://a.example/']",
+            "cors_origins: found 'https://a.example/', wanted an origin such as 'https://app.example', or '*'",
+        ),
+        ("metrics = 'x:y'", "metrics: found 'x:y', wanted a port or ADDRESS:PORT, such as '127.0.0.1:9100'"),
+        (
+            "public_address = 'translate.example'",
+            "public_address: found 'translate.example', wanted an address such as 'https://translate.example'",
+        ),
+        ("port", "not TOML: Expected '=' after a key in a key/value pair (at end of document)"),
+    ],
+)
+def test_what_is_wrong_is_one_line(path: Path, text: str, reason: str) -> None:
+    path.write_text(text)
+    assert message_of(lambda: ServeSettings.read(path)) == f"{path}: {reason}"
+
+
+def test_a_file_that_is_not_there_and_no_model_are_one_line(path: Path) -> None:
+    assert message_of(lambda: ServeSettings.read(path)) == f"{path}: cannot be read: No such file or directory"
+    assert message_of(lambda: ServeSettings.read(None).must_have_models()) == (
+        "serve: found no model, wanted MODEL, or a table [models] in --config"
+    )
+
+
+def test_the_example_that_help_gives_is_right(path: Path) -> None:
+    shown = EXAMPLES.partition("serve.toml may be:\n")[2]
+    path.write_text("\n".join(line.strip() for line in shown.splitlines()))
+    found = ServeSettings.read(path)
+    assert (found.metrics, found.limits.characters) == ("9100", 5000)
+    assert found.models == {"en-de": str(path.parent / "models/en-de")}
+
+
+def test_places_of_metrics() -> None:
+    assert place_of("9100") == ("127.0.0.1", 9100)
+    assert place_of(":9100") == ("127.0.0.1", 9100)
+    assert place_of("0.0.0.0:0") == ("0.0.0.0", 0)
+    assert place_of("[::1]:9100") == ("::1", 9100)
+
+
+def test_limits_know_what_they_may_be() -> None:
+    assert Limits(read_seconds=1).read_seconds == 1.0
+    assert set(Limits().to_dict()) == set(Limits.model_fields)

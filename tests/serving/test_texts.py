@@ -1,0 +1,82 @@
+"""Long texts are translated sentence by sentence, and nothing of them is lost: not a sentence, not a space."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.serving.limits import Limits
+from translume.serving.request_error import RequestError
+from translume.serving.texts import Split, Texts
+from translume.translator import TextHypothesis, Translation, Translator
+
+
+def itself(line: str) -> Translation:
+    """What a translator gives that changes nothing."""
+    if not line.strip():
+        return Translation(source=line, text=line)
+    best = TextHypothesis(text=line, tokens=(line,), ids=(1,), log_prob=-1.0, score=-1.0, finished_by="eos")
+    return Translation(source=line, text=line, hypotheses=(best,))
+
+
+def split(*texts: str, language: str | None = "en", **limits: int) -> Split:
+    asked = Texts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
+    return asked.split(Limits(**limits))
+
+
+SIGNS = st.text(st.sampled_from(" .!?…\"'()“”。！\t\r\n\u2028\u00a0\u3000ABcdé漢1"), max_size=60)
+
+
+@given(st.lists(SIGNS | st.text(max_size=40), max_size=3), st.sampled_from(["en", "zh-Hans", "", None]))
+def test_what_is_translated_as_itself_comes_out_exactly_as_it_was(texts: list[str], language: str | None) -> None:
+    found = split(*texts, language=language)
+    done = found.join([itself(part.text) for part in found.parts], 1)
+    assert [each.text for each in done] == texts
+    assert len(found.names) == len(found.parts)
+
+
+@given(st.lists(st.sampled_from(["One.", "Is it two?", "Three!", "“Four.”"]), min_size=1, max_size=6))
+def test_every_sentence_is_translated_and_stands_in_its_order(sentences: list[str]) -> None:
+    found = split(" ".join(sentences))
+    assert [part.text for part in found.parts] == sentences
+    assert [part.first for part in found.parts] == [not place for place in range(len(sentences))]
+
+
+def test_what_errors_call_a_sentence() -> None:
+    assert split("One.").names == ["text"]
+    assert split("One. Two.").names == ["text: sentence 1", "text: sentence 2"]
+    assert split("\nOne.\n\nTwo. Three.", "a").names == [
+        "text[0]: line 1",
+        "text[0]: line 2, sentence 1",
+        "text[0]: line 2, sentence 2",
+        "text[1]",
+    ]
+    assert split("One. Two.\nThree. Four.", language=None).names == ["text: line 1", "text: line 2"]
+
+
+def test_too_many_sentences_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"^text: found 6 sentences, wanted at most 5$") as caught:
+        split("One. " * 6, lines=5, texts=5)
+    assert (caught.value.status, caught.value.code) == (413, "too_many_lines")
+
+
+def test_a_request_says_what_is_translated_at_once(live: Any, translator: Translator) -> None:
+    text = "A man.  A dog runs."
+    whole, one, two = (str(translator.translate(each)) for each in (text, "A man.", "A dog runs."))
+    assert live.post("/v1/translate", text=text).json()["translations"][0]["text"] == f"{one}  {two}"
+    answer = live.post("/v1/translate", text=text, split="sentences").json()
+    assert answer["translations"][0]["text"] == f"{one}  {two}"
+    answer = live.post("/v1/translate", text=text, split="lines").json()
+    assert answer["translations"][0]["text"] == whole
+    found = live.post("/translate", q=text, source="en", target="de").json()
+    assert found == {"translatedText": f"{one}  {two}"}
+    long = " ".join(["A man runs."] * 9)
+    answer = live.post("/v1/translate", text=long)
+    assert answer.json()["translations"][0]["text"] == " ".join([str(translator.translate("A man runs."))] * 9)
+
+
+@pytest.mark.parametrize("value", ["words", 1, None, ["lines"]])
+def test_other_splits_are_refused(live: Any, value: Any) -> None:
+    answer = live.post("/v1/translate", text="a", split=value)
+    assert (answer.status, answer.json()["field"]) == (422, "split")

@@ -1,0 +1,47 @@
+"""Beliefs about the tokens of given targets come with their pairs and their places, in any chunks."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from translume.translator.scoring import ScoredPair, beliefs_of_pairs
+
+PAIRS = [("abc", "ca"), ("", "abcab"), ("b", ""), ("abcabc", "bbb")]
+
+
+@settings(max_examples=12)
+@given(rows=st.integers(1, 20), max_tokens=st.integers(1, 40))
+def test_every_token_comes_once_with_its_pair_and_its_place(make, rows, max_tokens):
+    translator = make()
+    pairs = [ScoredPair(place="", source=source, target=target) for source, target in PAIRS]
+    found = list(beliefs_of_pairs(translator.checkpoint, pairs, max_tokens, rows))
+    assert all(judged.belief.rows == len(judged.labels) <= rows for judged in found)
+    which, places, labels, log_probs = (
+        torch.cat(each).tolist()
+        for each in zip(
+            *(
+                (judged.pairs, judged.places, judged.labels, judged.belief.log_prob_of(judged.labels[:, None])[:, 0])
+                for judged in found
+            ),
+            strict=True,
+        )
+    )
+    tokenizer = translator.checkpoint.target_tokenizer
+    wanted = {
+        (pair, place): (id_, log_prob)
+        for pair, (source, target) in enumerate(PAIRS)
+        for place, (id_, log_prob) in enumerate(
+            zip(
+                [*tokenizer.encode(target), tokenizer.specials.eos],
+                translator.score(source, target).token_log_probs,
+                strict=True,
+            )
+        )
+    }
+    assert len(which) == len(wanted)
+    for pair, place, id_, log_prob in zip(which, places, labels, log_probs, strict=True):
+        assert wanted[pair, place] == (id_, pytest.approx(log_prob, abs=1e-5))
+    assert all(b == 0 or b == a + 1 for a, b in pairwise(places)), "each from its first token on"
