@@ -54,6 +54,14 @@ def test_a_row_has_the_same_best_tokens_whatever_rows_stand_beside_it(seed, rows
     assert torch.equal(ids, torch.cat([each[1] for each in alone]))
 
 
+@pytest.mark.parametrize("size", [5, 129, 40 * BLOCK, 40 * BLOCK + 3])
+def test_of_no_rows_there_are_no_best_tokens(size):
+    belief = Logits(torch.empty(0, size))
+    assert belief.topk(3).ids.shape == (0, 3)
+    assert belief.topk(1).log_probs.shape == (0, 1)
+    assert belief.log_probs().shape == (0, size)
+
+
 def draw_bias(seed, rows, size, masked):
     """Values on the grid of `coarse`, whose sums are exact in any order; pairs may repeat."""
     generator = torch.Generator().manual_seed(seed + 1)

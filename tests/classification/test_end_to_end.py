@@ -7,6 +7,7 @@ import torch
 from click.testing import CliRunner
 
 import translume
+from translume.checkpoint import Manifest
 from translume.cli import main
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslationError
 from translume.evaluation.classification import accuracy_of, judge, macro_f1_of
@@ -19,6 +20,10 @@ from .conftest import texts
 
 def run(*words, text=None):
     return CliRunner().invoke(main, [str(word) for word in words], input=text, prog_name="translume")
+
+
+def tokenizer_of(folder):
+    return folder / Manifest.read(folder).files["tokenizer.json"].file
 
 
 def weights(folder):
@@ -36,6 +41,49 @@ def test_it_learns_which_words_matter(trained):
     assert found.probabilities[0][0] == "animal"
     assert sum(p for _, p in found.probabilities) == pytest.approx(1, abs=1e-5)
     assert classifier.classify("").label in classifier.labels.names
+
+
+def test_filters_over_neighbouring_tokens_learn_without_any_layer(make, tmp_path):
+    head = {"kind": "classify", "pooling": "ngrams", "ngrams": [1, 3], "filters": 13}
+    others = {"model": {"encoder_layers": 0, "positions": "none", "head": head}}
+    list(train(make(others, updates=80, metric="accuracy"), tmp_path / "model", device="cpu", threads=1))
+    classifier = load_classifier(tmp_path / "model", device="cpu")
+    assert classifier.checkpoint.config.model.head.ngrams == (1, 3)
+    unseen = texts(101, 5)
+    assert judge(classifier, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 90
+    alone, beside = (
+        classifier.classify("a b owl"),
+        next(iter(classifier.classify_all(["a b owl", "a red b c d e f g"]))),
+    )
+    assert dict(alone.probabilities) == pytest.approx(dict(beside.probabilities), abs=1e-5)
+    bf16 = load_classifier(tmp_path / "model", device="cpu", dtype="bf16").classify("a b owl")
+    assert bf16.label == alone.label
+
+
+def test_a_classifier_learns_from_another_one_with_the_same_labels(make, trained, files, tmp_path):
+    tuned = {"updates": 30, "teacher_share": 1.0, "label_smoothing": 0.0}
+    list(train(make(teacher=str(trained), **tuned), tmp_path / "taught", device="cpu", threads=1))
+    unseen = texts(101, 5)
+    student = load_classifier(tmp_path / "taught", device="cpu")
+    assert judge(student, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 80
+    (tmp_path / "other.tsv").write_text((files / "train.tsv").read_text() + "mineral\t0\ta b\n")
+    others = {"data": {"train": str(tmp_path / "other.tsv")}, "tokenizer": {"path": str(tokenizer_of(trained))}}
+    with pytest.raises(SettingsError) as caught:
+        list(train(make(others, teacher=str(trained)), tmp_path / "other", device="cpu", threads=1))
+    assert str(caught.value) == f"training.teacher: {trained} has 3 other labels, wanted the 4 of the data"
+
+
+def test_a_translator_does_not_teach_a_classifier(make, files, tmp_path):
+    pairs = {"task": "sequence", "columns": [2, 0]}
+    list(
+        train(make({"data": pairs, "model": {"head": {}}}, updates=2), tmp_path / "translator", device="cpu", threads=1)
+    )
+    with pytest.raises(SettingsError) as caught:
+        list(train(make(teacher=str(tmp_path / "translator")), tmp_path / "model", device="cpu", threads=1))
+    assert str(caught.value) == (
+        f"training.teacher: {tmp_path / 'translator'} is a translator, wanted a teacher of the task "
+        "data.task = 'classification'"
+    )
 
 
 def test_many_texts_come_back_in_order_with_the_numbers_they_have_alone(trained):

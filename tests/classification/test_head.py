@@ -1,5 +1,7 @@
 """The head over classes beyond its contract, and how states become one vector."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,14 @@ from hypothesis import strategies as st
 from translume.config import ClassifySettings
 from translume.heads.classify import ClassifyHead
 from translume.model import HeadData, HeadSizes, LossOptions
-from translume.model.classifier import Pooling
+from translume.model.pooling import NGrams, Pooling
 
 WAYS = ("mean", "max", "first", "attention")
+
+
+def pooling_of(way, width=5):
+    settings = ClassifySettings(pooling="ngrams", ngrams=(2, 3), filters=7)
+    return Pooling.of(settings if way == "ngrams" else ClassifySettings(pooling=way), width)
 
 
 class Labelled:
@@ -41,13 +48,13 @@ def head(targets, classes=3, **settings):
 
 
 @given(
-    way=st.sampled_from(WAYS),
+    way=st.sampled_from((*WAYS, "ngrams")),
     lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5),
     seed=st.integers(0, 99),
 )
 def test_padding_is_not_pooled_and_a_source_without_tokens_gives_zeros(way, lengths, seed):
     torch.manual_seed(seed)
-    pooling = Pooling(way, 5)
+    pooling = pooling_of(way)
     if pooling.query is not None:
         torch.nn.init.normal_(pooling.query)
     memory = torch.randn(len(lengths), 7, 5)
@@ -72,6 +79,69 @@ def test_each_way_of_pooling_by_hand():
     attention.query.data = torch.tensor([0.0, 2.0**0.5])  # scores -4 and -2
     share = 1 / (1 + np.exp(-2.0))
     assert attention(memory, mask)[0, 0].item() == pytest.approx(1 * (1 - share) + 3 * share, rel=1e-6)
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), seed=st.integers(0, 99), holes=st.booleans())
+@torch.no_grad()
+def test_ngrams_are_the_best_windows_that_hold_a_token(lengths, seed, holes):
+    torch.manual_seed(seed)
+    pooling = pooling_of("ngrams").double()
+    memory = torch.randn(len(lengths), 7, 5, dtype=torch.float64)
+    mask = torch.arange(7) < torch.tensor(lengths)[:, None]
+    if holes:
+        mask &= torch.rand(mask.shape) < 0.5
+    pooled, weights = pooling(memory, mask), pooling.weights(memory, mask)
+    for row in range(len(lengths)):
+        states = F.pad(memory[row] * mask[row, :, None], (0, 0, 7, 7))  # zeros far beyond both ends
+        inside = F.pad(mask[row], (7, 7))
+        wanted, counted, responding = [], torch.zeros(21, dtype=torch.float64), 0
+        for layer in pooling.ngrams.filters:
+            length = layer.kernel_size[0]
+            starts = [start for start in range(21 - length) if inside[start : start + length].any()]
+            for weight, bias in zip(layer.weight, layer.bias, strict=True):
+                answers = [float((weight.mT * states[start : start + length]).sum() + bias) for start in starts]
+                best = max([0.0, *answers])
+                wanted.append(best)
+                if best > 0:
+                    responding += 1
+                    start = starts[answers.index(best)]
+                    share = inside[start : start + length].double()
+                    counted[start : start + length] += share / share.sum()
+        torch.testing.assert_close(pooled[row], torch.tensor(wanted, dtype=torch.float64))
+        torch.testing.assert_close(weights[row], counted[7:14] / max(1, responding))
+
+
+def test_ngrams_by_hand():
+    ngrams = NGrams(1, (2,), 3)
+    ngrams.filters[0].weight.data = torch.tensor([[[1.0, 2.0]], [[-1.0, 0.0]], [[1.0, 1.0]]])
+    ngrams.filters[0].bias.data = torch.tensor([0.0, 1.0, -9.0])
+    states, mask = torch.tensor([[[1.0], [2.0], [50.0]]]), torch.tensor([[True, True, False]])
+    # windows (0, 1), (1, 2), (2, 0): the first filter finds 2, 5, 2, the second 1, 0, -1, the third nothing above zero
+    assert ngrams(states, mask).tolist() == [[5.0, 1.0, 0.0]]
+    assert ngrams.shares(states, mask).tolist() == [[0.75, 0.25, 0.0]]
+
+
+def test_gradients_of_ngrams_are_finite_where_a_source_has_no_token():
+    pooling = pooling_of("ngrams")
+    memory = torch.randn(2, 7, 5, requires_grad=True)
+    pooling(memory, torch.tensor([[True] * 7, [False] * 7])).sum().backward()
+    assert bool(memory.grad.isfinite().all())
+    assert all(bool(each.grad.isfinite().all()) for each in pooling.parameters())
+    assert not bool(memory.grad[1].any())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"filters": 7}, "filters is 7 with pooling 'mean', wanted pooling 'ngrams'"),
+        ({"pooling": "max", "ngrams": (2,)}, "ngrams is (2,) with pooling 'max', wanted pooling 'ngrams'"),
+        ({"pooling": "ngrams", "ngrams": ()}, "at least 1 item"),
+        ({"pooling": "ngrams", "ngrams": (0, 3)}, "greater than or equal to 1"),
+    ],
+)
+def test_filters_without_their_pooling_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ClassifySettings(**settings)
 
 
 def test_bf16_states_are_pooled_in_fp32():

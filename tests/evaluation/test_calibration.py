@@ -16,7 +16,8 @@ from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config, ModelSettings, TokenizerSettings, heads
 from translume.errors import DataError, SettingsError
 from translume.evaluation import Calibration, fit_temperature, measure_calibration
-from translume.evaluation.calibration import Bins, best_temperature, reliability_of
+from translume.evaluation.calibration import best_temperature, reliability_of
+from translume.reliability import Bins
 from translume.text import train_tokenizer
 from translume.translator import Translator
 

@@ -20,7 +20,7 @@ sentences = st.lists(st.sampled_from(["a", "b", "c", "A", "."]), max_size=9).map
 
 
 def settings(*metrics: str, **options: object) -> EvaluationSettings:
-    return EvaluationSettings(metrics=metrics, **options)  # type: ignore[arg-type]
+    return EvaluationSettings(metrics=metrics, **options)  # type: ignore[arg-type]  # options by name are not of one type
 
 
 @pytest.mark.parametrize("lowercase", [False, True])

@@ -9,6 +9,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings, TrainingSettings
 from translume.data import Batch
 from translume.model import LossOptions
+from translume.model.teacher import Teacher
 from translume.training.attention_form import choose_attention
 from translume.training.precision import Updater
 from translume.training.replicas import replica_count, shares_of
@@ -38,7 +39,7 @@ def batch_of(rows, source, target, seed):
     )
 
 
-def updater_on(threads, *, dropout=0.0, precision="fp32"):
+def updater_on(threads, *, dropout=0.0, precision="fp32", teacher=None):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -47,9 +48,8 @@ def updater_on(threads, *, dropout=0.0, precision="fp32"):
             width=22, feed_forward=31, encoder_layers=2, decoder_layers=2, attention_heads=11, dropout=dropout
         )
         model = build_model(settings, VOCABULARY, VOCABULARY).train()
-        return Updater(
-            model, TrainingSettings(), options=LossOptions(0.1), precision=precision, device=torch.device("cpu")
-        )
+        options = LossOptions(0.1, teacher=teacher)
+        return Updater(model, TrainingSettings(), options=options, precision=precision, device=torch.device("cpu"))
     finally:
         torch.set_num_threads(before)
 
@@ -65,6 +65,22 @@ def test_shares_add_up_to_the_whole_batch(rows, source, target, threads, seed):
     first, second = alone.add(batch), together.add(batch)
     assert first.tokens == second.tokens == batch.tokens
     torch.testing.assert_close(first.nll, second.nll, rtol=1e-5, atol=1e-4)
+    for name, gradient in gradients(alone).items():
+        torch.testing.assert_close(gradients(together)[name], gradient, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_threads_share_a_teacher():
+    torch.manual_seed(3)
+    settings = ModelSettings(width=26, feed_forward=31, encoder_layers=1, decoder_layers=1, attention_heads=2)
+    network = build_model(settings, VOCABULARY, VOCABULARY).eval().requires_grad_(requires_grad=False)
+    batch = batch_of(13, 11, 17, 5)
+    alone, together, untaught = (
+        updater_on(threads, teacher=teacher)
+        for threads, teacher in ((1, Teacher(network, 0.7)), (3, Teacher(network, 0.7)), (1, None))
+    )
+    first, second = (float(updater.add(batch).objective) for updater in (alone, together))
+    assert first == pytest.approx(second, rel=1e-5)
+    assert first != pytest.approx(float(untaught.add(batch).objective), rel=1e-2)
     for name, gradient in gradients(alone).items():
         torch.testing.assert_close(gradients(together)[name], gradient, rtol=1e-4, atol=1e-4, msg=name)
 

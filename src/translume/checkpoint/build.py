@@ -11,10 +11,11 @@ from translume.config.implementation import implementation
 from translume.errors import SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.bands import BandedTable
-from translume.model.classifier import Classifier, Network, Pooling
+from translume.model.classifier import Classifier, Network
 from translume.model.decoder import Decoder
 from translume.model.embedding import Embedding
 from translume.model.encoder import Encoder
+from translume.model.pooling import Pooling
 
 UNDECIDED = 0.1
 """What the weights of a fresh classifier's head are multiplied by, so that its first loss is about that of guessing."""
@@ -67,11 +68,11 @@ def build_network(settings: ModelSettings, source_size: int, target_size: int) -
     freezable = settings.freeze_pretrained and bool(settings.pretrained_source)
     embedding = Embedding(source_size, settings, segments=settings.segments, freezable=freezable)
     embedding.keep_frozen()
-    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
+    pooling = Pooling.of(settings.head, settings.width)
+    sizes = HeadSizes(width=pooling.size, vocabulary=target_size, source_vocabulary=source_size)
     head = implementation(settings.head.implementation)(settings.head, sizes, None)
     with torch.no_grad():
         head.weight.mul_(UNDECIDED)
-    pooling = Pooling(settings.head.pooling, settings.width)
     return Classifier(Encoder(settings, embedding), pooling, settings.dropout, head)
 
 

@@ -1,9 +1,9 @@
 """[model.head]: the output head, from hidden states to probabilities; one class a kind."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from translume.config.base import Settings
 
@@ -132,6 +132,13 @@ class ShortlistSettings(LinearHead):
     candidates: int = Field(default=100, ge=1)
     """Candidates for each source token."""
 
+    @property
+    def meaningless(self) -> Mapping[str, str]:
+        why = (
+            "model.head.kind = 'shortlist', which holds what is on no list for impossible, whatever a teacher believes"
+        )
+        return {"teacher": why}
+
 
 class SigmoidSettings(LinearHead):
     """[model.head] kind = "sigmoid": yes or no for every token, no distribution (Stahlberg and Kumar 2022)."""
@@ -145,7 +152,7 @@ class SigmoidSettings(LinearHead):
     @property
     def meaningless(self) -> Mapping[str, str]:
         why = "model.head.kind = 'sigmoid', whose decisions are no distribution"
-        return dict.fromkeys(("z_loss", "confidence_penalty", "r_drop"), why)
+        return dict.fromkeys(("z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
 
 class EntmaxSettings(LinearHead):
@@ -162,6 +169,7 @@ class EntmaxSettings(LinearHead):
         return {
             "z_loss": "model.head.kind = 'entmax', which has no log Σ exp",
             "r_drop": "model.head.kind = 'entmax', whose beliefs are infinitely far apart where their supports differ",
+            "teacher": "model.head.kind = 'entmax', which holds most of what a teacher believes for impossible",
         }
 
 
@@ -174,19 +182,38 @@ class ClassifySettings(HeadKind):
     """Classes are no tokens, so that no embedding can be shared."""
     bias: bool = True
     """Add a bias for each class, which starts at zero."""
-    pooling: Literal["mean", "max", "first", "attention"] = "mean"
-    """How the encoder's states become one vector; "attention" is a learnt weighted mean."""
+    pooling: Literal["mean", "max", "first", "attention", "ngrams"] = "mean"
+    """How the encoder's states become one vector; "attention" is a learnt weighted mean.
+
+    "ngrams" is the convolutional network of Kim (2014): what each filter answers best to, of all runs of tokens. With
+    `model.encoder_layers` = 0 and no positions it is all there is; it learns from few texts.
+    """
+    ngrams: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_as_tuple)] = Field(
+        (3, 4, 5), min_length=1
+    )
+    """How many tokens filters of "ngrams" look at."""
+    filters: int = Field(default=100, ge=1)
+    """Filters of each of these lengths."""
     labels: Literal["one", "several"] = "one"
     """Each text has one class (a softmax), or some, parted by `data.label_separator` (a yes or no each)."""
     class_weights: Literal["none", "balanced"] = "none"
     """"balanced" weighs texts of each class as if all classes had as many in the training data."""
+
+    @model_validator(mode="after")
+    def _filters_have_a_pooling(self) -> Self:
+        if self.pooling != "ngrams":
+            for name in ("ngrams", "filters"):
+                found, usual = getattr(self, name), type(self).model_fields[name].default
+                if found != usual:
+                    raise ValueError(f"{name} is {found} with pooling '{self.pooling}', wanted pooling 'ngrams'")
+        return self
 
     @property
     def meaningless(self) -> Mapping[str, str]:
         if self.labels == "one":
             return {}
         why = "model.head.labels = 'several', whose decisions are no distribution over classes"
-        return dict.fromkeys(("label_smoothing", "z_loss", "confidence_penalty", "r_drop"), why)
+        return dict.fromkeys(("label_smoothing", "z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
 
 def _softmax_unless_named(value: object) -> object:

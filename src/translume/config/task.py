@@ -29,4 +29,5 @@ def refuse_unfit(data: DataSettings, model: ModelSettings, training: TrainingSet
         raise SettingsError(f"{place}: data.label_separator: empty, wanted what parts several labels")
     for name, why in head.meaningless.items():
         if found := getattr(training, name):
-            raise SettingsError(f"{place}: training.{name}: found {found}, wanted 0 with {why}")
+            wanted = "none" if isinstance(found, str) else "0"
+            raise SettingsError(f"{place}: training.{name}: found {found}, wanted {wanted} with {why}")

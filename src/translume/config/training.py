@@ -1,8 +1,8 @@
 """[training]: how the weights are made; kept as provenance, not needed to translate."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from translume.config.base import Settings
 
@@ -42,6 +42,10 @@ class TrainingSettings(Settings):
     """Weight of the negative entropy in the loss (Pereyra et al. 2017)."""
     r_drop: float = Field(default=0.0, ge=0.0)
     """Weight of how far two passes with other dropout are apart (R-Drop, Wu et al. 2021); above 0 costs two passes."""
+    teacher: str = ""
+    """Folder of a model with the same tokens, to learn from its beliefs too (Kim and Rush 2016); empty for none."""
+    teacher_share: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Weight λ of how far its beliefs are (KL divergence) in the loss; the rest of the loss has 1 − λ."""
     clip_norm: float = Field(default=1.0, ge=0.0)
     """Gradients are scaled down to this norm, per target token; 0 never clips."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -66,3 +70,12 @@ class TrainingSettings(Settings):
     """Stop after this many validations without a better `metric`; 0 never stops early."""
     metric: Literal["nll", "bleu", "chrf", "exact_match", "wer", "accuracy", "macro_f1"] = "nll"
     """What "best" means on the validation set; the last two for classification, which knows no other but "nll"."""
+
+    @model_validator(mode="after")
+    def _a_share_has_a_teacher(self) -> Self:
+        usual = type(self).model_fields["teacher_share"].default
+        if not self.teacher and self.teacher_share != usual:
+            raise ValueError(
+                f"teacher_share is {self.teacher_share} without a teacher, wanted teacher = a model folder"
+            )
+        return self

@@ -11,6 +11,7 @@ from translume.belief import NextToken
 from translume.config import AdaptiveSettings
 from translume.heads.frequency import by_frequency, target_counts
 from translume.heads.lse_pick import lse_pick, softmax_loss
+from translume.heads.parameters import vectors
 from translume.heads.precision import wide
 from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
@@ -36,7 +37,7 @@ class AdaptiveHead(Head):
         self.vocabulary = sizes.vocabulary
         self.table = tied or BandedTable(sizes.vocabulary, sizes.width, settings.cutoffs, settings.factor)
         ends = self.table.ends
-        self.tails = nn.Parameter(torch.randn(len(ends) - 1, sizes.width) * sizes.width**-0.5)
+        self.tails = vectors(len(ends) - 1, sizes.width)
         # A tail begins as likely as its tokens together: all tokens are about equally likely.
         tokens = torch.tensor([float(end - begin) for begin, end in pairwise(ends)])
         self.tail_bias = nn.Parameter(tokens.log())

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor
 
 from translume.belief import Bias, TopK, drawn, exact_topk, first_impossible, refuse_broken
@@ -69,18 +68,14 @@ class MonotoneBelief(ABC):
 
         None where these need not hold the best: a bias that lifts, a mask, or more tokens as good as the last.
         """
-        if bias is not None and (bias.allowed is not None or bool((bias.values > 0).any())):
+        lowered = 0 if bias is None else bias.lowered()
+        if lowered is None or (k + lowered + 1) * SLACK > self.size:
             return None
-        lowered = 0 if bias is None or not bias.rows.numel() else int(bias.rows.bincount().max())
-        wanted = k + lowered + 1
-        if wanted * SLACK > self.size:
-            return None
-        logits, ids = exact_topk(self._logits, wanted)
+        logits, ids = exact_topk(self._logits, k + lowered + 1)
         ranks = self._of(logits)
         outside = ranks[:, -1]  # what is not among them is at most as likely as the last of them
         if bias is not None and lowered:
-            same = ids[bias.rows] == bias.ids[:, None]
-            ranks = ranks.index_add(0, bias.rows, torch.where(same, bias.values.to(ranks.dtype)[:, None], 0.0))
+            ranks = ranks + bias.of(ids)
         ids, by_id = ids.sort(-1)
         ranks, order = ranks.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
         ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]

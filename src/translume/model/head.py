@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.model.state import Selectable
+from translume.model.teacher import Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class LossOptions:
     z_loss: weight of (log normaliser)².
     confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
     r_drop: weight α of the divergence of two passes with other dropout (Wu et al. 2021); 0 makes one pass.
-    The last two are made of any head's beliefs by `model.penalties`; heads leave them alone.
+    teacher: whose beliefs take a share of the loss; None learns from the labels alone.
+    The last three are made of any head's beliefs by `model.penalties`; heads leave them alone.
     """
 
     label_smoothing: float = 0.0
@@ -43,6 +45,7 @@ class LossOptions:
     smoothed: Tensor | None = None
     confidence_penalty: float = 0.0
     r_drop: float = 0.0
+    teacher: Teacher | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Terms of a loss that any head's belief gives, whatever the head: entropy, and how far two beliefs are apart.
 
-Both are worked out in chunks of rows that are made again in the backward pass, so that n×V is never held.
+All are worked out in chunks of rows that are made again in the backward pass, so that n×V is never held.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from translume.model.head import Head, HeadLoss, LossOptions
 from translume.model.state import Selectable
+from translume.model.teacher import Lesson
 
 CHUNK_ELEMENTS = 1 << 22
 """Probabilities held at a time."""
@@ -20,9 +21,14 @@ CHUNK_ELEMENTS = 1 << 22
 Contexts = tuple[Selectable | None, Selectable | None]
 
 
-def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+def penalised(
+    head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions,
+    lesson: Lesson | None = None,
+) -> HeadLoss:  # fmt: skip
     """A head's loss after hidden states [n, D] with the penalties that `options` ask for.
 
+    With a teacher, whose `lesson` about these rows it is, the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being
+    what the teacher believes (Kim and Rush 2016, section 3.1, but for the entropy of q, which no gradient sees).
     With R-Drop the rows are those of two passes over the same sentences, one after the other, and the result is the
     mean of both passes (Wu et al. 2021, eq. 4, halved).
     """
@@ -35,6 +41,10 @@ def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | 
         contexts = (None, None) if context is None else (context.select(rows[0]), context.select(rows[1]))
         objective = objective / 2 + options.r_drop / 4 * divergence(head, first, second, contexts)
         nll, tokens = None if nll is None else nll / 2, tokens // 2
+    if options.teacher is not None and lesson is not None:
+        passes = 2 if options.r_drop else 1
+        apart = distance(head, hidden, context, lesson) / passes
+        objective = (1.0 - options.teacher.share) * objective + options.teacher.share * apart
     return HeadLoss(objective, nll, tokens)
 
 
@@ -62,6 +72,19 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
         return apart
 
     return _summed(of, head, hidden, other)
+
+
+def distance(head: Head, hidden: Tensor, context: Selectable | None, lesson: Lesson) -> Tensor:
+    """Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats: q of the lesson, p after hidden states [n, D].
+
+    What the teacher holds for impossible costs nothing.
+    """
+
+    def of(rows: Tensor, hidden: Tensor) -> Tensor:
+        wanted = lesson(rows)
+        return _product(wanted.exp(), wanted - _log_probs(head, hidden, context, rows)).sum()
+
+    return _summed(of, head, hidden)
 
 
 class _Divergence(torch.autograd.Function):

@@ -15,6 +15,7 @@ from translume.model.layout import Layout
 from translume.model.packed_attention import Form
 from translume.model.penalties import penalised
 from translume.model.state import DecoderState, Selectable
+from translume.model.teacher import Lesson
 
 PLAIN = LossOptions()
 """The nll and nothing else."""
@@ -68,7 +69,20 @@ class Transformer(nn.Module):
             )
         hidden, layout, context = self._teach(source, source_mask, target, target_mask)
         loss = self.head.loss(hidden, layout.pack(labels), context, options)
-        return penalised(self.head, loss, hidden, context, options)
+        lesson = None
+        if options.teacher is not None:
+            lesson = options.teacher.network.lesson(source, source_mask, target, target_mask)
+        return penalised(self.head, loss, hidden, context, options, lesson)
+
+    @torch.no_grad()
+    def lesson(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> Lesson:
+        """What the model believes about the labels of target [B, T] where target_mask is True, row by row."""
+        hidden, _, context = self._teach(source, source_mask, target, target_mask)
+
+        def believe(rows: Tensor) -> NextToken:
+            return self.head.next_token(hidden[rows], None if context is None else context.select(rows))
+
+        return Lesson(believe)
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -35,6 +35,7 @@ from translume.training.precision import Updater, choose_precision
 from translume.training.state import Begun, State, refuse_other, refuse_other_settings
 from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
 from translume.training.stream import Stream, seed_of
+from translume.training.teaching import Hired, hire
 from translume.training.tokenizers import tokenizers_of
 
 SHORT_UPDATES = 20
@@ -176,11 +177,12 @@ def prepare_run(
         state = State(begun=_begun(model, digest, source, device), metric=settings.metric)
     else:
         refuse_other(str(store.folder), "training data", state.begun.data, digest)
+    hired = yield from _hired(plan, state, model, store, device)
     transformer, notes = _transformer(plan, model, training, device)
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(Form, state.begun.attention))
-    updater = _updater(transformer, model, state.begun.precision, device)
+    updater = _updater(transformer, model, state.begun.precision, device, hired)
     ema = _restored(plan, store, updater, settings.ema)
     stream = Stream(
         training,
@@ -204,7 +206,18 @@ def prepare_run(
     )
 
 
-def _updater(transformer: Network, model: Model, precision: str, device: torch.device) -> Updater:
+def _hired(plan: Plan, state: State, model: Model, store: Store, device: torch.device) -> Generator[Event, None, Hired]:
+    """The run's teacher. Raises TrainingError if a run that goes on had another one."""
+    if model.config.training.teacher:
+        yield Preparing(what="teacher")
+    hired = hire(model, device, cast(Form, state.begun.attention))
+    if plan.state is None:
+        state.begun.teacher = hired.digest
+    refuse_other(str(store.folder), "weights of the teacher", state.begun.teacher, hired.digest)
+    return hired
+
+
+def _updater(transformer: Network, model: Model, precision: str, device: torch.device, hired: Hired) -> Updater:
     settings = model.config.training
     if isinstance(model.target, Labels):  # which are all of text
         over = "others" if settings.label_smoothing_over == "others" else "all"
@@ -213,6 +226,7 @@ def _updater(transformer: Network, model: Model, precision: str, device: torch.d
     else:
         options = loss_options(settings, len(model.target), model.target.specials)
     chosen = cast(Literal["fp32", "bf16"], precision)
+    options = replace(options, teacher=hired.teacher)
     return Updater(transformer, settings, options=options, precision=chosen, device=device)
 
 

@@ -38,7 +38,7 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Begun:
-    """What a run began with and keeps: digests, arithmetic, the model it came from ("" for none)."""
+    """What a run began with and keeps: digests, arithmetic, the model it came from, its teacher ("" for none)."""
 
     source_tokenizer: str
     target_tokenizer: str
@@ -48,6 +48,7 @@ class Begun:
     threads: int
     torch: str
     source_model: str
+    teacher: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

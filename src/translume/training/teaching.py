@@ -1,0 +1,70 @@
+"""The teacher of a run, from its folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from translume.checkpoint import Checkpoint, ClassifierCheckpoint, Manifest, load_any
+from translume.errors import SettingsError
+from translume.model.packed_attention import Form
+from translume.model.teacher import Teacher
+from translume.text import Labels
+from translume.training.store import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Hired:
+    """A teacher, and the digest of its weights; None and "" where the settings name none."""
+
+    teacher: Teacher | None
+    digest: str
+
+
+def hire(model: Model, device: torch.device, form: Form) -> Hired:
+    """The model that `training.teacher` names, on a device, in evaluation mode, with attention of a form.
+
+    Raises SettingsError if it has other tokens or labels than the run's model, fewer positions, or no distribution to
+    teach.
+    """
+    settings = model.config.training
+    if not settings.teacher:
+        return Hired(None, "")
+    place = f"training.teacher: {settings.teacher}"
+    found = load_any(settings.teacher, device=str(device))
+    _refuse_other_tokens(found, model, place)
+    if not found.model.head.normalised:
+        kind = found.config.model.head.kind
+        raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are no distribution to learn")
+    longest = found.config.model.max_positions
+    if longest < model.config.model.max_positions:
+        raise SettingsError(
+            f"{place} reads {longest} positions at most, wanted model.max_positions = {longest} or less"
+        )
+    found.model.use_attention(form)
+    found.model.eval().requires_grad_(requires_grad=False)
+    return Hired(Teacher(found.model, settings.teacher_share), found.digest)
+
+
+def _refuse_other_tokens(found: Checkpoint | ClassifierCheckpoint, model: Model, place: str) -> None:
+    folder = Path(model.config.training.teacher)
+    if isinstance(found, ClassifierCheckpoint) != isinstance(model.target, Labels):
+        what = "classifier" if isinstance(found, ClassifierCheckpoint) else "translator"
+        raise SettingsError(f"{place} is a {what}, wanted a teacher of the task data.task = '{model.config.data.task}'")
+    if found.source_tokenizer.digest != model.source.digest:
+        raise SettingsError(f"{place} has other source tokens, wanted tokenizer.path = '{_file(folder, 'source')}'")
+    if isinstance(found, ClassifierCheckpoint):
+        if found.labels.digest != model.target.digest:
+            raise SettingsError(
+                f"{place} has {len(found.labels)} other labels, wanted the {len(model.target)} of the data"
+            )
+    elif found.target_tokenizer.digest != model.target.digest:
+        raise SettingsError(
+            f"{place} has other target tokens, wanted tokenizer.target_path = '{_file(folder, 'target')}'"
+        )
+
+
+def _file(folder: Path, side: str) -> Path:
+    """Where a folder keeps the tokenizer of a side."""
+    files = Manifest.read(folder).files
+    return folder / files["tokenizer.json" if "tokenizer.json" in files else f"{side}.json"].file

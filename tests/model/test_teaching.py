@@ -1,0 +1,123 @@
+"""The share of a loss that another model's beliefs have, against what it is on paper."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.belief import Logits
+from translume.checkpoint.build import build_network
+from translume.config import ClassifySettings, CopySettings, EntmaxSettings, ModelSettings, SoftmaxSettings
+from translume.heads.copy import CopyHead
+from translume.model import LossOptions
+from translume.model.penalties import distance
+from translume.model.teacher import Lesson, Teacher
+
+V = 19
+HEADS = {"softmax": SoftmaxSettings(), "copy": CopySettings(), "classify": ClassifySettings()}
+
+
+def network(head, seed, width=12, dropout=0.0):
+    torch.manual_seed(seed)
+    settings = ModelSettings(
+        width=width, feed_forward=23, encoder_layers=1, decoder_layers=1, attention_heads=2, max_positions=29,
+        dropout=dropout, head=head,
+    )  # fmt: skip
+    made = build_network(settings, V, V).double()
+    with torch.no_grad():
+        (made.head.softmax if isinstance(made.head, CopyHead) else made.head).weight.mul_(
+            10
+        )  # so that beliefs of networks without training are apart
+    return made
+
+
+def sentences(*, classes):
+    generator = torch.Generator().manual_seed(7)
+    source, target, labels = (torch.randint(4, V, (3, 7), generator=generator) for _ in range(3))
+    mask = torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
+    if classes:
+        return source, mask, torch.zeros(3, 1, dtype=torch.long), labels[:, :1], torch.ones(3, 1, dtype=torch.bool)
+    return source, mask, target, labels, mask
+
+
+def apart(student, teacher, data):
+    """Σ KL(teacher‖student), from all log-probabilities at once."""
+    source, mask, target, _, target_mask = data
+    rows = torch.arange(int(target_mask.sum()))
+    own, wanted = (each.lesson(source, mask, target, target_mask).believe(rows) for each in (student, teacher))
+    return F.kl_div(own.log_probs(), wanted.log_probs(), log_target=True, reduction="sum")
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_a_teacher_takes_its_share_of_the_loss(kind, share, r_drop):
+    student, teacher = network(HEADS[kind], 1), network(HEADS[kind], 2, width=16).eval()
+    data = sentences(classes=kind == "classify")
+    options = LossOptions(0.1, r_drop=r_drop)
+    plain = student.loss(*data, options)
+    taught = student.loss(*data, LossOptions(0.1, r_drop=r_drop, teacher=Teacher(teacher, share)))
+    difference = apart(student, teacher, data)
+    assert float(difference.detach()) > 0.1
+    torch.testing.assert_close(taught.objective, (1 - share) * plain.objective + share * difference)
+    torch.testing.assert_close(taught.nll, plain.nll)
+    assert taught.tokens == plain.tokens
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_gradients_are_those_of_the_distance_and_none_are_the_teachers(kind):
+    student, teacher = network(HEADS[kind], 1), network(HEADS[kind], 2)
+    data = sentences(classes=kind == "classify")
+    student.loss(*data, LossOptions(teacher=Teacher(teacher, 1.0))).objective.backward()
+    assert all(each.grad is None for each in teacher.parameters())
+    names = [name for name, each in student.named_parameters() if each.grad is not None]
+    parameters = [student.get_parameter(name) for name in names]
+    source, mask, target, _, target_mask = data
+    with torch.no_grad():
+        wanted = teacher.lesson(source, mask, target, target_mask)(torch.arange(int(target_mask.sum())))
+    if kind == "classify":
+        own = student.belief(source, mask)
+    else:
+        hidden, _, context = student._teach(source, mask, target, target_mask)
+        own = student.head.next_token(hidden, context)
+    truth = torch.autograd.grad(F.kl_div(own.log_probs(), wanted, log_target=True, reduction="sum"), parameters)
+    for found, each in zip(parameters, truth, strict=True):
+        torch.testing.assert_close(found.grad, each)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_there_is_nothing_to_learn_from_oneself(kind):
+    student = network(HEADS[kind], 1)
+    data = sentences(classes=kind == "classify")
+    loss = student.loss(*data, LossOptions(teacher=Teacher(student, 1.0)))
+    assert float(loss.objective.detach()) == pytest.approx(0.0, abs=1e-9)
+    loss.objective.backward()
+    assert max(float(each.grad.abs().max()) for each in student.parameters() if each.grad is not None) < 1e-9
+
+
+@given(chunk=st.integers(1, 13), seed=st.integers(0, 99))
+def test_the_distance_is_the_same_in_any_chunks(chunk, seed):
+    torch.manual_seed(seed)
+    head = network(SoftmaxSettings(), 1).head
+    hidden, wanted = torch.randn(13, 12, dtype=torch.float64), torch.randn(13, V, dtype=torch.float64).log_softmax(-1)
+    lesson = Lesson(lambda rows: Logits(wanted[rows]))
+    own = head.next_token(hidden, None).log_probs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("translume.model.penalties.CHUNK_ELEMENTS", chunk * V)
+        found = distance(head, hidden, None, lesson)
+    torch.testing.assert_close(found, F.kl_div(own, wanted, log_target=True, reduction="sum"))
+
+
+def test_what_a_teacher_holds_for_impossible_costs_nothing():
+    student, teacher = network(SoftmaxSettings(), 1), network(EntmaxSettings(), 2).eval()
+    data = sentences(classes=False)
+    source, mask, target, _, target_mask = data
+    wanted = teacher.lesson(source, mask, target, target_mask)(torch.arange(14))
+    assert bool(wanted.isneginf().any())
+    found = student.loss(*data, LossOptions(teacher=Teacher(teacher, 1.0))).objective
+    own = student.lesson(source, mask, target, target_mask)(torch.arange(14))
+    terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - own))
+    torch.testing.assert_close(found.detach(), terms.sum())
+    found.backward()
+    assert all(bool(each.grad.isfinite().all()) for each in student.parameters() if each.grad is not None)
