@@ -14,7 +14,8 @@ disturbs less; else the clock's. `chunked` is torch's F.linear_cross_entropy: wi
 for a large V that it is left out above 40,000, and with chunks of as many rows as ours. `adaptive` is another model,
 for its time and memory only.
 
-Decoding: `topk(10)` of a belief over 64 rows of logits against log_softmax and topk; ids must be bit-equal.
+Decoding: `topk(10)` of a belief over 64 rows of logits, by torch and with the engine's kernels, against log_softmax and
+topk; ids must be bit-equal.
 
     python benchmarks/head_cost.py [--vocabularies 10000 32000 128000 256000] [--rows 4096] [--rounds 3] [--json]
 """
@@ -36,6 +37,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from translume.belief import Logits
+from translume.engine import native
+from translume.engine.native_linear import summary
 from translume.heads.lse_pick import chunk_rows, softmax_loss
 from translume.model import LossOptions
 
@@ -218,22 +221,36 @@ def train(vocabulary: int, rows: int, rounds: int, threads: int) -> dict[str, An
     }  # fmt: skip
 
 
+def kernels_are_here() -> bool:
+    """Whether the engine has kernels of its own on this machine."""
+    try:
+        native.kernels()
+    except native.NativeError:
+        return False
+    return True
+
+
 def decode(vocabulary: int, rounds: int) -> dict[str, Any]:
     """One vocabulary's row of the table of decoding."""
     logits = torch.randn(BELIEFS, vocabulary, generator=torch.Generator().manual_seed(1)) * 3
-    ways = (lambda: Logits(logits).topk(BEST).ids, lambda: logits.log_softmax(-1).topk(BEST).indices)
-    mine, peer = (way() for way in ways)
-    if not torch.equal(mine, peer):
+    ways = [lambda: Logits(logits).topk(BEST).ids, lambda: logits.log_softmax(-1).topk(BEST).indices]
+    if kernels_are_here():
+        ways.append(lambda: Logits(logits, summary(logits)).topk(BEST).ids)
+    found = [way() for way in ways]
+    if not all(torch.equal(each, found[0]) for each in found):
         raise SystemExit(f"the {BEST} best tokens differ at V = {vocabulary}")
-    times: tuple[list[float], list[float]] = ([], [])
+    times: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
         for way, kept in zip(ways, times, strict=True):
             begun = clock()
             way()
             kept.append(1000 * (clock() - begun))
-    ratios = sorted(b / a for a, b in zip(*times, strict=True))
+    ratios = sorted(b / a for a, b in zip(times[0], times[1], strict=True))
     middle = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+    engine = [b / a for a, b in zip(times[2], times[1], strict=True)] if len(times) > 2 else [math.nan]
     return {
+        "engine_milliseconds": statistics.median(times[2]) if len(times) > 2 else math.nan,
+        "ratio_engine": statistics.median(engine),
         "vocabulary": vocabulary, "ours_milliseconds": statistics.median(times[0]),
         "peer_milliseconds": statistics.median(times[1]), "ratio": statistics.median(ratios), "range": middle,
     }  # fmt: skip
@@ -291,11 +308,13 @@ def main() -> None:
                 print(
                     f"topk({BEST}) of {BELIEFS} rows, V = {vocabulary:,}: {row['ours_milliseconds']:.2f} ms against"
                     f" {row['peer_milliseconds']:.2f}, ratio {row['ratio']:.2f} ({row['range'][0]:.2f}-"
-                    f"{row['range'][1]:.2f})", flush=True,
+                    f"{row['range'][1]:.2f}); with the engine's kernels {row['engine_milliseconds']:.2f} ms,"
+                    f" ratio {row['ratio_engine']:.2f}", flush=True,
                 )  # fmt: skip
     if options.json:
         result: dict[str, Any] = {f"ratio_training_{row['vocabulary']}": round(row["ratio"], 3) for row in steps}
         result |= {f"ratio_decoding_{row['vocabulary']}": round(row["ratio"], 3) for row in beliefs}
+        result |= {f"ratio_decoding_engine_{row['vocabulary']}": round(row["ratio_engine"], 3) for row in beliefs}
         print(json.dumps({**result, "processor": features(), "training": steps, "decoding": beliefs}))
 
 

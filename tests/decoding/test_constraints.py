@@ -102,6 +102,25 @@ def test_whatever_there_is_room_for_is_met_and_paid_for_by_the_model_s_own_belie
             assert h.score == pytest.approx(h.log_prob / len(h.tokens), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("ends", "limit", "wanted", "width"),
+    [
+        # The only candidate in time may be one that ends: its place is for another in time, not for one that is late.
+        ([True, True, True, False, True], 4, [[Phrase((3, 4), apart_before=True)]], 2),
+        # All is met, unless the next token goes on with its last word as the best ones do; the end does not.
+        ([True, True, True, False, False], 3, [[Phrase((2,))], [Phrase((3,), apart_before=True, apart_after=True)]], 1),
+    ],
+)
+def test_nobody_who_is_in_time_loses_the_place_to_one_who_is_late(toy, ends, limit, wanted, width):
+    begins = torch.tensor([True, True, True, False, False])
+    boundaries = Boundaries(begins=begins, ends=torch.tensor(ends), space=SPACE)
+    for seed in range(40):
+        step = toy(seed, sharpness=3.0, sentences=1)
+        beam = BeamSearch(width=width, nbest=width)
+        (found,) = run(step, beam, [wanted], [limit], [ForbidTokens((BOS,))], boundaries)
+        assert all(meets(each.tokens, wanted, boundaries) for each in found), seed
+
+
 @few
 @given(seeds, worlds(), st.sampled_from([0.0, 1.0]))
 def test_a_beam_as_wide_as_the_space_finds_the_best_target_that_holds_all(toy, seed, world, exponent):

@@ -63,7 +63,10 @@ class ConstrainedBeam:
         """Those that end, then the K that go on, best first each; at most 2·width together."""
         constraints = self.constraints.take(beam.sentences)
         before = constraints.start() if beam.carried is None else beam.carried
-        pool, always = self._pool(beam, belief, bias, constraints.proposals(before))
+        # Where all is met unless a word goes on, the end is one way not to; the best tokens may all go on with it.
+        ends = constraints.awaits(before).long() * (self.eos + 1) - 1
+        proposals = torch.cat([constraints.proposals(before), ends[..., None]], -1)
+        pool, always = self._pool(beam, belief, bias, proposals)
         each = torch.arange(len(beam.sentences), device=before.device)[:, None]
         progress = constraints.advance(before[each, pool.origin], pool.token)
         needed = constraints.needed(progress)
@@ -154,7 +157,8 @@ def allocated(total: Tensor, met: Tensor, ends: Tensor, width: int) -> Tensor:
     place = torch.arange(bank.size(1), device=bank.device).expand_as(bank)
     begins = functional.pad(bank[:, 1:] != bank[:, :-1], (1, 0), value=True)
     turn = place - place.masked_fill(~begins, 0).cummax(1).values
-    turn = turn.masked_fill(bank == torch.iinfo(bank.dtype).min, bank.size(1))
+    # Who is late has its turns after all who are in time: one of these may only end, and leave its place to nobody.
+    turn = (turn + (bank < 0) * bank.size(1)).masked_fill(bank == torch.iinfo(bank.dtype).min, 2 * bank.size(1))
     order = order.gather(1, turn.argsort(dim=1, stable=True))
     ends, none = ends.gather(1, order), none.gather(1, order)
     goes = ~ends & ~none

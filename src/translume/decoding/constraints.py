@@ -213,6 +213,11 @@ class Constraints:
         tokens = torch.where(goes_on, self._at(self.restarts, states), tokens)
         return tokens.masked_fill(~self._of_phrases(unmet > 0), -1)
 
+    def awaits(self, progress: Tensor) -> Tensor:
+        """[B, P]: whether nothing is unmet but by a next token that goes on with the last word."""
+        count = self.own.size(1)
+        return self._unmet(progress[..., :count], progress[..., count:])[1] & (self.needed(progress) == 0)
+
     def _unmet(self, states: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
         """[B, P, G], how often each is still wanted, and [B, P], whether the next token has to begin a word."""
         said = states == self.whole[:, None]

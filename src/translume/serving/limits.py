@@ -24,8 +24,8 @@ class Limits(Settings):
     """Most requests that are being read, waited for or answered at a time."""
     queue: int = 2048
     """Most lines that wait."""
-    batch_tokens: int = 1024
-    """Most tokens that are translated at once, for up to 8 targets per sentence; fewer for more."""
+    batch_tokens: int = 2048
+    """Most tokens that are translated at once, for up to 2 targets per sentence; fewer for more."""
     workers: int = 1
     """Batches that are translated at a time, each by a thread that takes as many processors as `--threads` says."""
     inspections: int = 32

@@ -96,7 +96,7 @@ class Scheduler:
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._closing = False
-        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds an item of each of the last batches
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds and items of the last batches
         # What others wrote runs in a worker, and so cannot end the thread that plans for it, whatever it raises.
         self._workers = [Worker("translume-work", patience_seconds) for _ in range(workers)]
         self._threads = [
@@ -201,8 +201,9 @@ class Scheduler:
 
     @property
     def _seconds_per_item(self) -> float:
-        """Of the fullest batches of late, for where many wait, batches are full; 0 before anything was done."""
-        return min(tuple(self._paces), default=0.0) / len(self._workers)
+        """Over the last batches, full ones weighing most; 0 before anything was done."""
+        recent = tuple(self._recent)
+        return sum(each[0] for each in recent) / max(1, sum(each[1] for each in recent)) / len(self._workers)
 
     def _retry_seconds(self) -> int:
         return max(1, min(LONGEST_WAIT_SECONDS, math.ceil(self._count * self._seconds_per_item)))
@@ -283,7 +284,7 @@ class Scheduler:
         else:
             _fail(batch[0], told_as(error))
         seconds = time.monotonic() - begun
-        self._paces.append(seconds / len(batch))
+        self._recent.append((seconds, len(batch)))
         if self._told is not None:
             waited = tuple(begun - each.came for each in batch)
             tokens = sum(each.size or 0 for each in batch)
