@@ -234,6 +234,8 @@ def main() -> None:
     result = {
         "rows": rows,
         "goodput_share_of_peak_at_highest_load": highest["goodput_lines_per_second"] / best,
+        "the_same_by_processor_time": highest["lines_per_processor_second"]
+        / max(row["lines_per_processor_second"] for row in rows),
         "memory_growth": rows[-1]["mebibytes"] / rows[0]["mebibytes"] - 1,
         "of_32_clients": {
             kind: {name: [each[name] for each in found] for name in SPEEDS} for kind, found in taken.items()
@@ -250,6 +252,7 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"\ngoodput at the highest load: {result['goodput_share_of_peak_at_highest_load']:.0%} of the best")
+    print(f"the same by lines a second of its processor time: {result['the_same_by_processor_time']:.0%}")
     print(f"memory, from the first to the last row: {result['memory_growth']:+.1%}")
     for kind, found in taken.items():
         wall, own = ([f"{each[name]:.1f}" for each in found] for name in SPEEDS)
