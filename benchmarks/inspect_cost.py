@@ -89,7 +89,7 @@ def without_hooks() -> Iterator[None]:
             return super().leave(rows)
 
         def _append(self, rows: Any, going: Any) -> None:
-            if not loop._same(rows, self.tokens.size(0)):
+            if rows is not None:
                 self.tokens = self.tokens.index_select(0, rows)
             self.length += 1
             if self.length == self.tokens.size(1):

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, Bias, Logits, maxima_and_sums
+from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
-from translume.engine import Choice, Engine, native, self_test
+from translume.engine import Choice, Engine, EngineError, build_engine, native, self_test
 from translume.engine.machine import compiler
 from translume.engine.native import NativeError
 from translume.engine.native_layers import NativeLayers, native_layers
@@ -187,26 +187,26 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypat
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
-    native.kernels.cache_clear()
+    native.found_once.cache_clear()
     try:
         with pytest.raises(NativeError) as caught:
             native.kernels()
     finally:
-        native.kernels.cache_clear()
+        native.found_once.cache_clear()
     assert str(caught.value) == f"{broken} failed: step.c:1: no such thing"
     assert list((tmp_path / "cache" / "native").iterdir()) == []
 
 
 def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):
     monkeypatch.setenv("TRANSLUME_NATIVE", "0")
-    native.kernels.cache_clear()
+    native.found_once.cache_clear()
     try:
         model = make(**WHOLE)
         assert native_layers(model.decoder, "fp32") is None
         assert packed_as("native", torch.randn(13, 7), None) is None
         assert self_test(Engine(model, Choice()), model).agrees
     finally:
-        native.kernels.cache_clear()
+        native.found_once.cache_clear()
 
 
 def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_to(tmp_path, monkeypatch):
@@ -216,15 +216,56 @@ def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_t
     monkeypatch.setattr(subprocess, "run", lambda command, **how: calls.append(command) or run(command, **how))
     folder = tmp_path / "native"
     for expected in (1, 0):
-        native.kernels.cache_clear()
+        native.found_once.cache_clear()
         calls.clear()
         native.kernels()
         assert sum("-shared" in command for command in calls) == expected
         assert [stat.S_IMODE(each.stat().st_mode) & 0o022 for each in folder.iterdir()] == [0]
     os.chmod(folder, 0o777)
-    native.kernels.cache_clear()
+    native.found_once.cache_clear()
     calls.clear()
     native.kernels()
-    native.kernels.cache_clear()
+    native.found_once.cache_clear()
     assert sum("-shared" in command for command in calls) == 1
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_library_that_was_cut_off_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    native.found_once.cache_clear()
+    native.kernels()
+    (path,) = (tmp_path / "native").iterdir()
+    copy = tmp_path / "copy"
+    path.rename(copy)
+    path.write_bytes(copy.read_bytes()[:100])
+    native.found_once.cache_clear()
+    assert native.kernels().panel > 0
+    native.found_once.cache_clear()
+
+
+@torch.no_grad()
+def test_a_nan_in_the_weights_is_told_of(make, sources):
+    for dtype in ("fp32", "int8") if native.kernels().int8 else ("fp32",):
+        model = make(**WHOLE)
+        next(iter(model.decoder.stack)).feed_forward.inner.weight[3, 5] = float("nan")
+        shape = native_layers(model.decoder, dtype).shape
+        engine = Engine(model, Choice(dtype, {f"decoder {shape}": "native"}))
+        belief, _ = engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
+        with pytest.raises(BeliefError):
+            belief.topk(3)
+
+
+def test_large_logits_are_no_nan():
+    logits = torch.zeros(1, 2 * BLOCK)
+    logits[0, :2] = torch.tensor([88.5, 266.2])
+    fast, plain = Logits(logits, summary(logits)).topk(2), Logits(logits).topk(2)
+    assert torch.equal(fast.ids, plain.ids)
+    torch.testing.assert_close(fast.log_probs, plain.log_probs)
+
+
+def test_a_model_that_is_not_fp32_has_no_engine(make):
+    with pytest.raises(EngineError) as caught:
+        build_engine(make(**WHOLE).bfloat16())
+    assert str(caught.value) == (
+        "engine: found a model in torch.bfloat16, wanted one in torch.float32 (load it with dtype fp32)"
+    )

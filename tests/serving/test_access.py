@@ -303,7 +303,7 @@ def test_a_listed_origin_may_ask_and_read(shared: Any) -> None:
     found = {name.lower(): text for name, text in asked.headers.items() if name.lower().startswith("access-control")}
     assert found == {
         "access-control-allow-origin": PAGE,
-        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-methods": "GET, POST, DELETE",
         "access-control-allow-headers": "Authorization, Content-Type, X-Request-Id",
         "access-control-expose-headers": "Retry-After, X-Request-Id",
         "access-control-max-age": "600",

@@ -98,7 +98,8 @@ def translating(
             yield workers.translate_all
         return
     threads = 1 if device.type != "cpu" else torch_threads()
-    if count == 1 or threads == 1 or len(translator.models) > 1 or translator.table is not None:
+    half = next(translator.checkpoint.model.parameters()).element_size() < 4  # workers load fp32
+    if count == 1 or half or threads == 1 or len(translator.models) > 1 or translator.table is not None:
         yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
     yield lambda texts, settings, wanted: translate_shared(
@@ -129,7 +130,8 @@ def translator_at(model: Path, where: Compute, name: str) -> "Translator":
         if name == "plain":
             raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
         return load_translator(model, device=where.device, dtype="fp32", threads=where.threads).compile("int8")
-    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    plain = "fp32" if name == "fast" else where.plain_dtype  # the engine packs weights itself
+    translator = load_translator(model, device=where.device, dtype=plain, threads=where.threads)
     if name == "plain":
         return translator
     if name == "fast":

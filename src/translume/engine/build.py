@@ -1,5 +1,7 @@
 """An engine of a model, as far as there is one here."""
 
+import torch
+
 from translume.engine.engine import Engine
 from translume.engine.probe import CANDIDATES, Dtype
 from translume.engine.remembered import remember, remembered
@@ -22,6 +24,9 @@ def build_engine(model: Transformer, dtype: Dtype = "fp32") -> Engine:
     device = next(model.parameters()).device
     if device.type != "cpu":
         raise EngineError(f"engine: found a model on {device}, wanted one on the CPU")
+    strange = next((each.dtype for each in model.parameters() if each.dtype != torch.float32), None)
+    if strange is not None:
+        raise EngineError(f"engine: found a model in {strange}, wanted one in torch.float32 (load it with dtype fp32)")
     choice = remembered(dtype)
     before = dict(choice.kinds)
     engine = Engine(model, choice)

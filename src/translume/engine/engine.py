@@ -80,7 +80,8 @@ class Engine:
         return map(self._belief, logits.view(hidden.size(1), hidden.size(0), -1).unbind()), state
 
     def _belief(self, logits: Tensor) -> Logits:
-        return Logits(logits, summary(logits) if self._looked_up else None)
+        fit = self._looked_up and logits.dtype == torch.float32 and logits.is_contiguous()
+        return Logits(logits, summary(logits) if fit else None)
 
     def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
         """The hidden states [N, t, D] of what the state has not read yet of a prefix, and the state that has."""

@@ -25,9 +25,19 @@ def processor() -> str:
     return f"{facts.get('model name', '')} {facts.get('stepping', '')} amx={'amx_int8' in facts.get('flags', '')}"
 
 
+def abilities() -> str:
+    """Which instructions there are, as far as the system says: a cache may be shared by machines of one name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    named = ("flags", "Features", "CPU implementer", "CPU part", "isa")
+    return "\n".join(sorted({line for line in lines if line.split(":")[0].strip() in named}))
+
+
 def compiler() -> str | None:
     """The C compiler: $CC, or what is called cc, gcc or clang; None where there is none, or TRANSLUME_NATIVE is 0."""
-    if os.environ.get("TRANSLUME_NATIVE") == "0":
+    if os.environ.get("TRANSLUME_NATIVE") == "0" or os.name != "posix":
         return None
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for path in map(shutil.which, filter(None, names)) if path), None)

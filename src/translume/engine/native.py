@@ -4,10 +4,12 @@ What is compiled is `step.c` beside this file. It is kept in the user's cache un
 and the processor decide, in a folder that nobody else can write to.
 """
 
+import atexit
 import ctypes
 import functools
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -18,7 +20,7 @@ from typing import Final
 
 from torch import Tensor
 
-from translume.engine.machine import cache_folder, compiler, processor
+from translume.engine.machine import abilities, cache_folder, compiler, processor
 
 FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 SECONDS: Final = 120
@@ -105,24 +107,37 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-@functools.cache
 def kernels() -> Kernels:
     """The kernels of this machine, compiled at the first call that finds none.
 
     Raises NativeError where there is no compiler, it fails, or the user wants none ($TRANSLUME_NATIVE is "0").
     """
+    found = found_once()
+    if isinstance(found, str):
+        raise NativeError(found)
+    return found
+
+
+@functools.cache
+def found_once() -> "Kernels | str":
+    """The kernels, or why there are none; a process tries once."""
     command = compiler()
     if command is None:
-        raise NativeError("no C compiler was found (cc, gcc, clang), or none is wanted (TRANSLUME_NATIVE is 0)")
+        return "no C compiler was found (cc, gcc, clang), or none is wanted (TRANSLUME_NATIVE is 0)"
     source = files("translume.engine").joinpath("step.c").read_text(encoding="utf-8")
     try:
-        folder = _own(cache_folder() / "native")
-        path = folder / f"step-{_digest(source, command)}.so"
+        path = _own(cache_folder() / "native") / f"step-{_digest(source, command)}.so"
         if not path.exists():
             _compile(command, source, path)
-        return _loaded(path)
+        try:
+            return _loaded(path)
+        except OSError:  # cut off by a full disk, or made for another C library
+            _compile(command, source, path)
+            return _loaded(path)
+    except NativeError as error:
+        return str(error)
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeError(f"{command}: {error}") from error
+        return f"{command}: {error}"
 
 
 def _own(folder: Path) -> Path:
@@ -131,19 +146,21 @@ def _own(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="translume-"))
-    if (
-        status.st_uid == os.getuid()
-        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        and os.access(folder, os.W_OK)
-    ):
-        return folder
-    return Path(tempfile.mkdtemp(prefix="translume-"))
+        return _for_now()
+    alone = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if alone and os.access(folder, os.W_OK) else _for_now()
+
+
+def _for_now() -> Path:
+    """A folder that is gone when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="translume-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _digest(source: str, command: str) -> str:
     version = subprocess.run([command, "--version"], capture_output=True, timeout=SECONDS, check=True).stdout
-    facts = "\n".join((source, command, version.decode(errors="replace"), " ".join(FLAGS), processor()))
+    facts = "\n".join((source, command, version.decode(errors="replace"), " ".join(FLAGS), processor(), abilities()))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
@@ -157,6 +174,7 @@ def _compile(command: str, source: str, path: Path) -> None:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise NativeError(f"{command} failed: {lines[0]}")
+        made.chmod(0o700)  # whatever the umask: nobody else may write what is loaded
         made.replace(path)
 
 

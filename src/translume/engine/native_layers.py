@@ -128,7 +128,7 @@ class NativeLayers:
         """x [n, D], the embedded tokens of a layout, which is overwritten, to the same shape."""
         begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
         begins[1:] = layout.mask.sum(1).cumsum(0)
-        longest, x = layout.mask.size(1), x.contiguous()
+        longest, x = layout.mask.size(1), x.float().contiguous()
         room = self._room(x.size(0), longest)
         self._kernels.library.translume_encode(
             self._address,
@@ -145,7 +145,7 @@ class NativeLayers:
 
         count: t.  reach: [B, K, position + 1], as the state's but with what is read now.
         """
-        past, cross, place, x = state.buffers.past, state.buffers.cross, state.position, x.contiguous()
+        past, cross, place, x = state.buffers.past, state.buffers.cross, state.position, x.float().contiguous()
         reach = None if reach is None else reach.contiguous()
         room = self._room(x.size(0), max(place + count, cross.size(3)))
         reading = native.Reading(

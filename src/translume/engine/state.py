@@ -144,6 +144,7 @@ class EngineState:
         whole groups of one size a sentence get buffers of their own.
         """
         self.check()
+        rows = rows.long()  # the kernels read slots and reach as int64
         context = None if self.context is None else self.context.select(rows)
         owners = rows // self.width
         stay, counts = torch.unique_consecutive(owners, return_counts=True)

@@ -122,13 +122,14 @@ typedef struct {
 
 static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to) {
     for (int64_t row = 0; row < rows; row++, x += inputs) {
-        vector peaks = all(1e-30f);
+        vector peaks = all(1e-30f), broken = {0}; /* a NaN once x holds one or an infinity, else 0 */
         for (int64_t k = 0; k < inputs; k += LANES) {
             vector value = load(x + k);
             vector size = (vector)((integers)value & 0x7fffffff);
             peaks = pick(size > peaks, size, peaks);
+            broken += value * 0.0f;
         }
-        float peak = largest(peaks), inverse = 127.0f / peak;
+        float peak = largest(peaks) + sum(broken), inverse = 127.0f / peak;
         vector magic = all(12582912.0f);
         integers total = {0};
         int8_t *bytes = to.bytes + row * inputs;
@@ -305,7 +306,8 @@ INLINE vector sigmoid(vector x) {
 
 INLINE vector swish(vector x) { return x * sigmoid(x); }
 
-INLINE vector above_zero(vector x) { return (vector)((integers)x & (x > 0.0f)); }
+/* A NaN stays one. */
+INLINE vector above_zero(vector x) { return (vector)((integers)x & ~(x <= 0.0f)); }
 
 /* What the feed-forward block's second map reads, [rows, inner], in the place of what its first one gave. */
 static void activate(const stack *of, float *x, int64_t rows) {
@@ -556,12 +558,12 @@ void translume_maxima_and_sums(const float *logits, int64_t rows, int64_t size, 
             for (; column + LANES <= end; column += LANES) {
                 vector value = load(logits + column);
                 peaks = pick(value > peaks, value, peaks);
-                total += exponential(value);
+                total += exponential(pick(value > 88.0f, all(88.0f), value)); /* beyond, its sign would turn */
             }
             float peak = largest(peaks);
             for (; column < end; column++) {
                 peak = logits[column] > peak ? logits[column] : peak;
-                tail += expf(logits[column]);
+                tail += expf(logits[column] > 88.0f ? 88.0f : logits[column]);
             }
             maxima[number] = peak;
             if (peak > maxima[best]) best = number;

@@ -2,16 +2,18 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
 from translume.serving.keys import Key, Keys
 from translume.serving.request_error import RequestError
 from translume.serving.settings import KeySettings
-from translume.serving.usage import Bucket, Usage, UsageError
+from translume.serving.usage import LOCK_SECONDS, Bucket, Usage, UsageError
 
 OPEN: Final = frozenset(
     {
@@ -104,8 +106,16 @@ class Access:
         return Bucket(what="characters", most=own or math.inf, per_second=own / 86400)
 
     async def _counted(self, count: Callable[[], T]) -> T:
+        begun = time.monotonic()
+
+        def in_time() -> T:
+            # Where another server holds the file, those behind it would wait for each other, one lock time apiece.
+            if time.monotonic() - begun > LOCK_SECONDS:
+                raise UsageError(f"{self.usage.path}: usage cannot be counted: waited too long")
+            return count()
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.usage.thread, count)
+            return await asyncio.get_running_loop().run_in_executor(self.usage.thread, in_time)
         except UsageError:
             raise RequestError(
                 503, "what keys have used cannot be counted now; try later", code="usage_unavailable", retry_after=10
@@ -149,7 +159,7 @@ async def admit_by_head(scope: Scope) -> None:
     if is_open(path):
         scope[ADMITTED] = None
         return
-    if b"api_key=" in scope["query_string"]:
+    if b"api_key=" in unquote_to_bytes(scope["query_string"]):
         # An address is written into logs on its way, and kept by browsers.
         raise RequestError(400, "api_key: found in the address, wanted it in the body or head", code="key_in_address")
     secret = bearer(scope)

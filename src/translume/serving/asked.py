@@ -28,6 +28,8 @@ SMALLEST_TEMPERATURE = 1e-3
 LONGEST_REASON = 300
 """Most characters of a reason that quotes what was found."""
 LONGEST_NAME = 200
+MOST_BANNED = 2000
+"""Characters of all that is banned: the table that finds them takes longer, the more there are."""
 
 T = TypeVar("T", bool, str)
 
@@ -80,6 +82,7 @@ def settings_with(served: Served, knobs: Mapping[str, Any], limits: Limits) -> D
     """A model's [decoding] with what a request gives instead; RequestError (422) for what does not fit."""
     for name, value in knobs.items():
         _refuse_extreme(name, value, limits)
+    _refuse_long_ban(knobs.get("ban", ""))
     own = served.translator.config.decoding
     given = {**knobs, "ban": _as_words(knobs["ban"])} if "ban" in knobs else knobs
     try:
@@ -174,6 +177,18 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return f"{value:.6g}" if abs(value) < 10**308 else "a number without end"
+
+
+def _refuse_long_ban(ban: Any) -> None:
+    """RequestError (413) for phrases of which a table would be made for longer than anybody else can wait."""
+    size = sum(map(len, [ban] if isinstance(ban, str) else ban))
+    if size > MOST_BANNED:
+        raise RequestError(
+            413,
+            f"ban: found {size:,} characters in all, wanted at most {MOST_BANNED:,}",
+            code="text_too_long",
+            field="ban",
+        )
 
 
 def _as_words(value: Any) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-METHODS: Final = "GET, POST"
+METHODS: Final = "GET, POST, DELETE"
 TAKEN: Final = "Authorization, Content-Type, X-Request-Id"
 """Fields of a request that a page may set."""
 TOLD: Final = "Retry-After, X-Request-Id"

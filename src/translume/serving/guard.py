@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import MutableMapping
 from typing import Any
@@ -115,12 +116,15 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record's message and fields; of an exception, its kind and where it came from, not its words."""
-        fields = getattr(record, "fields", {})
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            places = "".join(traceback.format_tb(error.__traceback__))
+            fields |= {"error": type(error).__name__, "traceback": places}
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         whole = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": record.getMessage().strip(),
             **fields,
         }
         return json.dumps(whole, ensure_ascii=False)

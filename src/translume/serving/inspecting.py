@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -54,7 +55,9 @@ def routes(server: Server) -> APIRouter:
 
 async def _answered(server: Server, request: Request, told: Callable[[Inspection, Inspected], str]) -> str:
     """What is told of what a request asks for; writing it down takes its time too, and is done beside translating."""
-    wanted = inspection(await read_object(request, server.limits), server.models, server.limits)
+    wanted = await run_in_threadpool(
+        inspection, await read_object(request, server.limits), server.models, server.limits
+    )
     await server.accept(request, [each for each in (wanted.text, wanted.translation, wanted.reference) if each])
 
     def work(go_on: Callable[[], None]) -> str:

@@ -138,7 +138,8 @@ class Jobs:
         if not job.finished.done():
             raise RequestError(409, "the file is not translated yet", code="not_finished")
         if (error := job.error) is not None:
-            raise error
+            # A copy: each time that one is raised, its traceback grows.
+            raise RequestError(error.status, str(error), code=error.code, field=error.field)
         return self._path(job)
 
     def delete(self, job: Job) -> None:
@@ -264,7 +265,10 @@ class Jobs:
         elif done.cancelled():
             job.finished.set_exception(_stopped())
         elif (error := done.exception()) is not None:
-            job.finished.set_exception(told_as(error))
+            told = told_as(error)
+            # Frames of a traceback hold the file that was sent, as long as the job is remembered.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+            job.finished.set_exception(told)
         else:
             job.finished.set_result(None)
 

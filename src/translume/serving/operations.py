@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from translume.config import DecodingSettings
 from translume.serving.answers import json_answer
+from translume.serving.body import read_body
 from translume.serving.classifying import Classifying
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
@@ -39,7 +40,8 @@ def routes(server: Server) -> APIRouter:
     @router.get("/health/ready")
     async def ready(request: Request) -> Response:
         """Whether every model has done a probe within 5 s (503 or 504 otherwise), and what the last reload left."""
-        await request.body()
+        # Nobody needs a key here: a body is read within bounds like any other.
+        await read_body(request, server.limits)
         for served in server.models:
             await server.done(request, Translating(served.translator, PROBING), [Part(text=PROBE)], PROBE_SECONDS)
         for each in server.models.classifiers.values():

@@ -43,6 +43,8 @@ def streamed(
             yield event("done", answer(split.join([each for each in found if each], work.settings.nbest)))
         except TranslumeError as error:
             known = error if isinstance(error, RequestError) else RequestError(422, str(error))
+            # The head has gone out as 200; the count, the log and the key are told what became of it.
+            request.scope.get("translume.note", {}).update(status=known.status, code=known.code)
             yield event("error", known.to_dict())
 
     return StreamingResponse(events(), media_type="text/event-stream")

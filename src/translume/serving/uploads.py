@@ -10,6 +10,7 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from translume.serving.access import ACCESS, ADMITTED
 from translume.serving.asked import settings_with
 from translume.serving.body import form_fields, form_parts, media_type, read_body
 from translume.serving.documents.files import FORMATS
@@ -56,7 +57,8 @@ class Uploads:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._reading = 0
+        # Whoever has shown no key yet cannot take the turns of those who have.
+        self._reading = {False: 0, True: 0}
 
     async def read(self, request: Request, *, unknown_format: int) -> Upload:
         """The file of a form, its client's key counted; RequestError for what is no such form, or no such file.
@@ -71,7 +73,8 @@ class Uploads:
                 code="unsupported_media_type",
                 field="content-type",
             )
-        async with self._turn():
+        known = request.scope.get(ACCESS) is None or ADMITTED in request.scope
+        async with self._turn(known):
             limits = server.limits.model_copy(
                 update={
                     "body_bytes": server.limits.file_bytes + FORM_BYTES,
@@ -94,16 +97,16 @@ class Uploads:
         return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        if self._reading >= AT_ONCE:
+    async def _turn(self, known: bool) -> AsyncIterator[None]:
+        if self._reading[known] >= AT_ONCE:
             raise RequestError(
                 503, f"{AT_ONCE} files are being read already; try later", code="too_many_open", retry_after=2
             )
-        self._reading += 1
+        self._reading[known] += 1
         try:
             yield
         finally:
-            self._reading -= 1
+            self._reading[known] -= 1
 
 
 def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str, bytes]:

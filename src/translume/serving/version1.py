@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,15 +27,17 @@ def routes(server: Server) -> APIRouter:
     @router.post("/translate", openapi_extra=schema.TRANSLATE)
     async def translate(request: Request) -> Response:
         """The translation of each text, in order, each what it would be alone."""
-        wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
         await server.accept(request, wanted.texts.texts)
         work = Translating(wanted.served.translator, wanted.settings)
-        return json_answer(_answer(await server.translated(request, work, wanted.texts), wanted))
+        found = await server.translated(request, work, wanted.texts)
+        # Details of many texts are megabytes.
+        return await run_in_threadpool(lambda: json_answer(_answer(found, wanted)))
 
     @router.post("/translate/stream", openapi_extra=schema.TRANSLATE)
     async def stream(request: Request) -> Response:
         """The same as server-sent events: beginnings of translations, token by token, then the plain answer."""
-        wanted = asked(await read_object(request, server.limits), server.models, server.limits)
+        wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
         await server.accept(request, wanted.texts.texts)
         work = Translating(wanted.served.translator, wanted.settings)
         return streamed(server, request, work, wanted.texts, lambda found: _answer(found, wanted))
