@@ -293,7 +293,7 @@ def test_ctrl_c_saves_and_prints_the_line_that_resumes(home: Path, tmp_path: Pat
         time.sleep(0.1)
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
-    output, errors = running.communicate(timeout=60)
+    output, errors = running.communicate(timeout=180)
     assert (running.returncode, output) == (130, "")
     updates = json.loads(translume("show", folder, "--json").stdout)["training"]["update"]
     assert errors.splitlines()[-1] == (

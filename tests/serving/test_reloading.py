@@ -452,7 +452,7 @@ def test_the_verb_reloads_at_sighup_and_counts_on_another_port(running: Running)
         until(lambda: sum('"reloaded"' in line for line in server.lines) == 2)
         assert server.ask(port, "POST", "/v1/translate", body, **{**head, "X-Request-Id": "third"})[0] == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == -signal.SIGTERM
+        assert server.process.wait(120) == -signal.SIGTERM
         until(lambda: any('"second"' in line for line in server.lines))
         logged = [json.loads(line) for line in server.lines if line.startswith("{")]
         by_id = {line.get("request_id"): line for line in logged}
@@ -476,6 +476,6 @@ def test_a_terminal_that_is_closed_ends_its_server(running: Running) -> None:
         until(lambda: any('"reloaded"' in line for line in server.lines))
         assert server.process.poll() is None
         os.close(terminal)
-        assert server.process.wait(30) == -signal.SIGTERM
+        assert server.process.wait(120) == -signal.SIGTERM
     finally:
         server.close()
