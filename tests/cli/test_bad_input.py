@@ -288,7 +288,7 @@ def test_ctrl_c_saves_and_prints_the_line_that_resumes(home: Path, tmp_path: Pat
     line = [*COMMAND, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not (folder / "history.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(0.5)
