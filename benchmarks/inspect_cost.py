@@ -84,9 +84,9 @@ def without_hooks() -> Iterator[None]:
         def read(self, state: Any) -> None:
             pass
 
-        def leave(self, rows: Any) -> Any:
+        def leave(self, rows: Any, count: int) -> Any:
             self.log_probs = self.log_probs[: self.tokens.size(0)]
-            return super().leave(rows)
+            return super().leave(rows, count)
 
         def _append(self, rows: Any, going: Any) -> None:
             if rows is not None:

@@ -391,7 +391,8 @@ class Process:
         """terminal: that the server is begun from."""
         command = [sys.executable, "-m", "translume", "serve", "--config", str(path), "--engine", "plain"]
         if terminal is not None:
-            own = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            own = "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            own += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # which nohup, around the tests, makes ignored
             own += "os.execv(sys.argv[1], sys.argv[1:])"
             command = [sys.executable, "-c", own, *command]
         self.process = subprocess.Popen(
