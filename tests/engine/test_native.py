@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -183,7 +184,7 @@ def test_what_the_kernels_have_nothing_for_is_left_to_torch(make, sources):
 
 def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypatch):
     broken = tmp_path / "cc"
-    broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'step.c:1: no such thing' >&2; exit 3; }\n")
+    broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'layers.c:1: no such thing' >&2; exit 3; }\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
@@ -193,8 +194,21 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypat
             native.kernels()
     finally:
         native.found_once.cache_clear()
-    assert str(caught.value) == f"{broken} failed: step.c:1: no such thing"
+    assert str(caught.value) == f"{broken} failed: layers.c:1: no such thing"
     assert list((tmp_path / "cache" / "native").iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+def test_a_package_holds_all_that_is_compiled(target):
+    builders = pytest.importorskip(
+        f"hatchling.builders.{target}", reason="hatchling is not here, which builds packages"
+    )
+    root = Path(__file__).parents[2]
+    builder = {"wheel": "WheelBuilder", "sdist": "SdistBuilder"}[target]
+    held = {Path(each.path) for each in getattr(builders, builder)(str(root)).recurse_included_files()}
+    folder = root / "src" / "translume" / "engine" / "kernels"
+    assert {path.name for path in folder.iterdir()} == set(native.SOURCES)
+    assert {folder / name for name in native.SOURCES} <= held
 
 
 def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):

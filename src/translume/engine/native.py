@@ -1,6 +1,6 @@
 """The engine's own kernels, compiled on the machine that runs them; without a C compiler there are none.
 
-What is compiled is `step.c` beside this file. It is kept in the user's cache under a name that its text, the compiler
+What is compiled is `kernels/` beside this file. It is kept in the user's cache under a name that its text, the compiler
 and the processor decide, in a folder that nobody else can write to.
 """
 
@@ -22,6 +22,8 @@ from torch import Tensor
 
 from translume.engine.machine import abilities, cache_folder, compiler, processor
 
+SOURCES: Final = ("vectors.h", "linear.h", "stack.h", "attention.h", "layers.c", "logits.c")
+"""What is in `kernels/`."""
 FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 SECONDS: Final = 120
 """Longest time that a compiler gets."""
@@ -34,7 +36,7 @@ class NativeError(RuntimeError):
 
 
 class Linear(ctypes.Structure):
-    """`linear` of step.c."""
+    """`linear` of linear.h."""
 
     _fields_ = (
         ("inputs", ctypes.c_int64),
@@ -47,13 +49,13 @@ class Linear(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """`norm` of step.c."""
+    """`norm` of stack.h."""
 
     _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
 
 
 class Layer(ctypes.Structure):
-    """`layer` of step.c."""
+    """`layer` of stack.h."""
 
     _fields_ = (
         *((name, Linear) for name in ("query_key_value", "mixed", "query", "looked", "inner", "outer")),
@@ -62,7 +64,7 @@ class Layer(ctypes.Structure):
 
 
 class Stack(ctypes.Structure):
-    """`stack` of step.c."""
+    """`stack` of stack.h."""
 
     _fields_ = (
         *(
@@ -76,7 +78,7 @@ class Stack(ctypes.Structure):
 
 
 class Reading(ctypes.Structure):
-    """`reading` of step.c."""
+    """`reading` of stack.h."""
 
     _fields_ = (
         ("past", ctypes.c_void_p),
@@ -92,7 +94,7 @@ class Reading(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The functions of step.c, and what they can do here.
+    """The compiled functions, and what they can do here.
 
     int8: whether products of bytes are there.  panel: outputs whose weights stand together.
     """
@@ -124,15 +126,16 @@ def found_once() -> "Kernels | str":
     command = compiler()
     if command is None:
         return "no C compiler was found (cc, gcc, clang), or none is wanted (TRANSLUME_NATIVE is 0)"
-    source = files("translume.engine").joinpath("step.c").read_text(encoding="utf-8")
+    folder = files("translume.engine").joinpath("kernels")
+    texts = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES}
     try:
-        path = _own(cache_folder() / "native") / f"step-{_digest(source, command)}.so"
+        path = _own(cache_folder() / "native") / f"step-{_digest(texts, command)}.so"
         if not path.exists():
-            _compile(command, source, path)
+            _compile(command, texts, path)
         try:
             return _loaded(path)
         except OSError:  # cut off by a full disk, or made for another C library
-            _compile(command, source, path)
+            _compile(command, texts, path)
             return _loaded(path)
     except NativeError as error:
         return str(error)
@@ -158,18 +161,21 @@ def _for_now() -> Path:
     return folder
 
 
-def _digest(source: str, command: str) -> str:
+def _digest(texts: dict[str, str], command: str) -> str:
     version = subprocess.run([command, "--version"], capture_output=True, timeout=SECONDS, check=True).stdout
-    facts = "\n".join((source, command, version.decode(errors="replace"), " ".join(FLAGS), processor(), abilities()))
+    facts = "\n".join(
+        (*texts.values(), command, version.decode(errors="replace"), " ".join(FLAGS), processor(), abilities())
+    )
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
-def _compile(command: str, source: str, path: Path) -> None:
+def _compile(command: str, texts: dict[str, str], path: Path) -> None:
     """Compile to `path`, which is there whole or not at all."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        text, made = Path(folder) / "step.c", Path(folder) / "step.so"
-        text.write_text(source, encoding="utf-8")
-        line = [command, *FLAGS, "-o", str(made), str(text), "-lm"]
+        for name, text in texts.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        made, units = Path(folder) / "step.so", [str(Path(folder) / name) for name in texts if name.endswith(".c")]
+        line = [command, *FLAGS, "-o", str(made), *units, "-lm"]
         done = subprocess.run(line, capture_output=True, timeout=SECONDS, check=False)
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]

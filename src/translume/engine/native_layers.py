@@ -18,7 +18,7 @@ from translume.model.layout import Layout
 from translume.model.ssru import Ssru
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
-"""In the order of `activation` of step.c."""
+"""In the order of `activation` of stack.h."""
 LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeLinear, "int8": NativeInt8Linear}
 
 

@@ -12,7 +12,7 @@ from translume.engine.linear import SIGNED, ZERO, PackedLinear
 from translume.engine.native import ALIGNED, NativeError, address
 
 FP32, QUANTIZED = 0, 1
-"""`format` of step.c."""
+"""`format` of linear.h."""
 LANES = 16
 
 

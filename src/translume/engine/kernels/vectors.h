@@ -1,0 +1,72 @@
+/* Vectors of 16 floats: GCC's and clang's own, whatever the machine has. */
+
+#ifndef TRANSLUME_VECTORS
+#define TRANSLUME_VECTORS
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE vector load(const float *from) { return *(const vector *)from; }
+INLINE void store(float *to, vector value) { *(vector *)to = value; }
+INLINE vector all(float value) { return value - (vector){0}; }
+
+INLINE vector pick(integers where, vector one, vector other) {
+    return (vector)((where & (integers)one) | (~where & (integers)other));
+}
+
+INLINE float sum(vector value) {
+    typedef float eight __attribute__((vector_size(32)));
+    typedef float four __attribute__((vector_size(16)));
+    eight halves[2];
+    four quarters[2];
+    memcpy(halves, &value, sizeof value);
+    halves[0] += halves[1];
+    memcpy(quarters, halves, sizeof quarters);
+    quarters[0] += quarters[1];
+    return (quarters[0][0] + quarters[0][2]) + (quarters[0][1] + quarters[0][3]);
+}
+
+INLINE float largest(vector value) {
+    float found = value[0];
+    for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
+    return found;
+}
+
+/* e^x for x < 88, within 2 units in the last place; 0 below -87. Cody and Waite's reduction, Cephes' polynomial. */
+INLINE vector exponential(vector x) {
+    integers gone = x < -87.0f;
+    vector nothing = {0}, kept = pick(gone, nothing, x);
+    vector magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole numbers */
+    vector whole = (kept * 1.44269504088896341f + magic) - magic;
+    vector rest = (kept - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    vector power = all(1.9875691500e-4f);
+    power = power * rest + 1.3981999507e-3f;
+    power = power * rest + 8.3334519073e-3f;
+    power = power * rest + 4.1665795894e-2f;
+    power = power * rest + 1.6666665459e-1f;
+    power = power * rest + 5.0000001201e-1f;
+    power = power * rest * rest + rest + 1.0f;
+    integers scale = (__builtin_convertvector(whole, integers) + 127) << 23;
+    vector found = power * (vector)scale;
+    return pick(gone, nothing, found);
+}
+
+INLINE vector sigmoid(vector x) {
+    vector small = exponential((vector)((integers)x | INT32_MIN)); /* e^-|x| */
+    vector positive = 1.0f / (1.0f + small);
+    return pick(x < 0.0f, small * positive, positive);
+}
+
+INLINE vector swish(vector x) { return x * sigmoid(x); }
+
+/* A NaN stays one. */
+INLINE vector above_zero(vector x) { return (vector)((integers)x & ~(x <= 0.0f)); }
+
+#endif
