@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,19 @@ class Candidates:
             carried=None if self.carried is None else self.carried[:, :count].contiguous(),
         )
 
+    def filled(self, count: int) -> "Candidates":
+        """With places that hold no candidate behind them, up to `count` of each sentence, where there are fewer."""
+        missing = count - self.token.size(1)
+        if missing <= 0:
+            return self
+        return Candidates(
+            token=functional.pad(self.token, (0, missing)),
+            origin=functional.pad(self.origin, (0, missing)),
+            log_prob=functional.pad(self.log_prob, (0, missing), value=-torch.inf),
+            total=functional.pad(self.total, (0, missing), value=-torch.inf),
+            carried=None if self.carried is None else _padded(self.carried, missing),
+        )
+
     def take(self, places: Tensor) -> "Candidates":
         """Those at `places` [B, M] of each sentence."""
         sentences = torch.arange(places.size(0), device=places.device)[:, None]
@@ -129,3 +143,9 @@ class Candidates:
             total=self.total.gather(1, places),
             carried=None if self.carried is None else self.carried[sentences, places],
         )
+
+
+def _padded(carried: Tensor, missing: int) -> Tensor:
+    """`carried` [B, W, …] with zeros for `missing` more places."""
+    inner = [0, 0] * (carried.dim() - 2)
+    return functional.pad(carried, (*inner, 0, missing))

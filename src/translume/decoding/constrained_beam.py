@@ -116,16 +116,9 @@ class ConstrainedBeam:
                 beam.total[..., None] + ranks.view(size, before, count),
             ),
         )
-        missing = max(0, 2 * self.width - pool.token.size(1))
-        if missing:
-            pool = Candidates(
-                token=functional.pad(pool.token, (0, missing)),
-                origin=functional.pad(pool.origin, (0, missing)),
-                log_prob=functional.pad(pool.log_prob, (0, missing), value=-math.inf),
-                total=functional.pad(pool.total, (0, missing), value=-math.inf),
-            )
+        pool = pool.filled(2 * self.width)
         always = _joined(always.view(shape), torch.ones_like(proposals, dtype=torch.bool))
-        return pool, functional.pad(always, (0, missing))
+        return pool, functional.pad(always, (0, pool.token.size(1) - always.size(1)))
 
     def _late(self, beam: Beam, pool: Candidates, needed: Tensor) -> tuple[Tensor, Tensor]:
         """[B, P] each: totals, −inf for those that end with less than others of their sentence; tokens too few.

@@ -5,7 +5,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
@@ -93,7 +92,7 @@ class DiverseBeam:
                 log_prob=log_prob[:, rows].flatten(1).gather(1, places),
                 total=totals,
             )
-            parts.append(_filled(part, 2 * each))
+            parts.append(part.filled(2 * each))
             chosen = part.token[:, :each].masked_fill(part.total[:, :each].isneginf(), -1)
             taken = torch.cat([taken, chosen], 1)
         return Candidates(
@@ -105,16 +104,3 @@ class DiverseBeam:
 
     def done(self, standing: Standing) -> Tensor:
         return self.group.done(standing)
-
-
-def _filled(part: Candidates, count: int) -> Candidates:
-    """The candidates with so many more that are none that there are `count`: every group has as many places."""
-    missing = count - part.total.size(1)
-    if not missing:
-        return part
-    return Candidates(
-        token=functional.pad(part.token, (0, missing)),
-        origin=functional.pad(part.origin, (0, missing)),
-        log_prob=functional.pad(part.log_prob, (0, missing), value=-torch.inf),
-        total=functional.pad(part.total, (0, missing), value=-torch.inf),
-    )

@@ -126,16 +126,7 @@ class _Search:
         if candidates.total.isnan().any():
             place = int(candidates.total.isnan().nonzero()[0, 0])
             raise self._error(place, "the belief about it holds a NaN")
-        missing = self.strategy.width - candidates.total.size(1)
-        if missing <= 0:
-            return candidates
-        return Candidates(
-            token=functional.pad(candidates.token, (0, missing)),
-            origin=functional.pad(candidates.origin, (0, missing)),
-            log_prob=functional.pad(candidates.log_prob, (0, missing), value=-math.inf),
-            total=functional.pad(candidates.total, (0, missing), value=-math.inf),
-            carried=None if candidates.carried is None else functional.pad(candidates.carried, (0, missing)),
-        )
+        return candidates.filled(self.strategy.width)
 
     def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor | None:
         """Make the next beam; for each of its rows the row that it continues, [B·K]; None: each its own."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Standing, Strategy, decode
+from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Standing, Strategy
 from translume.decoding.coverage import Coverage
 from translume.inspection.beam_record import BeamRecord, Fate, Node, Target, Verdict
 from translume.inspection.searches import Searched
@@ -233,16 +233,7 @@ def _record(searched: Searched, tokenizer: Tokenizer) -> _Tree:
     ready = searched.prepare()
     strategy = Listening(ready.strategy)
     tree = _Tree(strategy.width, tokenizer, strategy.length_penalty, strategy.coverage is not None)
-    beams = decode(
-        ready.step,
-        ready.state,
-        bos=ready.bos,
-        eos=ready.eos,
-        strategy=strategy,
-        limits=ready.limits,
-        rules=ready.rules,
-    )
-    for beam in beams:
+    for beam in replace(ready, strategy=strategy).beams():
         tree.grow(strategy.candidates, strategy.forbidden.tolist(), beam)
     return tree
 

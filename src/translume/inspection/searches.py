@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from translume.config import DecodingSettings
-from translume.decoding import ForcedPrefix, Hypothesis, SearchError, search, strategy_from
+from translume.decoding import ForcedPrefix, Hypothesis, SearchError, best_of, strategy_from
 from translume.errors import TranslationError
 from translume.inspection.subject import encoded_source
 from translume.translator import Translator
@@ -75,12 +75,4 @@ class Searched:
 
 
 def _first(ready: Prepared) -> Hypothesis:
-    return search(
-        ready.step,
-        ready.state,
-        bos=ready.bos,
-        eos=ready.eos,
-        strategy=ready.strategy,
-        limits=ready.limits,
-        rules=ready.rules,
-    )[0][0]
+    return best_of(ready.beams(), ready.strategy, 1)[0][0]

@@ -160,15 +160,7 @@ def _id(tokenizer: Tokenizer, token: str | int) -> int:
 
 
 def _outcome(found: Hypothesis, tokenizer: Tokenizer) -> Outcome:
-    return Outcome(
-        text=tokenizer.decode(found.tokens),
-        tokens=tuple(tokenizer.tokens(found.tokens)),
-        ids=found.tokens,
-        token_log_probs=found.log_probs,
-        log_prob=found.log_prob,
-        score=found.score,
-        finished_by=found.finished_by,
-    )
+    return _of_text(TextHypothesis.of(found, tokenizer))
 
 
 def _of_text(found: TextHypothesis) -> Outcome:

@@ -1,6 +1,6 @@
 """From the pieces of lines to hypotheses: what settings ask of a search, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import (
     AttentiveStepper,
+    Beam,
     Fusion,
     Hypothesis,
     Rule,
@@ -36,7 +37,7 @@ from translume.translator.tensors import padded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """All that a search of some pieces takes; `decode` and `search` have the same words for it.
+    """All that a search of some pieces takes, in the words of `decode`.
 
     step: with beliefs of the shape that the settings ask for.  state: before the first step.
     speculation: what drafts within the step, and counts; None where nothing does.
@@ -50,6 +51,18 @@ class Prepared:
     limits: Tensor
     rules: Sequence[Rule]
     speculation: Speculation[Any] | None = None
+
+    def beams(self) -> Iterator[Beam]:
+        """The beam after every step, as `decode` gives them."""
+        return decode(
+            self.step,
+            self.state,
+            bos=self.bos,
+            eos=self.eos,
+            strategy=self.strategy,
+            limits=self.limits,
+            rules=self.rules,
+        )
 
 
 @torch.inference_mode()
@@ -72,15 +85,7 @@ def search_pieces(
     forced = checkpoint.target_tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     prepared = prepare(checkpoint, pieces, settings, prefixes, stepper, fusion, table)
-    beams = decode(
-        prepared.step,
-        prepared.state,
-        bos=prepared.bos,
-        eos=prepared.eos,
-        strategy=prepared.strategy,
-        limits=prepared.limits,
-        rules=prepared.rules,
-    )
+    beams = prepared.beams()
     try:
         found = best_of(beams if watch is None else watch(beams), prepared.strategy, len(pieces))
     except SearchError as error:

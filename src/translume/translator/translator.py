@@ -20,7 +20,6 @@ from translume.config import Config, DecodingSettings
 from translume.decoding import (
     Average,
     Fusion,
-    Hypothesis,
     LanguageModel,
     SearchError,
     TableDrafts,
@@ -261,7 +260,7 @@ class Translator:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             for index, hypotheses in zip(chosen, results, strict=True):
-                read = [self._read(hypothesis) for hypothesis in hypotheses]
+                read = [TextHypothesis.of(each, self.checkpoint.target_tokenizer) for each in hypotheses]
                 found[index] = least_risk(read, settings.utility, settings.nbest) if ranked else read
                 progress.found(index, found[index])
         return finished(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
@@ -305,20 +304,6 @@ class Translator:
         refuse_unfit(settings)
         tokenizers = self.checkpoint.source_tokenizer, self.checkpoint.target_tokenizer
         return Terminology.read(settings.terminology, *tokenizers)
-
-    def _read(self, hypothesis: Hypothesis) -> TextHypothesis:
-        tokenizer = self.checkpoint.target_tokenizer
-        return TextHypothesis(
-            text=tokenizer.decode(hypothesis.tokens),
-            tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
-            ids=hypothesis.tokens,
-            log_prob=hypothesis.log_prob,
-            token_log_probs=hypothesis.log_probs,
-            score=hypothesis.score,
-            terms=hypothesis.terms,
-            finished_by=hypothesis.finished_by,
-            model_calls=hypothesis.model_calls,
-        )
 
     def _score(self, pairs: Sequence[ScoredPair]) -> list[TargetScore]:
         return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens, self.models)

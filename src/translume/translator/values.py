@@ -4,7 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from translume.decoding import ScoreTerms
+from translume.decoding import Hypothesis, ScoreTerms
+from translume.text import Tokenizer
 from translume.translator.alignment import Alignment
 
 
@@ -32,6 +33,21 @@ class TextHypothesis:
     terms: ScoreTerms | None = None
     model_calls: int | None = None
     alignment: Alignment | None = None
+
+    @classmethod
+    def of(cls, hypothesis: Hypothesis, tokenizer: Tokenizer) -> "TextHypothesis":
+        """What a search found, as `tokenizer`, the target's, reads it."""
+        return cls(
+            text=tokenizer.decode(hypothesis.tokens),
+            tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
+            ids=hypothesis.tokens,
+            log_prob=hypothesis.log_prob,
+            token_log_probs=hypothesis.log_probs,
+            score=hypothesis.score,
+            terms=hypothesis.terms,
+            finished_by=hypothesis.finished_by,
+            model_calls=hypothesis.model_calls,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The hypothesis as JSON knows it; `terms`, `model_calls` and `alignment` only where they are known."""
