@@ -96,6 +96,14 @@ def test_a_state_used_twice_is_stale(make, sources):
         assert str(caught.value) == "this engine state was used already; only the newest may go on"
 
 
+def test_no_rows_give_no_beliefs(make, sources):
+    for changes in ({}, {"width": 32, "attention_heads": 2, "feed_forward": 16}):
+        engine = Engine(make(**changes), Choice())
+        _, state = engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
+        belief, state = engine.step(torch.ones(0, 2, dtype=torch.long), state.select(torch.empty(0, dtype=torch.long)))
+        assert (belief.log_probs().shape, state.sentences, state.position) == ((0, 19), 0, 2)
+
+
 @torch.no_grad()
 def test_rewinding_takes_tokens_back(make, sources):
     model = make(positions="rotary")

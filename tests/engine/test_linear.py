@@ -1,6 +1,7 @@
 """Packed linear maps give the product, row by row, and what cannot be trusted is not taken."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.engine import linear
+from translume.engine.machine import cache_folder, folder_for_now
 from translume.engine.packing import KINDS, TOLERANCES, packed_as
 from translume.engine.probe import CANDIDATES, Choice
 from translume.engine.remembered import remember, remembered
@@ -107,6 +109,26 @@ def test_what_is_kept_but_broken_is_as_good_as_nothing(tmp_path, monkeypatch, te
     kept[key]["3×5"] = "a kind of a later version"
     (tmp_path / "engine.json").write_text(json.dumps(kept))
     assert remembered("int8").kinds == {"7×13": "int8"}
+
+
+def test_ways_are_kept_for_decoders_alone_and_packings_for_linear_maps_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    sound = {"7×13": "fp32", "decoder 3×5, 1 heads, 2 layers": "torch"}
+    remember(Choice("int8", {**sound, "3×5": "torch", "decoder 7×5, 1 heads, 2 layers": "int8"}))
+    assert remembered("int8").kinds == sound
+
+
+def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
+    for name in ("TRANSLUME_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert remember(Choice("int8", {"7×13": "int8"}))
+    assert remembered("int8").kinds == {"7×13": "int8"}
+    assert cache_folder() == cache_folder() == folder_for_now()
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_probe(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """The engine's own kernels give the plain model's numbers, and each row's whatever stands beside it."""
 
+import copy
+import gc
 import os
 import stat
 import subprocess
@@ -12,12 +14,14 @@ from hypothesis import strategies as st
 
 from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
-from translume.engine import Choice, Engine, EngineError, build_engine, native, self_test
+from translume.engine import Choice, Engine, EngineError, build_engine, layers, native, self_test
+from translume.engine.layers import chosen_layers
 from translume.engine.machine import compiler
 from translume.engine.native import NativeError
-from translume.engine.native_layers import NativeLayers, native_layers
+from translume.engine.native_layers import NativeLayers, Shape, native_layers
 from translume.engine.native_linear import NativeLinear, summary
 from translume.engine.packing import packed_as
+from translume.engine.torch_layers import TorchLayers
 from translume.model.layout import Layout
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
@@ -237,6 +241,7 @@ def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_t
         assert [stat.S_IMODE(each.stat().st_mode) & 0o022 for each in folder.iterdir()] == [0]
     os.chmod(folder, 0o777)
     native.found_once.cache_clear()
+    native.folder_for_now.cache_clear()
     calls.clear()
     native.kernels()
     native.found_once.cache_clear()
@@ -267,6 +272,31 @@ def test_a_nan_in_the_weights_is_told_of(make, sources):
         belief, _ = engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
         with pytest.raises(BeliefError):
             belief.topk(3)
+
+
+@torch.no_grad()
+def test_where_torch_was_found_faster_nothing_is_packed_for_the_kernels(make, monkeypatch):
+    model = make(**WHOLE)
+
+    def refused(*given):
+        raise AssertionError("packed")
+
+    monkeypatch.setattr(layers, "native_layers", refused)
+    chosen = chosen_layers(model.decoder, Choice("fp32", {f"decoder {Shape.of(model.decoder)}": "torch"}))
+    assert isinstance(chosen, TorchLayers)
+
+
+@torch.no_grad()
+def test_a_copy_of_an_engine_outlives_it(make, sources):
+    _, engine = fresh(make, {})
+    engine.head = packed_as("native", engine.model.head.weight, engine.model.head.bias)
+    prefix, (source, mask) = torch.ones(2, 1, dtype=torch.long), sources(5, 2)
+    wanted, _ = engine.step(prefix, engine.start(source, mask))
+    twin = copy.deepcopy(engine)
+    del engine
+    gc.collect()
+    found, _ = twin.step(prefix, twin.start(source, mask))
+    assert torch.equal(found.log_probs(), wanted.log_probs())
 
 
 def test_large_logits_are_no_nan():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from translume.belief import Logits, NextToken
 from translume.engine.layers import chosen_layers
 from translume.engine.linear import PackedLinear
-from translume.engine.native_layers import NativeLayers, native_layers
+from translume.engine.native_layers import native_layers
 from translume.engine.native_linear import summary
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState
@@ -33,10 +33,9 @@ class Engine:
         self.choice = choice
         self.dtype = choice.dtype
         self.decoder = chosen_layers(model.decoder, choice)
-        native = isinstance(self.decoder, NativeLayers)
-        self.encoder = native_layers(model.encoder, choice.dtype) if native else None
+        kernels = self.decoder.looks_up  # the kernels were chosen, so they read the encoder's layers and logits, too
+        self.encoder = native_layers(model.encoder, choice.dtype) if kernels else None
         self.model = _packed(model, choice, encoder=self.encoder is None)
-        self._looked_up = native
         plain = model.head.plain()
         self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
 
@@ -58,7 +57,7 @@ class Engine:
             cross[2 * number : 2 * number + 2] = layout.split(layer.cross_attention.key_value(packed), 2, heads)
         past = memory.new_empty(2 * len(layers), grid[0], heads, GROWTH, 1, width)
         hidden = layout.bias(memory.dtype)
-        buffers = Buffers(past, cross, hidden, looked_up=self._looked_up)
+        buffers = Buffers(past, cross, hidden, looked_up=self.decoder.looks_up)
         return EngineState(buffers, position=0, context=head.begin(source, mask, memory))
 
     @torch.inference_mode()
@@ -80,7 +79,7 @@ class Engine:
         return map(self._belief, logits.view(hidden.size(1), hidden.size(0), -1).unbind()), state
 
     def _belief(self, logits: Tensor) -> Logits:
-        fit = self._looked_up and logits.dtype == torch.float32 and logits.is_contiguous()
+        fit = self.decoder.looks_up and logits.dtype == torch.float32 and logits.is_contiguous()
         return Logits(logits, summary(logits) if fit else None)
 
     def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
@@ -119,7 +118,8 @@ class Engine:
         if state.width > 1:
             own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
             reach = own if reach is None else torch.cat([reach, own], 2)
-        x = self.decoder.read(x, state, count, reach).view(*ids.shape, -1)
+        x = self.decoder.read(x, state, count, reach)
+        x = x.view(*ids.shape, x.size(-1))
         if rows is not None:
             x = x.index_select(0, rows)
         return x, state.advanced(count, reach)

@@ -1,13 +1,15 @@
 """Whether a decoder's layers are read by the engine's own kernels or by torch: what is faster here."""
 
-import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from translume.engine.native_layers import NativeLayers, native_layers
-from translume.engine.probe import ROUNDS, ROWS, Choice
+from translume.engine.native import NativeError
+from translume.engine.native_layers import NativeLayers, Shape, native_layers
+from translume.engine.probe import ROWS, WAYS, Choice, times
 from translume.engine.state import Buffers, EngineState
 from translume.engine.torch_layers import TorchLayers
 from translume.model.decoder import Decoder
@@ -21,9 +23,11 @@ class Layers(Protocol):
     """The layers of a decoder.
 
     rereads: whether several tokens of a hypothesis can be read at once.
+    looks_up: whether a sentence's slot in the buffers is looked up, so that nothing moves when others leave.
     """
 
     rereads: bool
+    looks_up: bool
 
     def read(self, x: Tensor, state: EngineState, count: int, reach: Tensor | None) -> Tensor:
         """x [B·K·t, D], embedded target tokens, to the same shape; their keys and values are written into the state."""
@@ -31,33 +35,29 @@ class Layers(Protocol):
 
 def chosen_layers(decoder: Decoder, choice: Choice) -> Layers:
     """The faster way, as was chosen for this shape, or as a probe finds now."""
-    native = native_layers(decoder, choice.dtype)
-    if native is None:
+    try:
+        shape = f"decoder {Shape.of(decoder)}"
+    except NativeError:
         return TorchLayers(decoder, choice)
-    shape = f"decoder {native.shape}"
-    if shape not in choice.kinds:
-        plain = TorchLayers(decoder, choice)
-        times = _times([plain, native], native)
-        choice.microseconds[shape] = {"torch": tuple(times[0]), "native": tuple(times[1])}
-        shares = [ours / theirs for theirs, ours in zip(*times, strict=True)]
-        choice.kinds[shape] = "native" if sum(shares) <= len(ROWS) else "torch"
-        if choice.kinds[shape] == "torch":
-            return plain
-    return native if choice.kinds[shape] == "native" else TorchLayers(decoder, choice)
+    native = native_layers(decoder, choice.dtype) if choice.kinds.get(shape) != "torch" else None
+    if native is None or choice.kinds.get(shape) == "native":
+        return native or TorchLayers(decoder, choice)
+    plain = TorchLayers(decoder, choice)
+    found = times(partial(_steps, plain, native), calls=1)
+    choice.microseconds[shape] = dict(zip(WAYS, found, strict=True))
+    shares = [ours / theirs for theirs, ours in zip(*found, strict=True)]
+    choice.kinds[shape] = "native" if sum(shares) <= len(ROWS) else "torch"
+    return native if choice.kinds[shape] == "native" else plain
 
 
-@torch.inference_mode()
-def _times(ways: list[Layers], of: NativeLayers) -> list[list[float]]:
-    """For each way the microseconds of a step of as many sentences as ROWS, the best of some rounds taken by turns."""
-    best = [[float("inf")] * len(ROWS) for _ in ways]
-    for place, rows in enumerate(ROWS):
-        past = torch.zeros(2 * of.count, rows, of.heads, GROWTH, 1, of.width // of.heads)
-        cross = torch.zeros(2 * of.count, rows, of.heads, SOURCE, of.width // of.heads)
-        state = EngineState(Buffers(past, cross, None), position=PLACE)
-        for _ in range(ROUNDS):
-            for number, way in enumerate(ways):
-                x = torch.ones(rows, of.width)
-                start = time.perf_counter()
-                way.read(x, state, 1, None)
-                best[number][place] = min(best[number][place], (time.perf_counter() - start) * 1e6)
-    return best
+def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:
+    """A step of so many sentences by each way."""
+    count, heads, width = native.shape.count, native.shape.heads, native.shape.width
+    past = torch.zeros(2 * count, rows, heads, GROWTH, 1, width // heads)
+    cross = torch.zeros(2 * count, rows, heads, SOURCE, width // heads)
+    state = EngineState(Buffers(past, cross, None), position=PLACE)
+
+    def read(way: Layers) -> Tensor:
+        return way.read(torch.ones(rows, width), state, 1, None)
+
+    return [partial(read, way) for way in (plain, native)]

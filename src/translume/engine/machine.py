@@ -1,17 +1,34 @@
 """What machine this is, and where findings about it are kept."""
 
+import atexit
+import functools
 import os
 import platform
 import shutil
+import tempfile
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where findings about this machine are kept: $TRANSLUME_CACHE, or translume/ in the user's cache."""
+    """Where findings about this machine are kept: $TRANSLUME_CACHE, or translume/ in the user's cache.
+
+    Nobody's home is there for some users of containers: then it is a folder that is gone when the process ends.
+    """
     given = os.environ.get("TRANSLUME_CACHE")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "translume"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "translume"
+    except RuntimeError:  # what pathlib raises for want of a home
+        return folder_for_now()
+
+
+@functools.cache
+def folder_for_now() -> Path:
+    """A folder of this process, which is gone when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="translume-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def processor() -> str:

@@ -4,12 +4,10 @@ What is compiled is `kernels/` beside this file. It is kept in the user's cache 
 and the processor decide, in a folder that nobody else can write to.
 """
 
-import atexit
 import ctypes
 import functools
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -20,7 +18,7 @@ from typing import Final
 
 from torch import Tensor
 
-from translume.engine.machine import abilities, cache_folder, compiler, processor
+from translume.engine.machine import abilities, cache_folder, compiler, folder_for_now, processor
 
 SOURCES: Final = ("vectors.h", "linear.h", "stack.h", "attention.h", "layers.c", "logits.c")
 """What is in `kernels/`."""
@@ -149,16 +147,9 @@ def _own(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
     except OSError:
-        return _for_now()
+        return folder_for_now()
     alone = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if alone and os.access(folder, os.W_OK) else _for_now()
-
-
-def _for_now() -> Path:
-    """A folder that is gone when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="translume-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return folder if alone and os.access(folder, os.W_OK) else folder_for_now()
 
 
 def _digest(texts: dict[str, str], command: str) -> str:

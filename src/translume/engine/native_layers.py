@@ -1,6 +1,7 @@
 """All layers of an encoder or a decoder as one call of the engine's own kernels."""
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -30,51 +31,73 @@ def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None
         return None
 
 
-class NativeLayers:
-    """The layers of an encoder or decoder and its last norm, packed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many layers and attention heads, D, the feed-forward block's width, and whether there are cells."""
 
-    count, heads, width: how many layers, attention heads, and D.  shape: the same in a word.
-    rereads: whether several tokens of a hypothesis can be read at once.
-    """
+    count: int
+    heads: int
+    width: int
+    inner: int
+    cells: bool
+
+    @classmethod
+    def of(cls, part: Encoder | Decoder) -> "Shape":
+        """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
+        native.kernels()
+        layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
+        if not layers:
+            raise NativeError("no layers")
+        first = layers[0]
+        mixing = first.self_attention
+        heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
+        if isinstance(mixing, SelfAttention) and mixing.rotary:
+            raise NativeError("nothing for rotary positions")
+        width, inner = first.feed_forward.outer.weight.shape
+        if width // heads % LANES or inner % LANES:
+            raise NativeError(f"heads and feed-forward blocks are not whole vectors of {LANES}")
+        return cls(count=len(layers), heads=heads, width=width, inner=inner, cells=isinstance(mixing, Ssru))
+
+    def __str__(self) -> str:
+        cells = " of cells" if self.cells else ""
+        return f"{self.width}×{self.inner}, {self.heads} heads, {self.count} layers{cells}"
+
+
+class NativeLayers:
+    """The layers of an encoder or decoder and its last norm, packed; for `rereads` and `looks_up` see `Layers`."""
 
     rereads = True
+    looks_up = True
 
     def __init__(self, part: Encoder | Decoder, dtype: Dtype) -> None:
         """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
         self._kernels = native.kernels()
         self._linear = LINEAR[dtype]
         self._kept: list[object] = []
+        self.shape = Shape.of(part)
         layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
-        if not layers:
-            raise NativeError("no layers")
-        first = layers[0]
-        mixing = first.self_attention
-        cells = isinstance(mixing, Ssru)
-        heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
-        if isinstance(mixing, SelfAttention) and mixing.rotary:
-            raise NativeError("nothing for rotary positions")
-        inner, width = first.feed_forward.outer.weight.size(1), first.feed_forward.outer.weight.size(0)
-        if width // heads % LANES or inner % LANES:
-            raise NativeError(f"heads and feed-forward blocks are not whole vectors of {LANES}")
-        before, norm = first.around_feed_forward.before, first.around_feed_forward.norm
+        forward, around = layers[0].feed_forward, layers[0].around_feed_forward
+        norm = around.norm
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        self.count, self.heads, self.width = len(layers), heads, width
-        self.shape = f"{width}×{inner}, {heads} heads, {len(layers)} layers" + (" of cells" if cells else "")
         self._layers = (native.Layer * len(layers))(*map(self._layer, layers))
         self._stack = native.Stack(
-            width=width,
-            heads=heads,
-            layers=len(layers),
-            before=before,
-            cells=cells,
-            activation=ACTIVATIONS.index(first.feed_forward.activation),
+            width=self.shape.width,
+            heads=self.shape.heads,
+            layers=self.shape.count,
+            before=around.before,
+            cells=self.shape.cells,
+            activation=ACTIVATIONS.index(forward.activation),
             root_mean_square=isinstance(norm, nn.RMSNorm),
-            inner=inner,
+            inner=self.shape.inner,
             epsilon=norm.eps,
             layer=self._layers,
             last=self._norm(part.norm),
         )
         self._address = ctypes.addressof(self._stack)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "NativeLayers":
+        """Itself: it holds addresses, and nothing writes to what stands there."""
+        return self
 
     def _layer(self, layer: EncoderLayer | DecoderLayer) -> native.Layer:
         mixing, forward = layer.self_attention, layer.feed_forward

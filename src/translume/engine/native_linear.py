@@ -38,6 +38,10 @@ class NativeLinear(PackedLinear):
         self.map = native.Linear(self.inputs + self._missing, self.outputs, self.format, *map(address, self._kept))
         self._address = ctypes.addressof(self.map)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "NativeLinear":
+        """Itself: it holds addresses, and nothing writes to what stands there."""
+        return self
+
     def _packed(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
         """The weight [panels·panel, K] in the kernel's order, and its scales."""
         return weight.view(-1, panel, weight.size(1)).transpose(1, 2).contiguous(), None

@@ -1,7 +1,9 @@
 """Which packing is fastest here for a shape: tried once, and remembered by whoever asks."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,7 +14,7 @@ from translume.engine.packing import packed_as
 
 ROWS = (1, 64, 320)
 """Rows that a packing is timed with; the choice is by the sum of its shares of fp32's times, for any number of rows."""
-ROUNDS = 5
+ROUNDS = 6
 INDEPENDENT = 1.2
 """How much slower than another a packing may be whose rows have the same numbers whatever stands beside them."""
 
@@ -26,7 +28,12 @@ CANDIDATES: dict[Dtype, tuple[str, ...]] = {
 """What may be chosen for a dtype that was asked for, fp32 being always allowed."""
 
 WAYS = ("torch", "native")
-"""How the layers of a decoder may be read."""
+"""How the layers of a decoder may be read; they are chosen for a shape that is called "decoder …"."""
+
+
+def known(shape: str, kind: object, dtype: Dtype) -> bool:
+    """Whether something of this shape may be packed, or read, as `kind` where `dtype` was asked for."""
+    return kind in (WAYS if shape.startswith("decoder ") else CANDIDATES[dtype])
 
 
 @dataclass(slots=True)
@@ -52,10 +59,9 @@ class Choice:
         if len(trusted) == 1:
             self.kinds[shape] = trusted[0].kind
             return trusted[0]
-        times = _times(trusted, weight.size(1))
-        self.microseconds[shape] = {each.kind: tuple(took) for each, took in zip(trusted, times, strict=True)}
-        base = times[0]
-        gains = [sum(took[place] / base[place] for place in range(len(ROWS))) for took in times]
+        found = times(lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in trusted], calls=3)
+        self.microseconds[shape] = {each.kind: took for each, took in zip(trusted, found, strict=True)}
+        gains = [sum(ours / base for ours, base in zip(took, found[0], strict=True)) for took in found]
         preferred = [
             gain / INDEPENDENT if each.independent else gain for each, gain in zip(trusted, gains, strict=True)
         ]
@@ -65,15 +71,20 @@ class Choice:
 
 
 @torch.inference_mode()
-def _times(packed: list[PackedLinear], inputs: int) -> list[list[float]]:
-    """For each packing the microseconds of a call with each number of ROWS, the best of some rounds taken by turns."""
-    best = [[float("inf")] * len(ROWS) for _ in packed]
-    for place, rows in enumerate(ROWS):
-        x = torch.ones(rows, inputs)
-        for _ in range(ROUNDS + 1):
-            for number, each in enumerate(packed):
+def times(ways: Callable[[int], Sequence[Callable[[], object]]], calls: int) -> list[tuple[float, ...]]:
+    """For each way the microseconds of a call with each number of ROWS, the best of some rounds taken by turns.
+
+    ways: of so many rows.  calls: of a way before it is another's turn.
+    """
+    by_rows = []
+    for rows in ROWS:
+        tried = ways(rows)
+        best = [float("inf")] * len(tried)
+        for _ in range(ROUNDS):
+            for number, way in enumerate(tried):
                 start = time.perf_counter()
-                for _ in range(3):
-                    each(x)
-                best[number][place] = min(best[number][place], (time.perf_counter() - start) / 3 * 1e6)
-    return best
+                for _ in range(calls):
+                    way()
+                best[number] = min(best[number], (time.perf_counter() - start) / calls * 1e6)
+        by_rows.append(best)
+    return list(zip(*by_rows, strict=True))

@@ -7,16 +7,15 @@ import platform
 import torch
 
 from translume.engine.machine import cache_folder, compiler, processor
-from translume.engine.probe import CANDIDATES, WAYS, Choice, Dtype
+from translume.engine.probe import CANDIDATES, Choice, Dtype, known
 
 
 def remembered(dtype: Dtype) -> Choice:
     """The choice for a dtype on this machine, with this torch; an empty one where nothing sound was kept."""
     found = _read().get(_key(dtype))
-    known = (*CANDIDATES[dtype], *WAYS)
     if not isinstance(found, dict):
         return Choice(dtype)
-    return Choice(dtype, {shape: kind for shape, kind in found.items() if kind in known})
+    return Choice(dtype, {shape: kind for shape, kind in found.items() if known(shape, kind, dtype)})
 
 
 def remember(choice: Choice) -> bool:

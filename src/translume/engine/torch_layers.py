@@ -15,10 +15,9 @@ from translume.model.positions import rotation
 
 
 class TorchLayers:
-    """The layers of a decoder and its last norm, packed.
+    """The layers of a decoder and its last norm, packed; for `rereads` and `looks_up` see `Layers`."""
 
-    rereads: whether several tokens of a hypothesis can be read at once.
-    """
+    looks_up = False
 
     def __init__(self, decoder: Decoder, choice: Choice) -> None:
         self._decoder = decoder
