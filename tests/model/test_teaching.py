@@ -96,6 +96,22 @@ def test_there_is_nothing_to_learn_from_oneself(kind):
     assert max(float(each.grad.abs().max()) for each in student.parameters() if each.grad is not None) < 1e-9
 
 
+@given(chunk=st.integers(1, 13), seed=st.integers(0, 99), share=st.sampled_from([0.3, 1.0]))
+def test_a_softmax_blends_a_lesson_in_as_beliefs_would(chunk, seed, share):
+    student, teacher = network(SoftmaxSettings(bias=True), seed), network(SoftmaxSettings(), seed + 1).eval()
+    data = sentences(classes=False)
+    options = LossOptions(0.1, z_loss=0.01, confidence_penalty=0.2, teacher=Teacher(teacher, share))
+    found = []
+    for blends in (True, False):
+        student.head.takes_lessons = blends
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("translume.heads.taught.CHUNK_ELEMENTS", chunk * V)
+            loss = student.loss(*data, options)
+        found.append([loss.objective, *torch.autograd.grad(loss.objective, list(student.parameters()))])
+    for own, by_beliefs in zip(*found, strict=True):
+        torch.testing.assert_close(own, by_beliefs)
+
+
 @given(chunk=st.integers(1, 13), seed=st.integers(0, 99))
 def test_the_distance_is_the_same_in_any_chunks(chunk, seed):
     torch.manual_seed(seed)

@@ -4,6 +4,9 @@ With l = W h + b, everything a loss of a softmax needs is lse = log Σ_v exp l_v
 
     nll = lse − l_y        label smoothing: (1−ε)·nll + ε·(lse − l̄)        z-loss: z·lse²
 
+and a teacher's belief q takes a share λ as KL(q‖p) = lse − Σ_v q_v (l_v − log q_v); `heads.taught` makes the second
+term.
+
 The rows are worked through in chunks whose logits fit the cache. Two things keep a chunk cheap. Logits are not shifted
 by their maximum: floats are as precise at e⁴⁰ as at 1, and a chunk with a sum that is very large or very small is done
 again, shifted. And probabilities are never normalised element by element: exp(l) goes into the matrix products as it
@@ -23,6 +26,7 @@ from torch import Tensor
 from translume.heads.gradients import LinearGradients, scaled
 from translume.heads.precision import label_logits, wide
 from translume.heads.smoothing import MeanToken
+from translume.heads.taught import agreement
 from translume.model import LossOptions
 
 CHUNK_ELEMENTS = 1 << 22
@@ -64,7 +68,7 @@ class _Chunk:
 def softmax_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
 ) -> SoftmaxLoss:
-    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing and z-loss, exact.
+    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing, z-loss and a lesson's share, exact.
 
     hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are made in the forward pass, where the
     exponentials are at hand.
@@ -74,6 +78,8 @@ def softmax_loss(
     objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
         hidden, weight, bias, labels, options, wanted
     )
+    if options.lesson is not None:
+        objective = objective - options.share * agreement(hidden, weight, bias, options.lesson)
     return SoftmaxLoss(objective, nll)
 
 
@@ -121,7 +127,8 @@ class _SoftmaxLoss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
         options: LossOptions, wanted: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        smoothing, z = options.label_smoothing, options.z_loss
+        smoothing, z, share = options.label_smoothing, options.z_loss, options.share
+        rest = 1.0 - share
         count, vocabulary = hidden.size(0), weight.size(0)
         rows = min(chunk_rows(vocabulary), max(count, 1))
         buffer = hidden.new_empty(rows, vocabulary)
@@ -135,17 +142,19 @@ class _SoftmaxLoss(torch.autograd.Function):
             lse = chunk.lse
             chunk_nll = lse - chunk.label_logit
             nll += chunk_nll.sum()
-            objective += chunk_nll.sum()
+            objective += rest * chunk_nll.sum()
+            if share:
+                objective += share * lse.sum()
             if mean is not None:
-                objective += smoothing * (chunk.label_logit - mean.logit(part)).sum()
+                objective += rest * smoothing * (chunk.label_logit - mean.logit(part)).sum()
             if z:
-                objective += z * lse.square().sum()
+                objective += rest * z * lse.square().sum()
             if grown is not None:
-                slope = 1.0 + 2.0 * z * lse  # of the objective in lse
-                grown.add_chunk(start, chunk, slope, slope - 1.0 + smoothing, label)
+                slope = share + rest * (1.0 + 2.0 * z * lse)  # of the objective in lse
+                grown.add_chunk(start, chunk, slope, slope - rest * (1.0 - smoothing), label)
         if grown is not None:
             if mean is not None:
-                grown.add_mean(-smoothing, mean)
+                grown.add_mean(-rest * smoothing, mean)
             ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll

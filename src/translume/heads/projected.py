@@ -18,6 +18,8 @@ class ProjectedHead(Head):
     that limit for one more product, and a smaller size cuts the product with W.
     """
 
+    takes_lessons = True
+
     def __init__(self, settings: ProjectedSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         super().__init__()
         self.vocabulary = sizes.vocabulary

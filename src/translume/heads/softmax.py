@@ -14,6 +14,8 @@ from translume.model.state import Selectable
 class SoftmaxHead(Head):
     """softmax(W h + b); W may be the target embedding itself (Press and Wolf 2017)."""
 
+    takes_lessons = True
+
     def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()

@@ -54,11 +54,9 @@ class Classifier(nn.Module):
         if options.r_drop:
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
         hidden = self.pooled(source, source_mask)
-        loss = self.head.loss(hidden, labels, None, options)
-        lesson = None
-        if options.teacher is not None:
-            lesson = options.teacher.network.lesson(source, source_mask, target, target_mask)
-        return penalised(self.head, loss, hidden, None, options, lesson)
+        told = options.about(source, source_mask, target, target_mask)
+        loss = self.head.loss(hidden, labels, None, told if self.head.takes_lessons else options)
+        return penalised(self.head, loss, hidden, None, told)
 
     @torch.no_grad()
     def lesson(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> Lesson:

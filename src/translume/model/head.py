@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.model.state import Selectable
-from translume.model.teacher import Teacher
+from translume.model.teacher import Lesson, Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class LossOptions:
     confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
     r_drop: weight α of the divergence of two passes with other dropout (Wu et al. 2021); 0 makes one pass.
     teacher: whose beliefs take a share of the loss; None learns from the labels alone.
-    The last three are made of any head's beliefs by `model.penalties`; heads leave them alone.
+    lesson: what the teacher believes about the labels of one batch.
+    All from `confidence_penalty` on is made of any head's beliefs by `model.penalties`; heads leave it alone, but for
+    those that `take_lessons`.
     """
 
     label_smoothing: float = 0.0
@@ -46,6 +48,18 @@ class LossOptions:
     confidence_penalty: float = 0.0
     r_drop: float = 0.0
     teacher: Teacher | None = None
+    lesson: Lesson | None = None
+
+    @property
+    def share(self) -> float:
+        """λ: the part of the loss that is the distance to what a teacher believes; 0 without a lesson."""
+        return 0.0 if self.teacher is None or self.lesson is None else self.teacher.share
+
+    def about(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> "LossOptions":
+        """These options with the teacher's lesson about a batch, given as to `Transformer.loss`."""
+        if self.teacher is None:
+            return self
+        return replace(self, lesson=self.teacher.network.lesson(source, source_mask, target, target_mask))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +113,8 @@ class Head(nn.Module, ABC):
     exact_loss: bool = True
     exact_smoothing: bool = True
     """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
+    takes_lessons: bool = False
+    """Whether `loss` has blended in the lesson of its options; else that is done from the beliefs."""
     reads_source: bool = False
     """Whether `begin` makes something of the source."""
     vocabulary: int

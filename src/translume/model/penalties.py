@@ -21,30 +21,26 @@ CHUNK_ELEMENTS = 1 << 22
 Contexts = tuple[Selectable | None, Selectable | None]
 
 
-def penalised(
-    head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions,
-    lesson: Lesson | None = None,
-) -> HeadLoss:  # fmt: skip
+def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
     """A head's loss after hidden states [n, D] with the penalties that `options` ask for.
 
-    With a teacher, whose `lesson` about these rows it is, the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being
-    what the teacher believes (Kim and Rush 2016, section 3.1, but for the entropy of q, which no gradient sees).
+    With a teacher's lesson the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being what the teacher believes
+    (Kim and Rush 2016, section 3.1, but for the entropy of q, which no gradient sees).
     With R-Drop the rows are those of two passes over the same sentences, one after the other, and the result is the
     mean of both passes (Wu et al. 2021, eq. 4, halved).
     """
     objective, nll, tokens = loss.objective, loss.nll, loss.tokens
+    rest = 1.0 - options.share
+    if options.lesson is not None and not head.takes_lessons:
+        objective = rest * objective + options.share * distance(head, hidden, context, options.lesson)
     if options.confidence_penalty:
-        objective = objective - options.confidence_penalty * entropy(head, hidden, context)
+        objective = objective - rest * options.confidence_penalty * entropy(head, hidden, context)
     if options.r_drop:
         first, second = hidden.chunk(2)
         rows = torch.arange(len(hidden), device=hidden.device).chunk(2)
         contexts = (None, None) if context is None else (context.select(rows[0]), context.select(rows[1]))
-        objective = objective / 2 + options.r_drop / 4 * divergence(head, first, second, contexts)
+        objective = objective / 2 + rest * options.r_drop / 4 * divergence(head, first, second, contexts)
         nll, tokens = None if nll is None else nll / 2, tokens // 2
-    if options.teacher is not None and lesson is not None:
-        passes = 2 if options.r_drop else 1
-        apart = distance(head, hidden, context, lesson) / passes
-        objective = (1.0 - options.teacher.share) * objective + options.teacher.share * apart
     return HeadLoss(objective, nll, tokens)
 
 

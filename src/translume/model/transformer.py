@@ -68,11 +68,9 @@ class Transformer(nn.Module):
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
         hidden, layout, context = self._teach(source, source_mask, target, target_mask)
-        loss = self.head.loss(hidden, layout.pack(labels), context, options)
-        lesson = None
-        if options.teacher is not None:
-            lesson = options.teacher.network.lesson(source, source_mask, target, target_mask)
-        return penalised(self.head, loss, hidden, context, options, lesson)
+        told = options.about(source, source_mask, target, target_mask)
+        loss = self.head.loss(hidden, layout.pack(labels), context, told if self.head.takes_lessons else options)
+        return penalised(self.head, loss, hidden, context, told)
 
     @torch.no_grad()
     def lesson(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> Lesson:
