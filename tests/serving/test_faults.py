@@ -231,6 +231,31 @@ def test_a_full_queue_refuses_within_50_milliseconds_and_says_when_to_come_back(
         each.close()
 
 
+def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, disturbed: Disturbed) -> None:
+    live = start(Served.of("en-de", disturbed), queue=1, lines=1, texts=1)
+    taken = [sent(live.port, "/v1/translate", text="a")]
+    assert disturbed.begun.wait(20)
+    taken.append(sent(live.port, "/v1/translate", text="b"))
+    until(lambda: live.server.scheduler.waiting == 1)
+    for path in ("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"):
+        with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode())
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            found = json.loads(answer.read())
+            assert (answer.status, found["code"]) == (503, "queue_full")
+            assert found["error"] == "1 lines wait and 1 came, wanted at most 1; try later"
+            assert answer.headers["Retry-After"] == "1"
+            # The body that comes late is passed over, and the connection is as good as before.
+            connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert rest(connection).startswith(b"HTTP/1.1 200 ")
+    assert b'{code="queue_full",route="/v1/score",status="503"} 1.0' in live.server.metrics.text()
+    disturbed.open.set()
+    for each in taken:
+        assert each.recv(65536).startswith(b"HTTP/1.1 200 ")
+        each.close()
+
+
 def test_an_answer_on_a_kept_connection_does_not_wait_for_its_head_to_be_acknowledged(live: Any) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
     seconds = []

@@ -212,7 +212,9 @@ def test_too_many_texts_and_too_many_requests_are_refused_at_once(start: Start, 
     assert (answer.status, answer.json()["code"]) == (503, "queue_full")
     assert int(answer.headers["Retry-After"]) >= 1
     taken.append(socket.create_connection(("127.0.0.1", live.port), timeout=30))
-    taken[-1].sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+    taken[-1].sendall(
+        b"POST /v1/inspect HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n"
+    )
     until(lambda: live.get("/health/live").status == 503)
     answer = live.get("/health/live")
     assert answer.json() == {"error": "4 requests are being answered already; try later", "code": "too_many_open"}

@@ -358,6 +358,10 @@ def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
             r"about 0\.[789]\d* s of lines wait, wanted at most 0\.5, half of the request's time; try later",
             str(caught.value),
         )
+        refused = made.refusal(1)
+        assert refused is not None
+        assert refused.status == 503
+        assert made.refusal(60) is None
         patient = made.submit(slow, [2], 60)
         gate.open.set()
         assert patient[0].result(10) == 4

@@ -28,6 +28,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Of every answer that has no other: none is kept, framed, sniffed, or read by another origin."""
+QUEUED = frozenset({"/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"})
+"""Addresses whose work waits in the queue: where not even a line would be taken, they are refused unread."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = logging.getLogger("translume.serving")
@@ -89,6 +91,11 @@ class Guard:
                 raise RequestError(
                     503, f"{most:,} requests are being answered already; try later", code="too_many_open", retry_after=1
                 )
+            if scope["path"] in QUEUED and scope["method"] == "POST":
+                # To read a body, understand it and refuse it then costs ten times as much, just when there is no time.
+                refused = self._server.scheduler.refusal(self._server.limits.timeout_seconds)
+                if refused is not None:
+                    raise refused
             scope[ACCESS] = self._server.access
             await admit_by_head(scope)
         except RequestError as error:
@@ -97,7 +104,8 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _tell(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "") or "unknown"
+        known = scope["path"] if scope["path"] in QUEUED else "unknown"
+        route = getattr(scope.get("route"), "path", "") or known
         status = note["status"] or 500
         self._metrics.answered(route, status, note["code"], seconds)
         # The path itself is left out: whoever mistypes an address may have put a text into it.

@@ -125,19 +125,8 @@ class Scheduler:
         """
         now = time.monotonic()
         with self._changed:
-            if self._closing:
-                raise RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
-            if self._count + len(items) > self._room:
-                self._forget_cancelled()
-            if self._count + len(items) > self._room:
-                reason = f"{self._count:,} lines wait and {len(items):,} came, wanted at most {self._room:,}; try later"
-                raise RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
-            most = WAITING * timeout_seconds
-            if (wait := self._wait_seconds(now, most)) > most:
-                reason = (
-                    f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
-                )
-                raise RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
+            if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
+                raise refused
             taken = [
                 _Waiting(
                     work=work,
@@ -153,6 +142,11 @@ class Scheduler:
                 self._put(each)
             self._changed.notify_all()
         return [each.future for each in taken]
+
+    def refusal(self, timeout_seconds: float) -> RequestError | None:
+        """Why not even one item would be taken now, if it had so long; None where one would be."""
+        with self._changed:
+            return self._refused(1, timeout_seconds, time.monotonic())
 
     def close(self, seconds: float | None = None) -> bool:
         """Take no more, finish what waits, and stop; False where that was not done within `seconds`."""
@@ -173,6 +167,20 @@ class Scheduler:
         for worker in self._workers:
             worker.close()
         return done
+
+    def _refused(self, count: int, timeout_seconds: float, now: float) -> RequestError | None:
+        if self._closing:
+            return RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
+        if self._count + count > self._room:
+            self._forget_cancelled()
+        if self._count + count > self._room:
+            reason = f"{self._count:,} lines wait and {count:,} came, wanted at most {self._room:,}; try later"
+            return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
+        most = WAITING * timeout_seconds
+        if (wait := self._wait_seconds(now, most)) > most:
+            reason = f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
+            return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
+        return None
 
     def _put(self, each: _Waiting) -> None:
         heapq.heappush(self._heaps.setdefault(each.work, []), (each.due, next(self._order), each))
