@@ -1,4 +1,4 @@
-"""Small networks with random weights, and sources of uneven lengths."""
+"""Small networks with random weights, engines of them, and sources of uneven lengths."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,50 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import build_model
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.config import AdaptiveSettings, CopySettings, MixtureSettings, ModelSettings, SoftmaxSettings
+from translume.engine import Choice, Engine
+from translume.engine.machine import compiler
+from translume.engine.native_layers import NativeLayers, Shape
 from translume.model import Transformer
 
 SOURCE_SIZE, TARGET_SIZE = 17, 19
+
+FOR_TORCH = [
+    {"norm": "pre"},
+    {"norm": "post", "tie": "all", "positions": "learned"},
+    {"norm": "post", "activation": "gelu", "bias": False, "tie": "target"},
+    {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
+    {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
+    {"norm": "pre", "segments": 3, "activation": "swiglu"},
+    {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
+    {"decoder_mixing": "ssru"},
+    {"decoder_mixing": "ssru", "norm": "post", "bias": False},
+    {"head": CopySettings(tie="none")},
+    {"head": MixtureSettings(tie="none")},
+    {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
+]
+"""Networks of sizes that the kernels have nothing for."""
+WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
+"""Heads of two whole vectors, blocks of three."""
+FOR_KERNELS = [
+    {**WHOLE, **changes}
+    for changes in (
+        {"norm": "pre"},
+        {"norm": "post", "positions": "learned", "bias": False},
+        {"norm": "pre", "activation": "swiglu", "normalization": "rms"},
+        {"norm": "post", "activation": "gelu", "normalization": "rms"},
+        {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
+        {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
+        {"decoder_mixing": "ssru"},
+        {"decoder_mixing": "ssru", "norm": "post", "bias": False},
+        {"norm": "pre", "width": 48, "attention_heads": 1, "feed_forward": 16, "scale_embeddings": False},
+    )
+]
+Built = tuple[Transformer, Engine]
+
+
+def _name(changes: dict[str, object]) -> str:
+    return "-".join(str(value) for name, value in changes.items() if WHOLE.get(name) != value)[:60]
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +97,33 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSLUME_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def fresh(make: Callable[..., Transformer], cache: Path) -> Callable[..., Built]:
+    """A network and an engine of it; that of a network of whole vectors has its layers read by the kernels."""
+
+    def build(changes: dict[str, object], dtype: str = "fp32") -> Built:
+        model = make(**changes)
+        if changes not in FOR_KERNELS:
+            return model, Engine(model, Choice(dtype))
+        if compiler() is None:
+            pytest.skip("no C compiler here, so there are no kernels to test")
+        engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
+        assert isinstance(engine.decoder, NativeLayers)
+        assert isinstance(engine.encoder, NativeLayers)
+        return model, engine
+
+    return build
+
+
+@pytest.fixture(scope="session", params=FOR_KERNELS, ids=_name)
+def whole(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Settings of a network that the kernels have all for."""
+    return dict(request.param)
+
+
+@pytest.fixture(scope="session", params=[*FOR_TORCH, *FOR_KERNELS], ids=_name)
+def built(request: pytest.FixtureRequest, fresh: Callable[..., Built]) -> Built:
+    """A network and an engine of it."""
+    return fresh(request.param)

@@ -2,45 +2,24 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.config import AdaptiveSettings, CopySettings, MixtureSettings
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
 from translume.engine import Choice, Engine, EngineError, build_engine, self_test
 from translume.model import StaleStateError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
-VARIANTS = [
-    {"norm": "pre"},
-    {"norm": "post", "tie": "all", "positions": "learned"},
-    {"norm": "post", "activation": "gelu", "bias": False, "tie": "target"},
-    {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
-    {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
-    {"norm": "pre", "segments": 3, "activation": "swiglu"},
-    {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
-    {"decoder_mixing": "ssru"},
-    {"decoder_mixing": "ssru", "norm": "post", "bias": False},
-    {"head": CopySettings(tie="none")},
-    {"head": MixtureSettings(tie="none")},
-    {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
-]
 
-every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-".join(map(str, each.values()))[:60])
-
-
-@every_variant
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
-def test_searching_with_the_engine_finds_what_the_plain_model_finds(make, sources, changes, strategy):
-    model = make(**changes)
-    engine = Engine(model, Choice())
-    source, mask = sources(5, 2, 7, 3)
-    limits = torch.tensor([37, 5, 3, 11])
+def test_searching_with_the_engine_finds_what_the_plain_model_finds(built, sources, strategy):
+    source, mask = sources(5, 2, 19, 3)
+    limits = torch.tensor([37, 5, 3, 41])
     found = [
         search(each.step, each.start(source, mask), bos=1, eos=2, strategy=strategy, limits=limits,
                rules=[MinimumLength(4)])
-        for each in (model, engine)
+        for each in built
     ]  # fmt: skip
     for plain, fast in zip(*found, strict=True):
         assert [each.tokens for each in fast] == [each.tokens for each in plain]
@@ -48,14 +27,12 @@ def test_searching_with_the_engine_finds_what_the_plain_model_finds(make, source
             assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
-@given(data=st.data(), steps=st.integers(1, 6), variant=st.sampled_from([*VARIANTS[:5], VARIANTS[7]]))
+@settings(max_examples=9)
+@given(data=st.data(), steps=st.integers(1, 6))
 @torch.no_grad()
-def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(
-    make, sources, data, steps, variant
-):
+def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(built, sources, data, steps):
     """Even groups in order, as a search has them, and any others."""
-    model = make(**variant)
-    engine = Engine(model, Choice())
+    model, engine = built
     source, mask = sources(5, 2, 7, 3, 1, seed=steps)
     state, owner = engine.start(source, mask), torch.arange(5)
     prefix, width = torch.ones(5, 0, dtype=torch.long), 1
@@ -63,21 +40,15 @@ def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_pla
         ids = data.draw(st.lists(st.integers(0, 16), min_size=len(owner), max_size=len(owner)))
         prefix = torch.cat([prefix, torch.tensor(ids)[:, None]], 1)
         belief, state = engine.step(prefix, state)
-        fresh = model.start(source[owner], mask[owner])
-        torch.testing.assert_close(belief.log_probs(), model.step(prefix, fresh)[0].log_probs(), **CLOSE)
+        wanted, _ = model.step(prefix, model.start(source[owner], mask[owner]))
+        torch.testing.assert_close(belief.log_probs(), wanted.log_probs(), **CLOSE)
         count = len(owner) // width
         stay = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
-        if data.draw(st.booleans()) or width > 1:
-            wider = width if width > 1 else data.draw(st.integers(1, 3))
-            origins = data.draw(st.lists(st.integers(0, width - 1), min_size=len(stay) * wider,
-                                         max_size=len(stay) * wider))  # fmt: skip
-            rows = [stay[place // wider] * width + origin for place, origin in enumerate(origins)]
-            width = wider
+        wider = width if width > 1 else data.draw(st.integers(1, 3))
+        origins = data.draw(st.lists(st.integers(0, width - 1), min_size=len(stay) * wider, max_size=len(stay) * wider))
+        rows = [stay[place // wider] * width + origin for place, origin in enumerate(origins)]
         if data.draw(st.integers(0, 3)) == 0:
             rows = data.draw(st.lists(st.integers(0, len(owner) - 1), min_size=1, max_size=7))
-            width = 1
-        elif width == 1:
-            rows = stay
         rows = torch.tensor(rows)
         state, owner, prefix = state.select(rows), owner[rows], prefix[rows]
         width = state.width

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
-from translume.decoding import BeamSearch, Greedy, MinimumLength, search
 from translume.engine import Choice, Engine, EngineError, build_engine, layers, native, self_test
 from translume.engine.layers import chosen_layers
 from translume.engine.machine import compiler
 from translume.engine.native import NativeError
-from translume.engine.native_layers import NativeLayers, Shape, native_layers
+from translume.engine.native_layers import Shape, native_layers
 from translume.engine.native_linear import NativeLinear, summary
 from translume.engine.packing import packed_as
 from translume.engine.torch_layers import TorchLayers
@@ -26,103 +25,23 @@ from translume.model.layout import Layout
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
 
-WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
-"""Heads of two whole vectors, blocks of three."""
-VARIANTS = [
-    {"norm": "pre"},
-    {"norm": "post", "positions": "learned", "bias": False},
-    {"norm": "pre", "activation": "swiglu", "normalization": "rms"},
-    {"norm": "post", "activation": "gelu", "normalization": "rms"},
-    {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
-    {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
-    {"decoder_mixing": "ssru"},
-    {"decoder_mixing": "ssru", "norm": "post", "bias": False},
-    {"norm": "pre", "width": 48, "attention_heads": 1, "feed_forward": 16, "scale_embeddings": False},
-]
-every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-".join(map(str, each.values())))
+WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2, "norm": "pre"}
 
 
-KEPT = {}
-
-
-def built(make, changes, dtype="fp32"):
-    """A model and an engine of it that uses the kernels; each is made once."""
-    name = f"{changes} {dtype}"
-    if name not in KEPT:
-        KEPT[name] = fresh(make, changes, dtype)
-    return KEPT[name]
-
-
-def fresh(make, changes, dtype="fp32"):
-    model = make(**{**WHOLE, **changes})
-    shape = native_layers(model.decoder, dtype).shape
-    engine = Engine(model, Choice(dtype, {f"decoder {shape}": "native"}))
-    assert isinstance(engine.decoder, NativeLayers)
-    assert isinstance(engine.encoder, NativeLayers)
-    return model, engine
-
-
-@every_variant
 @torch.no_grad()
-def test_the_encoder_gives_the_plain_one_s_memory(make, sources, changes):
-    model, engine = built(make, changes)
+def test_the_encoder_gives_the_plain_one_s_memory(fresh, sources, whole):
+    model, engine = fresh(whole)
     source, mask = sources(5, 23, 1, 17)
     layout = Layout.of(mask)
     found = engine.encoder.encode(model.encoder.embed(source, layout), layout)
     torch.testing.assert_close(found, model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
 
 
-@every_variant
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
-def test_searching_finds_what_the_plain_model_finds(make, sources, changes, strategy):
-    model, engine = built(make, changes)
-    source, mask = sources(5, 2, 19, 3)
-    limits = torch.tensor([37, 5, 3, 41])
-    found = [
-        search(each.step, each.start(source, mask), bos=1, eos=2, strategy=strategy, limits=limits,
-               rules=[MinimumLength(4)])
-        for each in (model, engine)
-    ]  # fmt: skip
-    for plain, fast in zip(*found, strict=True):
-        assert [each.tokens for each in fast] == [each.tokens for each in plain]
-        for one, other in zip(fast, plain, strict=True):
-            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), steps=st.integers(1, 6), variant=st.sampled_from(VARIANTS))
-@torch.no_grad()
-def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(
-    make, sources, data, steps, variant
-):
-    model, engine = built(make, variant)
-    source, mask = sources(5, 2, 7, 3, 1, seed=steps)
-    state, owner = engine.start(source, mask), torch.arange(5)
-    prefix, width = torch.ones(5, 0, dtype=torch.long), 1
-    for _ in range(steps):
-        ids = data.draw(st.lists(st.integers(0, 16), min_size=len(owner), max_size=len(owner)))
-        prefix = torch.cat([prefix, torch.tensor(ids)[:, None]], 1)
-        belief, state = engine.step(prefix, state)
-        wanted, _ = model.step(prefix, model.start(source[owner], mask[owner]))
-        torch.testing.assert_close(belief.log_probs(), wanted.log_probs(), rtol=1e-4, atol=1e-4)
-        count = len(owner) // width
-        stay = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
-        wider = width if width > 1 else data.draw(st.integers(1, 3))
-        origins = data.draw(st.lists(st.integers(0, width - 1), min_size=len(stay) * wider, max_size=len(stay) * wider))
-        rows = [stay[place // wider] * width + origin for place, origin in enumerate(origins)]
-        if data.draw(st.integers(0, 3)) == 0:
-            rows = data.draw(st.lists(st.integers(0, len(owner) - 1), min_size=1, max_size=7))
-        rows = torch.tensor(rows)
-        state, owner, prefix = state.select(rows), owner[rows], prefix[rows]
-        width = state.width
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-@every_variant
-def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(make, changes, dtype):
+def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(fresh, whole, dtype):
     if dtype == "int8" and not native.kernels().int8:
         pytest.skip("this processor has no products of bytes")
-    model, engine = fresh(make, changes, dtype)
+    model, engine = fresh(whole, dtype)
     engine.head = packed_as("native", model.head.weight, model.head.bias)  # a probe may have chosen another for it
     crossing = [layer.cross_attention for layer in engine.model.decoder.stack]
     for attention, layer in zip(crossing, model.decoder.stack, strict=True):
@@ -132,8 +51,8 @@ def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(make, 
 
 
 @torch.no_grad()
-def test_many_tokens_are_read_at_once_as_one_by_one(make, sources):
-    _, engine = built(make, {})
+def test_many_tokens_are_read_at_once_as_one_by_one(fresh, sources):
+    _, engine = fresh(WHOLE)
     target = torch.tensor([[1, 4, 6, 3, 9], [1, 9, 2, 8, 5]])
     beliefs, state = engine.steps(target, engine.start(*sources(5, 2)), 3)
     single = engine.start(*sources(5, 2))
@@ -287,8 +206,8 @@ def test_where_torch_was_found_faster_nothing_is_packed_for_the_kernels(make, mo
 
 
 @torch.no_grad()
-def test_a_copy_of_an_engine_outlives_it(make, sources):
-    _, engine = fresh(make, {})
+def test_a_copy_of_an_engine_outlives_it(fresh, sources):
+    _, engine = fresh(WHOLE)
     engine.head = packed_as("native", engine.model.head.weight, engine.model.head.bias)
     prefix, (source, mask) = torch.ones(2, 1, dtype=torch.long), sources(5, 2)
     wanted, _ = engine.step(prefix, engine.start(source, mask))
