@@ -10,7 +10,7 @@ import pytest
 
 from translume.checkpoint import save_model
 from translume.errors import TranslationError
-from translume.translator import Translator, Workers
+from translume.translator import Translator, Workers, load_translator
 from translume.translator import workers as module
 
 Make = Callable[..., Translator]
@@ -36,6 +36,19 @@ def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
     assert [each.text for each in found] == [each.text for each in wanted]
     for one, other in zip(found, wanted, strict=True):
         assert [h.log_prob for h in one.hypotheses] == pytest.approx([h.log_prob for h in other.hypotheses], abs=1e-4)
+
+
+def test_workers_load_the_model_in_the_dtype_that_they_are_told(saved):
+    folder, _ = saved
+    texts = ["abc", "hello you"]
+    wanted = {}
+    for dtype in ("fp32", "bf16"):
+        translator = load_translator(folder, device="cpu", dtype=dtype)
+        wanted[dtype] = [each.hypotheses[0].log_prob for each in translator.translate_all(texts)]
+    with Workers(folder, 1, None, "bf16") as workers:
+        found = [each.hypotheses[0].log_prob for each in workers.translate_all(texts, translator.config.decoding)]
+    assert found == pytest.approx(wanted["bf16"], abs=1e-6)
+    assert found != pytest.approx(wanted["fp32"], abs=1e-4)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,22 +90,21 @@ def translating(
     several = count is not None and count > 1
     if several and len(translator.models) > 1:
         raise SettingsError(f"workers: found {count} with --ensemble, wanted 1")
-    device = next(translator.checkpoint.model.parameters()).device
+    weight = next(translator.checkpoint.model.parameters())
+    device = weight.device
     if several and device.type != "cpu":
         raise SettingsError(f"workers: found {count} on {device}, wanted 1; several are for the CPU")
     dtype = translator.engine.dtype if translator.engine else None
+    begin = partial(Workers, model, dtype=dtype, plain="bf16" if weight.element_size() < 4 else "fp32")
     if count is not None and count > 1:
-        with Workers(model, count, dtype) as workers:
+        with begin(count) as workers:
             yield workers.translate_all
         return
     threads = 1 if device.type != "cpu" else torch_threads()
-    half = next(translator.checkpoint.model.parameters()).element_size() < 4  # workers load fp32
-    if count == 1 or half or threads == 1 or len(translator.models) > 1 or translator.table is not None:
+    if count == 1 or threads == 1 or len(translator.models) > 1 or translator.table is not None:
         yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
-    yield lambda texts, settings, wanted: translate_shared(
-        translator, lambda: Workers(model, threads, dtype), texts, settings, wanted
-    )
+    yield lambda texts, settings, wanted: translate_shared(translator, partial(begin, threads), texts, settings, wanted)
 
 
 def torch_threads() -> int:

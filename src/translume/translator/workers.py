@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain
+from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ WORTH_WORKERS = 4.0
 as much as they could have saved."""
 
 EngineDtype = Literal["fp32", "bf16", "int8"]
+PlainDtype = Literal["fp32", "bf16"]
 Done = tuple[list[Translation], str]
 """Translations, and the error that ended them; empty for none."""
 
@@ -34,12 +35,14 @@ Done = tuple[list[Translation], str]
 class Workers:
     """`count` processes, each with the model of a folder on one thread. To be closed, best by `with`."""
 
-    def __init__(self, folder: Path | str, count: int, dtype: EngineDtype | None = None) -> None:
-        """dtype: of each worker's engine; None is the plain model."""
+    def __init__(
+        self, folder: Path | str, count: int, dtype: EngineDtype | None = None, plain: PlainDtype = "fp32"
+    ) -> None:
+        """dtype: of each worker's engine; None is the plain model.  plain: of the model itself; engines want fp32."""
         self.count = count
         # Not forked: a copy of a process with threads may hang.
         self._pool = ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_begin, initargs=(str(folder), dtype)
+            count, mp_context=get_context("spawn"), initializer=_begin, initargs=(str(folder), dtype, plain)
         )
 
     def translate_all(
@@ -82,26 +85,26 @@ class Workers:
 
 def translate_shared(
     translator: Translator,
-    most: Callable[[], Workers],
+    begin: Callable[[], Workers],
     texts: Iterable[str],
     settings: DecodingSettings,
     constraints: Iterable[Iterable[str]] | None = None,
 ) -> Iterator[Translation]:
     """What `Translator.translate_all` gives, by the translator itself, and by workers once that has taken a while.
 
-    most: makes the workers, who are to translate as the translator does.
+    begin: makes the workers, who are to translate as the translator does.
     """
     parts, busy = windows(numbered_lines(texts, constraints), lines=SHARE), 0.0
     for part in parts:
         if busy > WORTH_WORKERS:
-            with most() as workers:
+            with begin() as workers:
                 yield from workers.translate_parts(chain([part], parts), settings)
             return
         began = time.monotonic()
         done = translator.translate_lines(part, settings)
-        for translation in done:  # all of them are translated before the first is given back
-            busy, began = busy + (time.monotonic() - began if began else 0.0), 0.0
-            yield translation
+        first = list(islice(done, 1))  # all of them are translated before the first is given back
+        busy += time.monotonic() - began
+        yield from chain(first, done)
 
 
 def _result(future: "Future[Done]", given: int) -> Iterator[Translation]:
@@ -120,9 +123,9 @@ _translators: list[Translator] = []
 """The one translator of a worker process."""
 
 
-def _begin(folder: str, dtype: EngineDtype | None) -> None:
+def _begin(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work
-    translator = load_translator(folder, device="cpu", dtype="fp32", threads=1)
+    translator = load_translator(folder, device="cpu", dtype=plain, threads=1)
     _translators.append(translator if dtype is None else translator.compile(dtype))
 
 

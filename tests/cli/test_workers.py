@@ -1,0 +1,34 @@
+"""Workers translate as the one process would."""
+
+from pathlib import Path
+
+import pytest
+
+import translume.translator
+from translume.translator import Workers
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "plain"),
+    [
+        (["--engine", "plain"], None, "fp32"),
+        (["--dtype", "bf16"], None, "bf16"),
+        (["--engine", "plain", "--dtype", "bf16"], None, "bf16"),
+        (["--engine", "fast", "--dtype", "bf16"], "bf16", "fp32"),
+    ],
+)
+def test_workers_have_the_engine_and_the_dtype_that_were_asked_for(
+    run, files: Path, monkeypatch, words: list[str], engine: str | None, plain: str
+) -> None:
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    asked = []
+
+    class Told(Workers):
+        def __init__(self, folder, count, dtype=None, plain="fp32"):
+            asked.append((count, dtype, plain))
+            super().__init__(folder, count, dtype, plain)
+
+    monkeypatch.setattr(translume.translator, "Workers", Told)
+    found = run("translate", files / "model", *words, "--workers", "2", text="")
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert asked == [(2, engine, plain)]
