@@ -77,8 +77,9 @@ def sentences(translator: Any, count: int) -> list[str]:
 def without_hooks() -> Iterator[None]:
     """Within, the decoding loop keeps nothing that only inspection reads."""
     from translume.decoding import loop
+    from translume.translator import searching
 
-    own = loop._Search
+    own = loop.Search
 
     class Bare(own):  # type: ignore[misc, valid-type]  # a class that is found when asked for
         def read(self, state: Any) -> None:
@@ -131,11 +132,11 @@ def without_hooks() -> Iterator[None]:
             ]
 
     no_terms = loop.ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
-    loop._Search = Bare  # type: ignore[misc]  # for as long as the block lasts
+    searching.Search = Bare  # type: ignore[misc]  # for as long as the block lasts
     try:
         yield
     finally:
-        loop._Search = own  # type: ignore[misc]  # as it was
+        searching.Search = own  # type: ignore[misc]  # as it was
 
 
 def seconds_of(translator: Any, texts: Sequence[str]) -> tuple[float, list[str]]:

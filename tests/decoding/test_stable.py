@@ -12,14 +12,14 @@ from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding import (
     BeamSearch,
+    Best,
+    Certainty,
     ForbidTokens,
     Greedy,
     LengthPenalty,
-    best_of,
     decode,
     search,
     strategy_from,
-    watched,
 )
 from translume.errors import SettingsError
 
@@ -65,19 +65,14 @@ def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=Fa
     """What was found; what was told, [(sentence, ids)]; and after each step the beam and how much was told by then."""
     told, steps = [], []
 
-    def noted(beams):
-        for beam in beams:
-            yield beam
-            steps.append((beam, len(told)))
-
     beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
-    seen = watched(
-        beams,
-        tell=lambda number, ids: told.append((number, tuple(ids))),
-        sentences=sentences,
-        ranked_anew=ranked_anew,
-    )
-    return best_of(noted(seen), strategy, 3), told, steps
+    watch = Certainty(lambda number, ids: told.append((number, tuple(ids))), sentences, ranked_anew=ranked_anew)
+    best = Best(strategy, 3)
+    for beam in beams:
+        watch(beam)
+        best.see(beam)
+        steps.append((beam, len(told)))
+    return [best.of(number) for number in range(3)], told, steps
 
 
 def shared(sequences):
@@ -169,6 +164,7 @@ def test_what_is_certain_by_hand():
 
     told = []
     beams = decode(Written(), Nothing(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=torch.tensor([9]))
-    for _ in watched(beams, tell=lambda number, ids: told.append(list(ids)), sentences=[0]):
-        pass
+    watch = Certainty(lambda number, ids: told.append(list(ids)), [0])
+    for beam in beams:
+        watch(beam)
     assert told == [[2], [2, 3, 1]]

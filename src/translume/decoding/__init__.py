@@ -10,8 +10,9 @@ from translume.decoding.ensemble import Average, Averaged, Ensemble
 from translume.decoding.error import SearchError
 from translume.decoding.fusion import Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
+from translume.decoding.joint import JointStep, JointStepper, StepOf
 from translume.decoding.length import LengthPenalty
-from translume.decoding.loop import decode
+from translume.decoding.loop import Search, decode
 from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.rules import (
     BannedPhrases,
@@ -27,15 +28,16 @@ from translume.decoding.rules import (
     TextPrefix,
 )
 from translume.decoding.sampling import Sampling
-from translume.decoding.search import best_of, search
+from translume.decoding.search import Best, best_of, search
 from translume.decoding.source_drafts import SourceDrafts
 from translume.decoding.speculation import BlockStep, BlockStepper, Drafted, Drafter, Speculation
-from translume.decoding.stable import Watch, watched
+from translume.decoding.stable import Certainty, Watch
 from translume.decoding.standing import Standing
 from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
 from translume.decoding.table_drafts import TableDrafts
+from translume.decoding.together import advance
 from translume.decoding.truncation import Truncation
 
 __all__ = [
@@ -46,10 +48,12 @@ __all__ = [
     "BannedPhrases",
     "Beam",
     "BeamSearch",
+    "Best",
     "BlockStep",
     "BlockStepper",
     "Boundaries",
     "Candidates",
+    "Certainty",
     "ConstrainedBeam",
     "Constraints",
     "Coverage",
@@ -64,6 +68,8 @@ __all__ = [
     "Fusion",
     "Greedy",
     "Hypothesis",
+    "JointStep",
+    "JointStepper",
     "LanguageModel",
     "LengthPenalty",
     "MinimumLength",
@@ -76,6 +82,7 @@ __all__ = [
     "RuleContext",
     "Sampling",
     "ScoreTerms",
+    "Search",
     "SearchError",
     "SearchState",
     "SourceDrafts",
@@ -83,6 +90,7 @@ __all__ = [
     "Spellings",
     "Standing",
     "Step",
+    "StepOf",
     "Stepper",
     "StochasticBeam",
     "Strategy",
@@ -92,11 +100,11 @@ __all__ = [
     "Truncation",
     "Unsmoothed",
     "Watch",
+    "advance",
     "best_of",
     "decode",
     "refuse_unread",
     "reshaped",
     "search",
     "strategy_from",
-    "watched",
 ]

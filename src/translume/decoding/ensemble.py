@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
+from translume.decoding.joint import Read, Reading, StepOf
 from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper
 
 Average = Literal["probability", "log_probability"]
@@ -107,5 +108,15 @@ class Ensemble:
 
     def step(self, prefix: Tensor, state: EnsembleState) -> tuple[NextToken, EnsembleState]:
         """The mean belief about the token after prefix [N, 1 + t]."""
-        both = [member.step(prefix, each) for member, each in zip(self.members, state.states, strict=True)]
-        return Averaged([belief for belief, _ in both], self.average), EnsembleState(tuple(each for _, each in both))
+        return self.step_together([(prefix, state)])[0]
+
+    def step_together(self, readings: Sequence[Reading[EnsembleState]]) -> list[Read[EnsembleState]]:
+        """See `JointStep.together`; each member reads all at once if it can."""
+        by_member = [
+            StepOf(member).together([(prefix, state.states[number]) for prefix, state in readings])
+            for number, member in enumerate(self.members)
+        ]
+        return [
+            (Averaged([belief for belief, _ in both], self.average), EnsembleState(tuple(state for _, state in both)))
+            for both in zip(*by_member, strict=True)
+        ]

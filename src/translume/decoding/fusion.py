@@ -1,11 +1,13 @@
 """A language model of the target that has a say in the search: shallow fusion (Gülçehre et al. 2015, section 4.1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from translume.belief import NextToken
+from translume.decoding.joint import Read, Reading, stepped
 from translume.decoding.reshaped import Reshaped
 from translume.decoding.step import Attentive, S, SearchState, Step
 
@@ -53,7 +55,7 @@ class FusedState:
         return self.translator.attention if isinstance(self.translator, Attentive) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fusion:
     """A language model and λ, how much it has to say; above 0, so that it only lowers and "optimal" stays honest."""
 
@@ -68,15 +70,29 @@ class Fusion:
         """A translator's state of `count` rows with the language model's beside it."""
         return FusedState(state, self.model.start(count))
 
-    def over(self, step: Step[S]) -> Step[FusedState]:
-        """The step with its beliefs fused; ValueError when the two know another number of tokens."""
+    def over(self, step: Step[S]) -> "FusedStep":
+        """The step with its beliefs fused; it raises ValueError when the two know another number of tokens."""
+        return FusedStep(self, step)
 
-        def fused(prefix: Tensor, state: FusedState) -> tuple[NextToken, FusedState]:
-            translator: Any = state.translator
-            belief, translator = step(prefix, translator)
-            other, language = self.model.step(prefix, state.language)
-            if other.size != belief.size:
-                raise ValueError(f"the language model knows {other.size} tokens, wanted the translator's {belief.size}")
-            return Fused(belief, other, self.weight), FusedState(translator, language)
 
-        return fused
+@dataclass(frozen=True, slots=True)
+class FusedStep:
+    """A translator's step and a language model's, which go side by side; the translator's is joint if it can be."""
+
+    fusion: Fusion
+    step: Step[Any]
+
+    def __call__(self, prefix: Tensor, state: FusedState) -> tuple[NextToken, FusedState]:
+        return self._fused(prefix, state, self.step(prefix, state.translator))
+
+    def together(self, readings: Sequence[Reading[FusedState]]) -> list[Read[FusedState]]:
+        """See `JointStep`."""
+        read = stepped(self.step, [(prefix, state.translator) for prefix, state in readings])
+        return [self._fused(*reading, each) for reading, each in zip(readings, read, strict=True)]
+
+    def _fused(self, prefix: Tensor, state: FusedState, read: Read[Any]) -> tuple[NextToken, FusedState]:
+        belief, translator = read
+        other, language = self.fusion.model.step(prefix, state.language)
+        if other.size != belief.size:
+            raise ValueError(f"the language model knows {other.size} tokens, wanted the translator's {belief.size}")
+        return Fused(belief, other, self.fusion.weight), FusedState(translator, language)

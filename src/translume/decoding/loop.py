@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Generic, Literal
 
 import torch
 from torch import Tensor
@@ -40,31 +40,32 @@ def decode(
     coverage penalty wants states that are `Attentive`.
     Raises SearchError where a belief holds a NaN, or where nothing that is possible is allowed.
     """
-    if limits.numel() == 0:
-        return
-    if int(limits.min()) < 1:
-        raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
-    search = _Search(strategy, limits, bos, eos, lift=most_lift(rules))
-    search.read(state)
-    while True:
-        belief, state = step(search.prefix, state)
-        search.read(state)
-        bias = search.bias(rules, belief)
-        rows = search.advance(search.choose(belief, bias), rules)
-        yield search.beam
-        rows = search.leave(rows, belief.rows)
-        if rows is not None:
-            if rows.numel() == 0:
-                return
-            state = state.select(rows)
+    return Search(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules).beams()
 
 
-class _Search:
-    """What the loop keeps between two steps, for the B sentences still searched; N = B·K rows."""
+class Search(Generic[S]):
+    """The loop as it stands between two steps, for the B sentences still searched, which began together; N = B·K rows.
 
-    def __init__(self, strategy: Strategy, limits: Tensor, bos: int, eos: int, lift: float) -> None:
+    Whoever has it go on, `beams` or `advance`, only asks `step` what follows `prefix` and has it `take` the answer.
+    Arguments and errors are those of `decode`.  over: whether no sentence is left.
+    """
+
+    def __init__(
+        self,
+        step: Step[S],
+        state: S,
+        *,
+        bos: int,
+        eos: int,
+        strategy: Strategy,
+        limits: Tensor,
+        rules: Sequence[Rule] = (),
+    ) -> None:
         size = limits.numel()
-        self.lift = lift  # what rules can add to a total in a step
+        if size and int(limits.min()) < 1:
+            raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
+        self.step, self.state, self.over = step, state, size == 0
+        self.rules, self.lift = rules, most_lift(rules)  # what rules can add to a total in a step
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
         self.length = 0  # t
@@ -87,11 +88,29 @@ class _Search:
             origin=zeros.long(),
             finished=zeros[:, 0].bool(),
         )
+        if size:
+            self.read(state)
 
     @property
     def prefix(self) -> Tensor:
         """[N, 1 + t], bos first."""
         return self.tokens[:, : 1 + self.length]
+
+    @torch.inference_mode()
+    def beams(self) -> Iterator[Beam]:
+        """The beam after every step that is left."""
+        while not self.over:
+            yield self.take(*self.step(self.prefix, self.state))
+
+    def take(self, belief: NextToken, state: S) -> Beam:
+        """The beam after one token more, from what the step gave for `prefix` and `state`."""
+        self.read(state)
+        rows = self.advance(self.choose(belief, self.bias(belief)))
+        beam = self.beam
+        rows = self.leave(rows, belief.rows)
+        self.over = self.leaving and not self.limits.numel()
+        self.state = state if rows is None or self.over else state.select(rows)
+        return beam
 
     def read(self, state: SearchState) -> None:
         """Count what the last step read of the source, where it counts."""
@@ -102,9 +121,9 @@ class _Search:
             raise ValueError("the coverage penalty wants attention, and the states of this step offer none")
         self.attended = attention.float() if self.attended is None else self.attended + attention
 
-    def bias(self, rules: Sequence[Rule], belief: NextToken) -> Bias | None:
+    def bias(self, belief: NextToken) -> Bias | None:
         """What all rules say of the next token."""
-        if not rules:
+        if not self.rules:
             return None
         width = self.beam.width
         context = RuleContext(
@@ -114,7 +133,7 @@ class _Search:
             sentences=self.beam.sentences if width == 1 else self.beam.sentences.repeat_interleave(width),
             limits=self.limits if width == 1 else self.limits.repeat_interleave(width),
         )
-        said = (rule(self.prefix, context) for rule in rules)
+        said = (rule(self.prefix, context) for rule in self.rules)
         return Bias.join([bias for bias in said if bias is not None])
 
     def choose(self, belief: NextToken, bias: Bias | None) -> Candidates:
@@ -128,7 +147,7 @@ class _Search:
             raise self._error(place, "the belief about it holds a NaN")
         return candidates.filled(self.strategy.width)
 
-    def advance(self, candidates: Candidates, rules: Sequence[Rule]) -> Tensor | None:
+    def advance(self, candidates: Candidates) -> Tensor | None:
         """Make the next beam; for each of its rows the row that it continues, [B·K]; None: each its own."""
         width, before = self.strategy.width, self.beam
         count = before.sentences.numel()
@@ -159,7 +178,7 @@ class _Search:
         done = done if last is None else done | last
         self.leaving = bool(done.any())
         if self.leaving:
-            self._refuse_nothing(done, rules)
+            self._refuse_nothing(done)
         self.beam = Beam(
             sentences=before.sentences,
             tokens=self.prefix[:, 1:].view(count, width, self.length),
@@ -292,11 +311,11 @@ class _Search:
         self.tokens[:, self.length] = going.token.flatten()
         self.log_probs[:, self.length] = going.log_prob.flatten()
 
-    def _refuse_nothing(self, done: Tensor, rules: Sequence[Rule]) -> None:
+    def _refuse_nothing(self, done: Tensor) -> None:
         """SearchError when a sentence ends without a hypothesis."""
         empty = done & (self.ended.sum(1) == 0)
         if bool(empty.any()):
-            names = ", ".join(type(rule).__name__ for rule in rules) or "none"
+            names = ", ".join(type(rule).__name__ for rule in self.rules) or "none"
             reason = f"every next token is impossible or forbidden, wanted one that is neither (rules: {names})"
             raise self._error(int(empty.nonzero()[0, 0]), reason, before=True)
 

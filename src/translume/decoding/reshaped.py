@@ -7,11 +7,15 @@ whatever it was ranked by, and forced decoding reproduces it.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic
 
 import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
+from translume.decoding.joint import Read, Reading, stepped
 from translume.decoding.step import S, Step
 
 
@@ -130,9 +134,24 @@ def reshaped(step: Step[S], *, temperature: float = 1.0, unsmooth: float = 0.0) 
         return step
     if temperature != 1.0 and unsmooth != 0.0:
         raise ValueError("temperature and unsmooth: wanted at most one of them")
+    return ReshapedStep(step, temperature, unsmooth)
 
-    def other(prefix: Tensor, state: S) -> tuple[NextToken, S]:
-        belief, state = step(prefix, state)
-        return (Unsmoothed(belief, unsmooth) if unsmooth else Tempered(belief, temperature)), state
 
-    return other
+@dataclass(frozen=True, slots=True)
+class ReshapedStep(Generic[S]):
+    """A step whose beliefs are tempered, or unsmoothed where `unsmooth` is above 0; joint if the step is."""
+
+    step: Step[S]
+    temperature: float
+    unsmooth: float
+
+    def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
+        belief, state = self.step(prefix, state)
+        return self._reshaped(belief), state
+
+    def together(self, readings: Sequence[Reading[S]]) -> list[Read[S]]:
+        """See `JointStep`."""
+        return [(self._reshaped(belief), state) for belief, state in stepped(self.step, readings)]
+
+    def _reshaped(self, belief: NextToken) -> Reshaped:
+        return Unsmoothed(belief, self.unsmooth) if self.unsmooth else Tempered(belief, self.temperature)

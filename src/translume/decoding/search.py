@@ -35,16 +35,34 @@ def search(
 
 def best_of(beams: Iterable[Beam], strategy: Strategy, count: int) -> list[list[Hypothesis]]:
     """What `search` finds for each of `count` sentences, from the beams of `decode`, all of which are read."""
-    groups = strategy.groups
-    found: list[list[Hypothesis]] = [[] for _ in range(count * groups)]
+    best = Best(strategy, count)
     for beam in beams:
+        best.see(beam)
+    return [best.of(number) for number in range(count)]
+
+
+class Best:
+    """The best hypotheses of each of a search's sentences, as they finish."""
+
+    def __init__(self, strategy: Strategy, count: int) -> None:
+        """count: B."""
+        self._strategy = strategy
+        self._found: list[list[Hypothesis]] = [[] for _ in range(count * strategy.groups)]
+
+    def see(self, beam: Beam) -> None:
+        """Keep what finished in a step."""
         for ending in beam.ended:
-            found[ending.sentence * groups + ending.group].append(ending.hypothesis)
-    best = [sorted(each, key=_worst_last)[: min(strategy.nbest, strategy.width // groups)] for each in found]
-    if groups == 1:
-        return best
-    sentences = (best[start : start + groups] for start in range(0, len(best), groups))
-    return [_different(sorted(chain(*each), key=_worst_last))[: strategy.nbest] for each in sentences]
+            self._found[ending.sentence * self._strategy.groups + ending.group].append(ending.hypothesis)
+
+    def of(self, sentence: int) -> list[Hypothesis]:
+        """What `search` finds for one sentence, once it is done."""
+        strategy, groups = self._strategy, self._strategy.groups
+        each = min(strategy.nbest, strategy.width // groups)
+        found = self._found[sentence * groups : (sentence + 1) * groups]
+        best = [sorted(group, key=_worst_last)[:each] for group in found]
+        if groups == 1:
+            return best[0]
+        return _different(sorted(chain(*best), key=_worst_last))[: strategy.nbest]
 
 
 def _worst_last(hypothesis: Hypothesis) -> float:

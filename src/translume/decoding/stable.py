@@ -1,6 +1,6 @@
-"""What a search is certain of before it ends: a consumer of the loop's beams that hands them on."""
+"""What a search is certain of before it ends: it looks on, beam after beam."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,23 +8,12 @@ from torch import Tensor
 
 from translume.decoding.beam import Beam, Ending
 
-Watch = Callable[[Iterable[Beam]], Iterable[Beam]]
-"""Looks at beams on their way to whoever wants hypotheses of them, and hands them on as they are."""
+Watch = Callable[[Beam], None]
+"""Looks at each beam of a search before anybody makes hypotheses of it."""
 
 
-def watched(
-    beams: Iterable[Beam],
-    *,
-    tell: Callable[[int, Sequence[int]], None],
-    sentences: Collection[int],
-    ranked_anew: bool = False,
-) -> Iterator[Beam]:
-    """The beams as they are; before each is handed on, what targets are certain to begin with is told.
-
-    tell: is called with the number of one of `sentences` and ids that the first hypothesis of `search` for it begins
-    with, whatever comes, as soon as these are more than were told before; at last with all of its ids.
-    ranked_anew: whether any hypothesis that finished may be put first afterwards, as by its utility. Then what is told
-    at last is only what they all begin with.
+class Certainty:
+    """A `Watch` that tells what targets are certain to begin with.
 
     Nothing told is ever taken back. Whoever is first in the end has finished already, or continues a hypothesis that is
     live now, for the loop makes no others. Of those that have finished, only the one that is first among them can still
@@ -34,22 +23,35 @@ def watched(
     drawing, grouping, penalties, constraints, changes neither. Of greedy search, the live hypothesis is the only one,
     and every token is certain at once.
     """
-    known = {number: _Known() for number in sentences}
-    for beam in beams:
+
+    def __init__(
+        self, tell: Callable[[int, Sequence[int]], None], sentences: Collection[int], *, ranked_anew: bool = False
+    ) -> None:
+        """tell: is called with the number of one of `sentences` and ids that the first hypothesis of `search` for it
+        begins with, whatever comes, as soon as these are more than were told before; at last with all of its ids.
+
+        ranked_anew: whether any hypothesis that finished may be put first afterwards, as by its utility. Then what is
+        told at last is only what they all begin with.
+        """
+        self._tell, self._ranked_anew = tell, ranked_anew
+        self._known = {number: _Known() for number in sentences}
+
+    def __call__(self, beam: Beam) -> None:
+        known = self._known
         for ending in beam.ended:
             if ending.sentence in known:
-                known[ending.sentence].end(ending, ranked_anew=ranked_anew)
+                known[ending.sentence].end(ending, ranked_anew=self._ranked_anew)
         places = [place for place, number in enumerate(beam.sentences.tolist()) if number in known]
-        if places:
-            chosen = torch.tensor(places, device=beam.tokens.device)
-            ids, lengths = _shared(beam.tokens[chosen], ~beam.total[chosen].isneginf())
-            numbers, finished = beam.sentences[chosen].tolist(), beam.finished[chosen].tolist()
-            for row, (number, length, done) in enumerate(zip(numbers, lengths.tolist(), finished, strict=True)):
-                if done or length > known[number].told:
-                    certain = known[number].certain(() if done else ids[row, :length].tolist(), done=done)
-                    if certain:
-                        tell(number, certain)
-        yield beam
+        if not places:
+            return
+        chosen = torch.tensor(places, device=beam.tokens.device)
+        ids, lengths = _shared(beam.tokens[chosen], ~beam.total[chosen].isneginf())
+        numbers, finished = beam.sentences[chosen].tolist(), beam.finished[chosen].tolist()
+        for row, (number, length, done) in enumerate(zip(numbers, lengths.tolist(), finished, strict=True)):
+            if done or length > known[number].told:
+                certain = known[number].certain(() if done else ids[row, :length].tolist(), done=done)
+                if certain:
+                    self._tell(number, certain)
 
 
 @dataclass(slots=True)

@@ -70,9 +70,6 @@ def speculation_of(
     return Speculation(steps.steps, drafter, eos=specials.eos, size=size, length=settings.draft_length)
 
 
-def counted(found: Sequence[Sequence[Hypothesis]], speculation: Speculation[Any]) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence with the calls that they took."""
-    return [
-        [replace(hypothesis, model_calls=calls) for hypothesis in hypotheses]
-        for hypotheses, calls in zip(found, speculation.calls.tolist(), strict=True)
-    ]
+def counted(found: Sequence[Hypothesis], calls: int) -> list[Hypothesis]:
+    """The hypotheses of a sentence with how many calls of the model it took."""
+    return [replace(hypothesis, model_calls=calls) for hypothesis in found]

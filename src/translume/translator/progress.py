@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
-from translume.decoding import Watch, watched
+from translume.decoding import Certainty, Watch
 from translume.text import Tokenizer
 from translume.translator.plan import Plan, finish
 from translume.translator.values import TextHypothesis
@@ -41,7 +40,7 @@ class Progress:
         def tell(sentence: int, ids: Sequence[int]) -> None:
             self._know(chosen[sentence], self._tokenizer.beginning(ids), whole=False)
 
-        return partial(watched, tell=tell, sentences=sentences, ranked_anew=ranked_anew)
+        return Certainty(tell, sentences, ranked_anew=ranked_anew)
 
     def found(self, index: int, hypotheses: Sequence[TextHypothesis]) -> None:
         """Take the target of a piece, by its place in all plans, as the best of its hypotheses, for good."""

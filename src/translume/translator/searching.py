@@ -12,19 +12,20 @@ from translume.config import DecodingSettings
 from translume.decoding import (
     AttentiveStepper,
     Beam,
+    Best,
     Fusion,
     Hypothesis,
     Rule,
     RuleContext,
+    Search,
     SearchError,
     Speculation,
     Step,
+    StepOf,
     Stepper,
     Strategy,
     TableDrafts,
     Watch,
-    best_of,
-    decode,
     reshaped,
     strategy_from,
 )
@@ -52,9 +53,9 @@ class Prepared:
     rules: Sequence[Rule]
     speculation: Speculation[Any] | None = None
 
-    def beams(self) -> Iterator[Beam]:
-        """The beam after every step, as `decode` gives them."""
-        return decode(
+    def search(self) -> Search[Any]:
+        """The search before its first step."""
+        return Search(
             self.step,
             self.state,
             bos=self.bos,
@@ -63,6 +64,10 @@ class Prepared:
             limits=self.limits,
             rules=self.rules,
         )
+
+    def beams(self) -> Iterator[Beam]:
+        """The beam after every step, as `decode` gives them."""
+        return self.search().beams()
 
 
 @torch.inference_mode()
@@ -85,12 +90,34 @@ def search_pieces(
     forced = checkpoint.target_tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     prepared = prepare(checkpoint, pieces, settings, prefixes, stepper, fusion, table)
-    beams = prepared.beams()
+    cohort = Cohort(prepared, len(pieces), watch)
     try:
-        found = best_of(beams if watch is None else watch(beams), prepared.strategy, len(pieces))
+        for beam in cohort.search.beams():
+            cohort.see(beam)
     except SearchError as error:
         raise explained(error, checkpoint, settings) from None
-    return found if prepared.speculation is None else counted(found, prepared.speculation)
+    return [cohort.found(number) for number in range(len(pieces))]
+
+
+class Cohort:
+    """Pieces whose search begins together, and what is found for them, by their places."""
+
+    def __init__(self, prepared: Prepared, count: int, watch: Watch | None = None) -> None:
+        """count: how many pieces.  watch: see `search_pieces`."""
+        self.search = prepared.search()
+        self._best, self._watch = Best(prepared.strategy, count), watch
+        self._speculation = prepared.speculation
+
+    def see(self, beam: Beam) -> None:
+        """Look at the beam after a step of the search."""
+        if self._watch is not None:
+            self._watch(beam)
+        self._best.see(beam)
+
+    def found(self, place: int) -> list[Hypothesis]:
+        """The best hypotheses of a piece whose search is done, best first."""
+        found = self._best.of(place)
+        return found if self._speculation is None else counted(found, int(self._speculation.calls[place]))
 
 
 def prepare(
@@ -120,7 +147,7 @@ def prepare(
     if any(costs):
         wanted, width = [piece.constraints for piece in pieces], width_of(max(costs), settings)
         strategy = constrained_beam(strategy, wanted, checkpoint.target_tokenizer, limits, width)
-    step: Step[Any] = steps.step
+    step: Step[Any] = StepOf(steps)
     state = _started(steps, source, mask, attentive=strategy.coverage is not None)
     speculation = None
     if speculates(settings, strategy):
