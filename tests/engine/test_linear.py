@@ -131,6 +131,15 @@ def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
     assert cache_folder() == cache_folder() == folder_for_now()
 
 
+def test_a_cache_without_room_keeps_what_it_held(tmp_path, monkeypatch, full_disk):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    assert remember(Choice("int8", {"7×13": "int8"}))
+    with full_disk():
+        assert not remember(Choice("int8", {"7×13": "fp32"}))
+    assert remembered("int8").kinds == {"7×13": "int8"}
+    assert [path.name for path in tmp_path.iterdir()] == ["engine.json"]
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_probe(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "file"))

@@ -37,7 +37,7 @@ def test_the_encoder_gives_the_plain_one_s_memory(fresh, sources, whole):
     torch.testing.assert_close(found, model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(fresh, whole, dtype):
     if dtype == "int8" and not native.kernels().int8:
         pytest.skip("this processor has no products of bytes")
@@ -61,6 +61,36 @@ def test_many_tokens_are_read_at_once_as_one_by_one(fresh, sources):
         if length > 2:
             torch.testing.assert_close(next(beliefs).log_probs(), one.log_probs(), rtol=1e-5, atol=1e-5)
     assert state.position == single.position == 5
+
+
+@torch.no_grad()
+def test_keys_and_values_are_kept_in_halves_where_fp32_is_not_asked_for(fresh, sources, whole):
+    plain, halved = (fresh(whole, dtype)[1] for dtype in ("fp32", "bf16"))
+    source, mask = sources(5, 2, 19)
+    prefix = torch.tensor([[1, 4, 6, 3, 9]]).expand(3, -1)
+    states = [engine.start(source, mask) for engine in (plain, halved)]
+    cells = whole.get("decoder_mixing") == "ssru"
+    halves = native.kernels().halves and not cells
+    assert [state.buffers.past.dtype for state in states] == [torch.float32, torch.float16 if halves else torch.float32]
+    (one, _), (other, _) = (engine.step(prefix, state) for engine, state in zip((plain, halved), states, strict=True))
+    difference = (one.log_probs() - other.log_probs()).abs().max()
+    assert difference < (2e-2 if halves else 1e-4)  # a half is 2^-11 off at most, a bfloat16 would be 2^-8
+    assert not halves or difference > 0
+
+
+@torch.no_grad()
+def test_what_no_half_can_hold_becomes_the_largest_one(make, sources):
+    model = make(**WHOLE)
+    layer = next(iter(model.decoder.stack))
+    for attention in (layer.self_attention.query_key_value, layer.cross_attention.key_value):
+        attention.bias[-WHOLE["width"] :] = 1e6
+    shape = Shape.of(model.decoder)
+    engine = Engine(model, Choice("bf16", {f"decoder {shape}": "native"}))
+    state = engine.start(*sources(5, 2))
+    belief, state = engine.step(torch.ones(2, 1, dtype=torch.long), state)
+    assert belief.log_probs().isfinite().all()
+    if native.kernels().halves:
+        assert float(state.buffers.past[1, :, :, 0].min()) == float(state.buffers.cross[1].min()) == 65504.0
 
 
 @given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), spread=st.sampled_from([1.0, 19.0]))

@@ -20,6 +20,9 @@ from translume.model.layout import Layout
 from translume.model.memory import keep_freed_memory
 from translume.model.state import GROWTH
 
+LARGEST_HALF = 65504.0
+"""What is beyond has no fp16."""
+
 
 class Engine:
     """A step over the weights of a model that it was made of, and a start; nothing of the model is changed.
@@ -52,10 +55,14 @@ class Engine:
         layers = list(decoder.stack)
         heads = layers[0].cross_attention.heads
         grid, width = layout.grid.shape, memory.size(2) // heads
-        cross = memory.new_empty(2 * len(layers), grid[0], heads, grid[1], width)
+        keeps = self.decoder.keeps
+        cross = memory.new_empty(2 * len(layers), grid[0], heads, grid[1], width, dtype=keeps)
         for number, layer in enumerate(layers):
-            cross[2 * number : 2 * number + 2] = layout.split(layer.cross_attention.key_value(packed), 2, heads)
-        past = memory.new_empty(2 * len(layers), grid[0], heads, GROWTH, 1, width)
+            key_value = layer.cross_attention.key_value(packed)
+            if keeps == torch.float16:
+                key_value = key_value.clamp_(-LARGEST_HALF, LARGEST_HALF)
+            cross[2 * number : 2 * number + 2] = layout.split(key_value, 2, heads)
+        past = memory.new_empty(2 * len(layers), grid[0], heads, GROWTH, 1, width, dtype=keeps)
         hidden = layout.bias(memory.dtype)
         buffers = Buffers(past, cross, hidden, looked_up=self.decoder.looks_up)
         return EngineState(buffers, position=0, context=head.begin(source, mask, memory))

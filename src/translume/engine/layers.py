@@ -24,10 +24,12 @@ class Layers(Protocol):
 
     rereads: whether several tokens of a hypothesis can be read at once.
     looks_up: whether a sentence's slot in the buffers is looked up, so that nothing moves when others leave.
+    keeps: the dtype of keys and values in the buffers: fp32, or fp16.
     """
 
     rereads: bool
     looks_up: bool
+    keeps: torch.dtype
 
     def read(self, x: Tensor, state: EngineState, count: int, reach: Tensor | None) -> Tensor:
         """x [B·K·t, D], embedded target tokens, to the same shape; their keys and values are written into the state."""
@@ -53,11 +55,13 @@ def chosen_layers(decoder: Decoder, choice: Choice) -> Layers:
 def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:
     """A step of so many sentences by each way."""
     count, heads, width = native.shape.count, native.shape.heads, native.shape.width
-    past = torch.zeros(2 * count, rows, heads, GROWTH, 1, width // heads)
-    cross = torch.zeros(2 * count, rows, heads, SOURCE, width // heads)
-    state = EngineState(Buffers(past, cross, None), position=PLACE)
 
-    def read(way: Layers) -> Tensor:
+    def kept(way: Layers) -> EngineState:
+        past = torch.zeros(2 * count, rows, heads, GROWTH, 1, width // heads, dtype=way.keeps)
+        cross = torch.zeros(2 * count, rows, heads, SOURCE, width // heads, dtype=way.keeps)
+        return EngineState(Buffers(past, cross, None), position=PLACE)
+
+    def read(way: Layers, state: EngineState) -> Tensor:
         return way.read(torch.ones(rows, width), state, 1, None)
 
-    return [partial(read, way) for way in (plain, native)]
+    return [partial(read, way, kept(way)) for way in (plain, native)]

@@ -86,7 +86,7 @@ class Reading(ctypes.Structure):
         ("hidden", ctypes.c_void_p),
         ("reach", ctypes.c_void_p),
         ("slots", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("sentences", "width", "count", "place", "source")),
+        *((name, ctypes.c_int64) for name in ("sentences", "width", "count", "place", "source", "halves")),
     )
 
 
@@ -94,11 +94,13 @@ class Reading(ctypes.Structure):
 class Kernels:
     """The compiled functions, and what they can do here.
 
-    int8: whether products of bytes are there.  panel: outputs whose weights stand together.
+    int8: whether products of bytes are there.  halves: whether keys and values may be kept in fp16.  panel: outputs
+    whose weights stand together.
     """
 
     library: ctypes.CDLL
     int8: bool
+    halves: bool
     panel: int
 
 
@@ -177,12 +179,17 @@ def _compile(command: str, texts: dict[str, str], path: Path) -> None:
 
 def _loaded(path: Path) -> Kernels:
     library = ctypes.CDLL(str(path))
-    for name in ("translume_has_int8", "translume_panel", "translume_room"):
+    for name in ("translume_has_int8", "translume_has_halves", "translume_panel", "translume_room"):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.translume_room.argtypes = [pointer, number, number]
+    library.translume_room.argtypes = [pointer, number, number, number]
     library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 3]
-    return Kernels(library=library, int8=bool(library.translume_has_int8()), panel=int(library.translume_panel()))
+    return Kernels(
+        library=library,
+        int8=bool(library.translume_has_int8()),
+        halves=bool(library.translume_has_halves()),
+        panel=int(library.translume_panel()),
+    )

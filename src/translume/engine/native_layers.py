@@ -64,7 +64,7 @@ class Shape:
 
 
 class NativeLayers:
-    """The layers of an encoder or decoder and its last norm, packed; for `rereads` and `looks_up` see `Layers`."""
+    """The layers of an encoder or decoder and its last norm, packed; its marks are those of `Layers`."""
 
     rereads = True
     looks_up = True
@@ -73,8 +73,11 @@ class NativeLayers:
         """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
         self._kernels = native.kernels()
         self._linear = LINEAR[dtype]
+        halves = dtype != "fp32" and self._kernels.halves
         self._kept: list[object] = []
         self.shape = Shape.of(part)
+        # Cells are made of those before them, so that an error would grow.
+        self.keeps = torch.float16 if halves and not self.shape.cells else torch.float32
         layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
         forward, around = layers[0].feed_forward, layers[0].around_feed_forward
         norm = around.norm
@@ -144,15 +147,16 @@ class NativeLayers:
         self._kept.append((weight, bias))
         return native.Norm(address(weight), address(bias))
 
-    def _room(self, rows: int, longest: int) -> Tensor:
-        return torch.empty(self._kernels.library.translume_room(self._address, rows, longest), dtype=torch.uint8)
+    def _room(self, rows: int, longest: int, each: int) -> Tensor:
+        """What a call works in; each: rows that read the same keys and values."""
+        return torch.empty(self._kernels.library.translume_room(self._address, rows, longest, each), dtype=torch.uint8)
 
     def encode(self, x: Tensor, layout: Layout) -> Tensor:
         """x [n, D], the embedded tokens of a layout, which is overwritten, to the same shape."""
         begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
         begins[1:] = layout.mask.sum(1).cumsum(0)
         longest, x = layout.mask.size(1), x.float().contiguous()
-        room = self._room(x.size(0), longest)
+        room = self._room(x.size(0), longest, 1)
         self._kernels.library.translume_encode(
             self._address,
             begins.data_ptr(),
@@ -170,7 +174,7 @@ class NativeLayers:
         """
         past, cross, place, x = state.buffers.past, state.buffers.cross, state.position, x.float().contiguous()
         reach = None if reach is None else reach.contiguous()
-        room = self._room(x.size(0), max(place + count, cross.size(3)))
+        room = self._room(x.size(0), max(place + count, cross.size(3)), state.width * count)
         reading = native.Reading(
             past.data_ptr(),
             *past.stride()[:4],
@@ -184,6 +188,7 @@ class NativeLayers:
             count,
             place,
             cross.size(3),
+            past.dtype == torch.float16,
         )
         self._kernels.library.translume_step(self._address, ctypes.addressof(reading), x.data_ptr(), room.data_ptr())
         return x

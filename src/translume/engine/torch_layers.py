@@ -15,9 +15,10 @@ from translume.model.positions import rotation
 
 
 class TorchLayers:
-    """The layers of a decoder and its last norm, packed; for `rereads` and `looks_up` see `Layers`."""
+    """The layers of a decoder and its last norm, packed; its marks are those of `Layers`."""
 
     looks_up = False
+    keeps = torch.float32
 
     def __init__(self, decoder: Decoder, choice: Choice) -> None:
         self._decoder = decoder

@@ -21,31 +21,71 @@ static void softmax(float *scores, int64_t count) {
     for (int64_t place = 0; place < count; place += LANES) store(scores + place, load(scores + place) * inverse);
 }
 
-/* What a query reads: softmax of its products with `count` keys, times their values; the places' keys and values stand
-   at the offsets `at`. Heads have `vectors` whole vectors. */
-INLINE void attend_over(int vectors, const float *query, const float *keys, const float *values, const int64_t *at,
-                        int64_t count, float *scores, float *to) {
-    for (int64_t place = 0; place < count; place++) {
-        vector total = {0};
-        for (int v = 0; v < vectors; v++) total += load(query + v * LANES) * load(keys + at[place] + v * LANES);
-        scores[place] = sum(total);
+/* What queries read of one head: keys and values whose places stand at offsets that come with them. */
+typedef struct {
+    const void *keys, *values;
+    int64_t size;   /* of a head; whole vectors */
+    int64_t ahead;  /* from here to what is read next, to be fetched meanwhile; 0: nothing */
+    int halves;
+} head_read;
+
+INLINE const char *byte_of(int halves, const void *from, int64_t at) {
+    return (const char *)from + at * (halves ? 2 : (int64_t)sizeof(float));
+}
+
+INLINE void fetch(int halves, int vectors, const void *from, int64_t at) {
+#pragma GCC unroll 4
+    for (int line = 0; line < vectors; line += halves ? 2 : 1)
+        __builtin_prefetch(byte_of(halves, from, at + line * LANES), 0, 2);
+}
+
+/* Softmax of a query's products with the keys of `count` places, times their values. `at` goes on for FOUR places. */
+INLINE void attend_over(int vectors, int halves, const float *query, head_read from, const int64_t *at, int64_t count,
+                        float *scores, float *to) {
+    for (int64_t place = 0; place < count; place += FOUR) {
+        vector totals[FOUR];
+#pragma GCC unroll 4
+        for (int one = 0; one < FOUR; one++) {
+            totals[one] = (vector){0};
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                totals[one] += load(query + v * LANES) * number(halves, from.keys, at[place + one] + v * LANES);
+            if (from.ahead) fetch(halves, vectors, from.keys, at[place + one] + from.ahead);
+        }
+        four_sums(totals, scores + place);
     }
     softmax(scores, count);
-    for (int v = 0; v < vectors; v++) {
-        vector total = {0};
-        for (int64_t place = 0; place < count; place++) total += scores[place] * load(values + at[place] + v * LANES);
-        store(to + v * LANES, total);
+    for (int first = 0; first < vectors; first += FOUR) {
+        int some = vectors - first < FOUR ? vectors - first : FOUR;
+        vector totals[FOUR] = {{0}};
+        for (int64_t place = 0; place < count; place++) {
+            vector share = all(scores[place]);
+#pragma GCC unroll 4
+            for (int v = 0; v < some; v++)
+                totals[v] += share * number(halves, from.values, at[place] + (first + v) * LANES);
+            if (from.ahead) fetch(halves, some, from.values, at[place] + first * LANES + from.ahead);
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < some; v++) store(to + (first + v) * LANES, totals[v]);
     }
 }
 
-static void attend(int64_t size, const float *query, const float *keys, const float *values, const int64_t *at,
-                   int64_t count, float *scores, float *to) {
-    switch (size / LANES) {
-        case 1: attend_over(1, query, keys, values, at, count, scores, to); break;
-        case 2: attend_over(2, query, keys, values, at, count, scores, to); break;
-        case 4: attend_over(4, query, keys, values, at, count, scores, to); break;
-        default: attend_over((int)(size / LANES), query, keys, values, at, count, scores, to);
+static void attend(const float *query, head_read from, const int64_t *at, int64_t count, float *scores, float *to) {
+#define ATTEND(vectors) \
+    if (from.halves) attend_over(vectors, 1, query, from, at, count, scores, to); \
+    else attend_over(vectors, 0, query, from, at, count, scores, to)
+    switch (from.size / LANES) {
+        case 1: ATTEND(1); break;
+        case 2: ATTEND(2); break;
+        case 4: ATTEND(4); break;
+        default: ATTEND((int)(from.size / LANES));
     }
+#undef ATTEND
+}
+
+/* Offsets [count] of places are followed by the last one's FOUR times. */
+INLINE void close_places(int64_t *at, int64_t count) {
+    for (int more = 0; more < FOUR; more++) at[count + more] = count ? at[count - 1] : 0;
 }
 
 INLINE int64_t slot(const reading *step, int64_t sentence) { return step->slots ? step->slots[sentence] : sentence; }
@@ -53,25 +93,40 @@ INLINE int64_t slot(const reading *step, int64_t sentence) { return step->slots 
 /* Attention of tokens over what their hypotheses wrote; queries, keys and values are parts of `parts` [N, 3D]. */
 static void mix(const stack *of, const reading *step, int64_t number, const float *parts, room use) {
     int64_t width = of->width, heads = of->heads, size = width / heads, each = step->width * step->count;
-    float *keys = step->past + 2 * number * step->past_layer, *values = keys + step->past_layer;
+    int halves = (int)step->halves;
+    int64_t longest = step->place + step->count + FOUR;
+    const char *keys = byte_of(halves, step->past, 2 * number * step->past_layer);
+    head_read from = {NULL, NULL, size, 0, halves};
     for (int64_t row = 0; row < step->sentences * each; row++) {
         int64_t place = step->place + row % each / step->width, hypothesis = row % step->width;
         int64_t at = slot(step, row / each) * step->past_sentence + place * step->past_place + hypothesis * size;
-        const float *from = parts + 3 * row * width;
-        for (int64_t head = 0; head < heads; head++, at += step->past_head) {
-            memcpy(keys + at, from + width + head * size, size * sizeof(float));
-            memcpy(values + at, from + 2 * width + head * size, size * sizeof(float));
-        }
+        const float *written = parts + 3 * row * width + width;
+        for (int64_t head = 0; head < heads; head++, at += step->past_head, written += size)
+            for (int64_t k = 0; k < size; k += LANES) {
+                keep(halves, (char *)keys, at + k, load(written + k));
+                keep(halves, (char *)keys, step->past_layer + at + k, load(written + width + k));
+            }
     }
-    for (int64_t row = 0; row < step->sentences * each; row++) {
-        int64_t count = step->place + row % each / step->width + 1, hypothesis = row % step->width;
-        const int64_t *who = step->reach ? step->reach + row * (step->place + 1) : NULL;
-        for (int64_t place = 0; place < count; place++)
-            use.at[place] = place * step->past_place + (who ? who[place] : hypothesis) * size;
-        for (int64_t head = 0; head < heads; head++) {
-            int64_t begin = slot(step, row / each) * step->past_sentence + head * step->past_head;
-            attend(size, parts + 3 * row * width + head * size, keys + begin, values + begin, use.at, count,
-                   use.scores, use.mixed + row * width + head * size);
+    for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
+        for (int64_t row = 0; row < each; row++) {
+            int64_t count = step->place + row / step->width + 1, *at = use.at + row * longest;
+            const int64_t *who = step->reach ? step->reach + (sentence * each + row) * (step->place + 1) : NULL;
+            for (int64_t place = 0; place < count; place++)
+                at[place] = place * step->past_place + (who ? who[place] : row % step->width) * size;
+            close_places(at, count);
+        }
+        int64_t begin = slot(step, sentence) * step->past_sentence;
+        for (int64_t head = 0; head < heads; head++, begin += step->past_head) {
+            from.keys = byte_of(halves, keys, begin), from.values = byte_of(halves, from.keys, step->past_layer);
+            for (int64_t row = 0; row < each; row++) {
+                const float *query = parts + 3 * (sentence * each + row) * width + head * size;
+                float *to = use.mixed + (sentence * each + row) * width + head * size;
+                from.ahead = 0;
+                if (row == each - 1 && head < heads - 1) from.ahead = step->past_head;
+                else if (row == each - 1 && sentence < step->sentences - 1)
+                    from.ahead = slot(step, sentence + 1) * step->past_sentence - begin;
+                attend(query, from, use.at + row * longest, step->place + row / step->width + 1, use.scores, to);
+            }
         }
     }
 }
@@ -80,7 +135,7 @@ static void mix(const stack *of, const reading *step, int64_t number, const floa
    gates before their sigmoid, and updates, are parts of `parts` [N, 2D]. */
 static void remember(const stack *of, const reading *step, int64_t number, const float *parts, float *x) {
     int64_t width = of->width, size = width / of->heads, each = step->width * step->count;
-    float *cells = step->past + 2 * number * step->past_layer;
+    float *cells = (float *)step->past + 2 * number * step->past_layer;
     for (int64_t row = 0; row < step->sentences * each; row++, parts += 2 * width, x += width) {
         int64_t place = step->place + row % each / step->width, own = row % step->width * size, from = own;
         int64_t at = slot(step, row / each) * step->past_sentence + place * step->past_place;
@@ -99,17 +154,20 @@ static void remember(const stack *of, const reading *step, int64_t number, const
 /* Attention of queries [N, D] over the source. */
 static void look(const stack *of, const reading *step, int64_t number, const float *queries, room use) {
     int64_t width = of->width, heads = of->heads, size = width / heads, each = step->width * step->count;
+    int halves = (int)step->halves;
+    const char *keys = byte_of(halves, step->cross, 2 * number * step->cross_layer);
+    head_read from = {NULL, NULL, size, 0, halves};
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
-        int64_t begin = slot(step, sentence), count = 0;
-        const float *hidden = step->hidden ? step->hidden + begin * step->source : NULL;
+        int64_t stands = slot(step, sentence), begin = stands * step->cross_sentence, count = 0;
+        const float *hidden = step->hidden ? step->hidden + stands * step->source : NULL;
         for (int64_t place = 0; place < step->source; place++)
             if (!hidden || hidden[place] == 0.0f) use.at[count++] = place * size;
-        for (int64_t head = 0; head < heads; head++) {
-            const float *keys =
-                step->cross + 2 * number * step->cross_layer + begin * step->cross_sentence + head * step->cross_head;
+        close_places(use.at, count);
+        for (int64_t head = 0; head < heads; head++, begin += step->cross_head) {
+            from.keys = byte_of(halves, keys, begin), from.values = byte_of(halves, from.keys, step->cross_layer);
             for (int64_t row = sentence * each; row < (sentence + 1) * each; row++)
-                attend(size, queries + row * width + head * size, keys, keys + step->cross_layer, use.at, count,
-                       use.scores, use.mixed + row * width + head * size);
+                attend(queries + row * width + head * size, from, use.at, count, use.scores,
+                       use.mixed + row * width + head * size);
         }
     }
 }
@@ -117,13 +175,16 @@ static void look(const stack *of, const reading *step, int64_t number, const flo
 /* Attention of a packed source's tokens, `parts` [T, 3D], within their sentences, which begin at `begins` [B + 1]. */
 static void mix_source(const stack *of, const int64_t *begins, int64_t sentences, const float *parts, room use) {
     int64_t width = of->width, heads = of->heads, size = width / heads;
+    head_read from = {NULL, NULL, size, 0, 0};
     for (int64_t sentence = 0; sentence < sentences; sentence++) {
         int64_t first = begins[sentence], count = begins[sentence + 1] - first;
         for (int64_t place = 0; place < count; place++) use.at[place] = 3 * place * width;
+        close_places(use.at, count);
         for (int64_t head = 0; head < heads; head++) {
             const float *keys = parts + (3 * first + 1) * width + head * size;
+            from.keys = keys, from.values = keys + width;
             for (int64_t row = first; row < first + count; row++)
-                attend(size, parts + 3 * row * width + head * size, keys, keys + width, use.at, count, use.scores,
+                attend(parts + 3 * row * width + head * size, from, use.at, count, use.scores,
                        use.mixed + row * width + head * size);
         }
     }

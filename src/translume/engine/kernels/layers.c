@@ -3,12 +3,14 @@
 #include "attention.h"
 
 int64_t translume_has_int8(void) { return INT8; }
+int64_t translume_has_halves(void) { return HALVES; }
 int64_t translume_panel(void) { return PANEL; }
 
-/* Bytes that a call over so many rows and places needs. */
-int64_t translume_room(const stack *of, int64_t rows, int64_t longest) {
+/* Bytes that a call over so many rows and places needs, where `each` rows read the same keys and values. */
+int64_t translume_room(const stack *of, int64_t rows, int64_t longest, int64_t each) {
     int64_t width = of->width, inner = 2 * of->inner, widest = of->inner > width ? of->inner : width;
-    return 4 * (rows * (5 * width + inner + 2) + longest + 2 * LANES) + 8 * longest + rows * widest + 9 * 64;
+    return 4 * (rows * (5 * width + inner + 2) + longest + 2 * LANES) + 8 * each * (longest + FOUR) + rows * widest +
+           9 * 64;
 }
 
 static void normalise(const stack *of, norm by, const float *x, int64_t rows, float *y) {
@@ -72,7 +74,7 @@ static void feed_forward(const stack *of, const layer *by, float *x, int64_t row
 /* x [N, D], embedded target tokens, to what stands behind all layers; their keys and values are written into the past. */
 void translume_step(const stack *of, const reading *step, float *x, char *block) {
     int64_t rows = step->sentences * step->width * step->count, last = step->place + step->count;
-    room use = take(of, rows, last > step->source ? last : step->source, block);
+    room use = take(of, rows, last > step->source ? last : step->source, step->width * step->count, block);
     for (int64_t number = 0; number < of->layers; number++) {
         const layer *by = of->layer + number;
         apply(&by->query_key_value, before(of, by->around_self, x, rows, use), rows, use.parts, 0, use.bytes);
@@ -95,7 +97,7 @@ void translume_step(const stack *of, const reading *step, float *x, char *block)
 void translume_encode(const stack *of, const int64_t *begins, int64_t sentences, int64_t longest, float *x,
                       char *block) {
     int64_t rows = begins[sentences];
-    room use = take(of, rows, longest, block);
+    room use = take(of, rows, longest, 1, block);
     for (int64_t number = 0; number < of->layers; number++) {
         const layer *by = of->layer + number;
         apply(&by->query_key_value, before(of, by->around_self, x, rows, use), rows, use.parts, 0, use.bytes);

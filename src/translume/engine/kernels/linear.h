@@ -9,7 +9,6 @@
 #include "vectors.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
-#include <immintrin.h>
 #define INT8 1
 #else
 #define INT8 0

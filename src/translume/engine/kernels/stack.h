@@ -5,6 +5,8 @@
 
 #include "linear.h"
 
+#define FOUR 4 /* places whose scores are summed together */
+
 enum activation { RELU, GELU, SWISH, SWIGLU };
 
 typedef struct {
@@ -24,14 +26,15 @@ typedef struct {
 } stack;
 
 typedef struct {
-    float *past;            /* keys and values of each layer by turns: [2L, B, H, capacity, K, d], by these strides */
+    char *past;             /* keys and values of each layer by turns: [2L, B, H, capacity, K, d], by these strides */
     int64_t past_layer, past_sentence, past_head, past_place;
-    const float *cross;     /* [2L, B, H, S, d] */
+    const char *cross;      /* [2L, B, H, S, d] */
     int64_t cross_layer, cross_sentence, cross_head;
     const float *hidden;    /* [B, S], added to scores: -inf where no token stands; NULL: all stand */
     const int64_t *reach;   /* [B, K, place + 1], who wrote what a hypothesis reads; NULL: itself, one a sentence */
     const int64_t *slots;   /* [B], where a sentence stands in past, cross and hidden; NULL: in order */
     int64_t sentences, width, count, place, source;  /* B, K, t, place of the first token, S */
+    int64_t halves;         /* whether past and cross are of halves; of cells they are not */
 } reading;
 
 /* All of it taken from one block. */
@@ -43,7 +46,8 @@ typedef struct {
 
 static int64_t whole(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-static room take(const stack *of, int64_t rows, int64_t longest, char *block) {
+/* each: rows that read the same keys and values. */
+static room take(const stack *of, int64_t rows, int64_t longest, int64_t each, char *block) {
     int64_t width = of->width, inner = of->inner * (of->activation == SWIGLU ? 2 : 1);
     int64_t widest = of->inner > width ? of->inner : width;
     room found;
@@ -53,7 +57,7 @@ static room take(const stack *of, int64_t rows, int64_t longest, char *block) {
     TAKE(mixed, float, rows * width);
     TAKE(inner, float, rows * inner + LANES);
     TAKE(scores, float, longest + LANES);
-    TAKE(at, int64_t, longest);
+    TAKE(at, int64_t, each * (longest + FOUR));
     TAKE(bytes.bytes, int8_t, rows * widest);
     TAKE(bytes.scales, float, rows);
     TAKE(bytes.shifts, int32_t, rows);

@@ -7,6 +7,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define HALVES 1
+#else
+#define HALVES 0
+#endif
+
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
@@ -31,6 +38,46 @@ INLINE float sum(vector value) {
     memcpy(quarters, halves, sizeof quarters);
     quarters[0] += quarters[1];
     return (quarters[0][0] + quarters[0][2]) + (quarters[0][1] + quarters[0][3]);
+}
+
+/* The sums of four vectors; each is made in the same order. */
+INLINE void four_sums(const vector *values, float *to) {
+#if HALVES
+    __m512 one = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[0], (__m512)values[1]),
+                               _mm512_unpackhi_ps((__m512)values[0], (__m512)values[1]));
+    __m512 other = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[2], (__m512)values[3]),
+                                 _mm512_unpackhi_ps((__m512)values[2], (__m512)values[3]));
+    __m512d left = _mm512_castps_pd(one), right = _mm512_castps_pd(other);
+    __m512 quarters = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(left, right)),
+                                    _mm512_castpd_ps(_mm512_unpackhi_pd(left, right)));
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quarters),
+                                _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(quarters), 1)));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#else
+    for (int place = 0; place < 4; place++) to[place] = sum(values[place]);
+#endif
+}
+
+/* The vector at `at` of floats, or of halves: of 16 bits. */
+INLINE vector number(int halves, const void *from, int64_t at) {
+#if HALVES
+    if (halves) return (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)from + at)));
+#endif
+    return load((const float *)from + at);
+}
+
+/* The same the other way; what is beyond the largest half becomes that, a NaN stays one. */
+INLINE void keep(int halves, void *to, int64_t at, vector value) {
+#if HALVES
+    if (halves) {
+        value = pick(value > 65504.0f, all(65504.0f), value);
+        value = pick(value < -65504.0f, all(-65504.0f), value);
+        __m256i packed = _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        _mm256_storeu_si256((void *)((uint16_t *)to + at), packed);
+        return;
+    }
+#endif
+    store((float *)to + at, value);
 }
 
 INLINE float largest(vector value) {
