@@ -39,12 +39,10 @@ class Searched:
         if greedy:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
-        own = self.translator.checkpoint.target_tokenizer.encode(settings.prefix)
         ready = prepare(
             self.translator.checkpoint,
             [Piece(ids=self.source[:-1])],
             settings,
-            [own],
             stepper,
             self.translator.fusion,
         )

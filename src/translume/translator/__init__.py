@@ -1,6 +1,7 @@
 """Text in, text out: what users call."""
 
 from translume.translator.classifier import Classification, Classifier
+from translume.translator.entering import Entry, translate_entering
 from translume.translator.translator import Translator, load, load_classifier, load_translator
 from translume.translator.values import TargetScore, TextHypothesis, Translation
 from translume.translator.workers import Workers, translate_shared
@@ -8,6 +9,7 @@ from translume.translator.workers import Workers, translate_shared
 __all__ = [
     "Classification",
     "Classifier",
+    "Entry",
     "TargetScore",
     "TextHypothesis",
     "Translation",
@@ -16,5 +18,6 @@ __all__ = [
     "load",
     "load_classifier",
     "load_translator",
+    "translate_entering",
     "translate_shared",
 ]

@@ -94,14 +94,24 @@ def search_constrained(
             except SearchError as error:
                 raise SearchError(error.reason, sentence=numbers[error.sentence], token=error.token) from None
             for number, hypotheses in zip(numbers, results, strict=True):
-                text = checkpoint.target_tokenizer.decode(hypotheses[0].tokens)
-                unmet = unmet_by(text, current[number].constraints)
-                if not unmet:
+                left = relaxed(current[number], hypotheses, checkpoint, settings)
+                if left is None:
                     found[number] = Found(hypotheses=hypotheses, warnings=tuple(warnings[number]))
                 else:
-                    current[number], warning = _without_one(current[number], unmet, checkpoint, settings)
+                    current[number], warning = left
                     warnings[number].append(warning)
     return [found[number] for number in range(len(pieces))]
+
+
+def relaxed(
+    piece: Piece, found: Sequence[Hypothesis], checkpoint: Checkpoint, settings: DecodingSettings
+) -> tuple[Piece, str] | None:
+    """None where the best of what was found for a piece meets its constraints.
+
+    Else the piece without one that no target can meet, with a warning, for another search.
+    """
+    unmet = unmet_by(checkpoint.target_tokenizer.decode(found[0].tokens), piece.constraints)
+    return _without_one(piece, unmet, checkpoint, settings) if unmet else None
 
 
 def _fitted(piece: Piece, checkpoint: Checkpoint, settings: DecodingSettings) -> tuple[Piece, list[str]]:

@@ -38,9 +38,13 @@ class Progress:
             return None
 
         def tell(sentence: int, ids: Sequence[int]) -> None:
-            self._know(chosen[sentence], self._tokenizer.beginning(ids), whole=False)
+            self.certain(chosen[sentence], ids)
 
         return Certainty(tell, sentences, ranked_anew=ranked_anew)
+
+    def certain(self, index: int, ids: Sequence[int]) -> None:
+        """Know what the target of a piece, by its place in all plans, begins with."""
+        self._know(index, self._tokenizer.beginning(ids), whole=False)
 
     def found(self, index: int, hypotheses: Sequence[TextHypothesis]) -> None:
         """Take the target of a piece, by its place in all plans, as the best of its hypotheses, for good."""

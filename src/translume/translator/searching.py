@@ -87,9 +87,7 @@ def search_pieces(
     pieces' places.
     Raises SearchError for a piece that cannot be searched.
     """
-    forced = checkpoint.target_tokenizer.encode(settings.prefix)
-    prefixes = [forced if piece.first else [] for piece in pieces]
-    prepared = prepare(checkpoint, pieces, settings, prefixes, stepper, fusion, table)
+    prepared = prepare(checkpoint, pieces, settings, stepper, fusion, table)
     cohort = Cohort(prepared, len(pieces), watch)
     try:
         for beam in cohort.search.beams():
@@ -124,13 +122,14 @@ def prepare(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
     settings: DecodingSettings,
-    prefixes: Sequence[Sequence[int]],
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
     table: TableDrafts | None = None,
 ) -> Prepared:
-    """What [decoding] asks of a search whose targets begin with the ids of `prefixes`, one for each piece."""
+    """What [decoding] asks of a search of pieces; see `search_pieces`."""
     steps: Stepper = stepper or checkpoint.model
+    forced = checkpoint.target_tokenizer.encode(settings.prefix)
+    prefixes = [forced if piece.first else [] for piece in pieces]
     specials, end = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials
     device = next(checkpoint.model.parameters()).device
     source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)

@@ -39,12 +39,12 @@ from translume.translator.finishing import finished
 from translume.translator.numbering import numbered_lines, numbered_pairs
 from translume.translator.plan import Line, LineError, Piece, Plan, plan_line
 from translume.translator.progress import Progress, Tell
-from translume.translator.risk import least_risk
 from translume.translator.rules import check_rules
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
 from translume.translator.searching import search_pieces
 from translume.translator.terminology import Terminology
 from translume.translator.values import TargetScore, TextHypothesis, Translation
+from translume.translator.wanted import Wanted
 
 
 class Translator:
@@ -236,16 +236,14 @@ class Translator:
         self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
     ) -> list[Translation]:
         """The translations of some lines, translated in batches of like lengths."""
-        plans = self._plans(lines, settings)
+        plans = self.plans(lines, settings)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         warnings: list[tuple[str, ...]] = [() for _ in pieces]
-        strategy = strategy_from(settings)
-        width, stepper = strategy.width, self.models.stepper(attentive=strategy.coverage is not None)
-        ranked = settings.utility != "none" and width > 1
-        search = settings.model_copy(update={"nbest": width}) if ranked else settings
+        wanted = Wanted.of(settings)
+        search, stepper = wanted.search, self.models.stepper(attentive=wanted.attentive)
         progress = Progress(self.checkpoint.target_tokenizer, plans, tell or {})
-        for chosen in self._batches([piece for _, piece in pieces], settings, width):
+        for chosen in self._batches([piece for _, piece in pieces], settings, wanted.width):
             searched = [pieces[index][1] for index in chosen]
             try:
                 if searched[0].constraints:
@@ -254,14 +252,13 @@ class Translator:
                     for index, each in zip(chosen, held, strict=True):
                         warnings[index] = each.warnings
                 else:
-                    watch = progress.watch(chosen, ranked_anew=ranked)
+                    watch = progress.watch(chosen, ranked_anew=wanted.ranked)
                     results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table, watch)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             for index, hypotheses in zip(chosen, results, strict=True):
-                read = [TextHypothesis.of(each, self.checkpoint.target_tokenizer) for each in hypotheses]
-                found[index] = least_risk(read, settings.utility, settings.nbest) if ranked else read
+                found[index] = wanted.best(hypotheses, self.checkpoint.target_tokenizer)
                 progress.found(index, found[index])
         return finished(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
 
@@ -282,7 +279,8 @@ class Translator:
             for batch in batches(lengths, most, shortest=SHORTEST):
                 yield [places[place] for place in batch]
 
-    def _plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
+    def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
+        """The lines in pieces that the model reads; LineError where one has none.  settings: see `check`."""
         tokenizer = self.checkpoint.source_tokenizer
         limit = self.config.model.max_positions - 1
         encoded = tokenizer.encode_all(["" if line.text.isspace() else line.text for line in lines])
