@@ -22,17 +22,30 @@ def kinds() -> list[type]:
     return list(typing.get_args(found)) or [found]
 
 
-@pytest.fixture(
-    params=[(kind, bias) for kind in kinds() for bias in ((True, False) if "bias" in kind.model_fields else (True,))],
-    ids=lambda each: f"{each[0].model_fields['kind'].default}{'' if each[1] else '-without-bias'}",
-)
+def variants() -> list[tuple[type, dict[str, object]]]:
+    """Each kind as it is, and with each other value of a setting that makes another head of it."""
+    others = (("bias", False), ("selector", "learned"))
+    return [
+        (kind, chosen)
+        for kind in kinds()
+        for chosen in ({}, *({name: value} for name, value in others if name in kind.model_fields))
+    ]
+
+
+def named(variant: tuple[type, dict[str, object]]) -> str:
+    kind, chosen = variant
+    words = ["without-bias" if name == "bias" else str(value) for name, value in chosen.items()]
+    return "-".join([kind.model_fields["kind"].default, *words])
+
+
+@pytest.fixture(params=variants(), ids=named)
 def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
-    kind, bias = request.param
+    kind, chosen = request.param
 
     def build(dtype: torch.dtype = torch.float32, vocabulary: int = VOCABULARY, width: int = WIDTH) -> Head:
         torch.manual_seed(5)
         tied = torch.nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
-        settings = kind(bias=bias) if "bias" in kind.model_fields else kind()
+        settings = kind(**chosen)
         sizes = HeadSizes(width=width, vocabulary=vocabulary, source_vocabulary=vocabulary)
         head = implementation(settings.implementation)(settings, sizes, None if settings.tie == "none" else tied)
         head.learn(data(vocabulary))

@@ -125,12 +125,30 @@ class ShortlistSettings(LinearHead):
 
     implementation: ClassVar[str] = "translume.heads.shortlist:ShortlistHead"
     kind: Literal["shortlist"] = "shortlist"
-    selector: Literal["translations"] = "translations"
-    """Who names candidates: a table of likely translations learned from the training pairs (IBM model 1)."""
+    selector: Literal["translations", "learned"] = "translations"
+    """Who names candidates: "translations" is a table of likely ones learned from the training pairs (IBM model 1).
+
+    "learned" tells from the encoder's states which tokens the target may hold, and is trained with the model (Domhan et
+    al. 2022).
+    """
     frequent: int = Field(default=100, ge=0)
     """The most frequent tokens are always candidates."""
     candidates: int = Field(default=100, ge=1)
-    """Candidates for each source token."""
+    """Candidates for each source token, of the table."""
+    threshold: float = Field(default=0.001, ge=0.0, lt=1.0)
+    """A learned selector's candidates are in the target with at least this probability; 0 lists all tokens."""
+    rank: int = Field(default=32, ge=1)
+    """Size of what a learned selector reads of each source token's state."""
+
+    @model_validator(mode="after")
+    def _settings_have_their_selector(self) -> Self:
+        others = ("candidates",) if self.selector == "learned" else ("threshold", "rank")
+        wanted = "translations" if self.selector == "learned" else "learned"
+        for name in others:
+            found, usual = getattr(self, name), type(self).model_fields[name].default
+            if found != usual:
+                raise ValueError(f"{name} is {found} with selector '{self.selector}', wanted selector '{wanted}'")
+        return self
 
     @property
     def meaningless(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, first_im
 from translume.config import ShortlistSettings, SoftmaxSettings
 from translume.heads import lse_pick
 from translume.heads.frequency import by_frequency, target_counts
+from translume.heads.selector import Selector
 from translume.heads.softmax import SoftmaxHead
 from translume.heads.translations import translation_table
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
@@ -18,14 +19,18 @@ from translume.model.state import Selectable
 
 MOST_ROWS, SENTENCES = 1.0, 16
 """Rows of W that are gathered: at most this share of them for so many sentences; a product with all of W costs less."""
+SELECTOR_SHARE = 0.1
+"""Of a learned selector's loss in the objective: small beside the rest of the gradient when that is clipped."""
 
 
 class ShortlistHead(Head):
-    """softmax(W h + b) over the candidates of a sentence: frequent tokens, and translations of its tokens.
+    """softmax(W h + b) over the candidates of a sentence: frequent tokens, and those that a selector names.
 
-    The loss is that of the whole softmax, and there is no context in training mode. With a context, belief and score
-    are over the candidates alone, and −inf off the list; without one, over the whole vocabulary, as they are before
-    the head has learnt any candidates. The nll of a context is not defined: a label may be off the list.
+    The selector is a table of translations of the sentence's tokens, or learned: then `Selector` reads the encoder's
+    states, and its loss is added in training mode. It changes no state, since no gradient of it goes beyond it.
+    The rest of the loss is that of the whole softmax, as belief and score are in training mode and before the head has
+    learnt any candidates. In evaluation mode with a context, belief and score are over the candidates alone, and −inf
+    off the list; then there is no nll, since a label may be off the list.
     A sentence's list does not depend on its batch (Marian and CTranslate2 take the union of the batch's lists), and its
     rows of W are gathered once, before its first token.
     """
@@ -40,11 +45,14 @@ class ShortlistHead(Head):
         self.vocabulary = sizes.vocabulary
         self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
         self.always: Tensor
-        self.translations: Tensor
+        self.translations: Tensor | None
         always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # the end mark first; −1 for none
-        table = torch.full((sizes.source_vocabulary, settings.candidates), -1, dtype=torch.int32)
         self.register_buffer("always", always)
-        self.register_buffer("translations", table)
+        learned = settings.selector == "learned"
+        table = torch.full((sizes.source_vocabulary, settings.candidates), -1, dtype=torch.int32)
+        self.register_buffer("translations", None if learned else table)
+        self.selector = Selector(sizes.width, sizes.vocabulary, settings.rank) if learned else None
+        self.threshold = settings.threshold
 
     def learn(self, data: HeadData) -> None:
         counts = target_counts(data, self.vocabulary)
@@ -52,23 +60,40 @@ class ShortlistHead(Head):
         always = [data.end, *frequent[: self.always.numel() - 1]]
         self.always.fill_(-1)
         self.always[: len(always)] = torch.tensor(always, dtype=torch.int32)
-        self.translations.copy_(torch.from_numpy(translation_table(data, self.translations.size(1))))
+        if self.selector is not None:
+            self.selector.learn(counts, data.end)
+        if self.translations is not None:
+            self.translations.copy_(torch.from_numpy(translation_table(data, self.translations.size(1))))
 
-    def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Shortlists | None":
-        if self.training or int(self.always[0]) < 0:
+    def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Shortlists | Sources | None":
+        owners = torch.arange(source.size(0), device=source.device)
+        if self.training:
+            return None if self.selector is None else Sources(memory.detach(), mask, owners)
+        if int(self.always[0]) < 0:
             return None
+        return Shortlists(_Lists(self._listed(source, mask, memory)), owners)
+
+    def _listed(self, source: Tensor, mask: Tensor, memory: Tensor) -> Tensor:
+        """[B, V]: True where a token is a candidate."""
+        if self.selector is not None:
+            listed = self.selector.listed(memory, mask, self.threshold)
+            return listed.index_fill_(1, self.always[self.always >= 0].long(), True)
+        assert self.translations is not None
         found = self.translations[source].masked_fill(~mask[..., None], -1).flatten(1).long()
         found = torch.cat([found, self.always.long().expand(found.size(0), -1)], 1)
         listed = torch.zeros(found.size(0), 1 + self.vocabulary, dtype=torch.bool, device=found.device)
-        listed = listed.scatter_(1, found + 1, True)[:, 1:]
-        return Shortlists(_Lists(listed), torch.arange(found.size(0), device=found.device))
+        return listed.scatter_(1, found + 1, True)[:, 1:]
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = self.softmax.loss(hidden, labels, None, options)
+        if isinstance(context, Sources):
+            assert self.selector is not None
+            bags = self.selector.loss(context.memory, context.mask, context.owners, labels)
+            return replace(loss, objective=loss.objective + SELECTOR_SHARE * bags)
         return loss if context is None else replace(loss, nll=None)
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        if context is None:
+        if context is None or isinstance(context, Sources):
             return self.softmax.score(hidden, labels, None)
         rows = lse_pick.chunk_rows(self.vocabulary)
         parts = []
@@ -82,11 +107,23 @@ class ShortlistHead(Head):
         return self.next_token(hidden, context).log_prob_of(labels[:, None])[:, 0]
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
-        if context is None:
+        if context is None or isinstance(context, Sources):
             return self.softmax.next_token(hidden, None)
         assert isinstance(context, Shortlists)
         logits = context.lists.logits(hidden, context.owners, self.softmax)
         return Listed(logits, context.lists.ids[context.owners], self.vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a learned selector learns from: states [B, S, D] where mask [B, S], and the owners [N] of rows."""
+
+    memory: Tensor
+    mask: Tensor
+    owners: Tensor
+
+    def select(self, rows: Tensor) -> "Sources":
+        return Sources(self.memory, self.mask, self.owners[rows])
 
 
 class _Lists:

@@ -1,0 +1,123 @@
+"""Which tokens a target may hold, told from the encoder's states: the bag of its words, learned with the model."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from translume.heads import lse_pick
+from translume.heads.parameters import vectors
+from translume.heads.precision import wide
+
+FIRST_SIZE = 0.1
+"""Of the logits beside the bias before training: a selector begins as little more than the tokens' frequencies."""
+
+
+class Selector(nn.Module):
+    """p(v in target | source) = σ(max_i w_v · U m_i + b_v) over the states m_i of the source's tokens.
+
+    Neural vocabulary selection (Domhan et al. 2022, section 4), with a map of low rank: its cost is that of a head on
+    states of size `rank`, once for each source token.
+    """
+
+    def __init__(self, width: int, vocabulary: int, rank: int) -> None:
+        """width: D of the states.  vocabulary: V.  rank: rows of U."""
+        super().__init__()
+        self.states = nn.Linear(width, rank, bias=False)
+        nn.init.normal_(self.states.weight, std=width**-0.5)
+        self.weight = vectors(vocabulary, rank)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        with torch.no_grad():
+            self.weight.mul_(FIRST_SIZE)
+
+    @torch.no_grad()
+    def learn(self, counts: NDArray[np.int64], end: int) -> None:
+        """Begin with how likely each token is in any target, from `counts` [V], one end mark `end` a pair.
+
+        A token that is met λ times a pair is in a target with p = 1 − e^−λ, as if it were met at random; its log-odds
+        are ln(e^λ − 1). One that was never met counts as met half a time.
+        """
+        rate = np.maximum(counts, 0.5) / max(1, counts[end])
+        self.bias.copy_(torch.from_numpy(np.log(np.expm1(np.minimum(rate, 10.0)))))
+
+    def loss(self, memory: Tensor, mask: Tensor, owners: Tensor, labels: Tensor) -> Tensor:
+        """Summed over B sentences: binary cross entropy in nats of which of the V tokens stand in a target.
+
+        memory: [B, S, D], where mask [B, S].  labels: [n], of sentences `owners` [n].  fp32 (fp64 for fp64).
+        """
+        states, met = self.states(memory), torch.unique(labels * len(memory) + owners)
+        loss: Tensor = _BagLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+            states, mask, self.weight, self.bias, met
+        )
+        return loss
+
+    @torch.no_grad()
+    def listed(self, memory: Tensor, mask: Tensor, threshold: float) -> Tensor:
+        """[B, V]: True where a token's probability is at least `threshold`, from 0 (all of them) to 1, not reached."""
+        floor = -math.inf if threshold == 0.0 else math.log(threshold) - math.log1p(-threshold)
+        states = self.states(memory)
+        parts = [_best(_places(states, mask, self.weight[block])) for block in _blocks(states, len(self.weight))]
+        return torch.cat(parts, 1).to(wide(states)) + self.bias >= floor
+
+
+class _BagLoss(torch.autograd.Function):
+    """Gradients are made in the forward pass, where the logits of all places are at hand, for some tokens at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, met: Tensor) -> Tensor:
+        """states: [B, S, r].  mask: [B, S].  weight: [V, r].  bias: [V].  met: token · B + sentence, ascending."""
+        kept, sentences = wide(states), len(states)
+        total = states.new_zeros((), dtype=kept)
+        of_states, of_weight = torch.zeros_like(states, dtype=kept), torch.empty_like(weight)
+        of_bias = torch.empty_like(bias)
+        for block in _blocks(states, len(weight)):
+            places = _places(states, mask, weight[block])
+            best = _best(places)
+            logits = best.to(kept) + bias[block].to(kept)
+            target = _marked(met, block, sentences, kept)
+            total += F.binary_cross_entropy_with_logits(logits, target, reduction="sum")
+            slopes = logits.sigmoid_().sub_(target)
+            of_bias[block] = slopes.sum(0)
+            chosen = (places == best[:, None]).to(states.dtype)  # none where a source has no tokens
+            chosen *= (slopes / chosen.sum(1, dtype=kept).clamp_(min=1.0)).to(states.dtype)[:, None]
+            of_states += chosen @ weight[block]
+            of_weight[block] = chosen.flatten(0, 1).t() @ states.flatten(0, 1)
+        ctx.save_for_backward(of_states.to(states.dtype), of_weight, of_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_weight, of_bias = (saved * gradients[0].to(saved.dtype) for saved in ctx.saved_tensors)
+        return of_states, None, of_weight, of_bias, None
+
+
+def _blocks(states: Tensor, vocabulary: int) -> Iterator[slice]:
+    """Some tokens at a time, so that the logits of all places of states [B, S, r] are few."""
+    size = max(1, lse_pick.CHUNK_ELEMENTS // max(1, states.size(0) * states.size(1)))
+    return (slice(start, min(start + size, vocabulary)) for start in range(0, vocabulary, size))
+
+
+def _places(states: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
+    """[B, S, c]: the logits of c tokens at each place, without their biases; −inf where there is none."""
+    return (states @ weight.t()).masked_fill_(~mask[..., None], -torch.inf)
+
+
+def _best(places: Tensor) -> Tensor:
+    """[B, c]: the largest of each source's places; 0 where it has none."""
+    if not places.size(1):
+        return places.new_zeros(places.size(0), places.size(2))
+    best = places.amax(1)
+    return best.masked_fill_(best.isneginf(), 0.0)
+
+
+def _marked(met: Tensor, block: slice, sentences: int, dtype: torch.dtype) -> Tensor:
+    """[B, c]: 1 where a token of the block stands in a sentence's target; met as in `_BagLoss.forward`."""
+    ends = met.new_tensor([block.start * sentences, block.stop * sentences])
+    first, last = torch.searchsorted(met, ends).tolist()
+    marks = torch.zeros((block.stop - block.start) * sentences, dtype=dtype, device=met.device)
+    return marks.index_fill_(0, met[first:last] - block.start * sentences, 1.0).view(-1, sentences).t()
