@@ -40,6 +40,18 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again(kind):
     assert all(torch.equal(left, right) for other in first for left, right in zip(other, last, strict=True))
 
 
+@every_kind
+def test_a_torch_that_does_not_tell_of_kept_graphs_gives_the_same_gradients(kind, monkeypatch):
+    leaves, loss = made(kind)
+    wanted = torch.autograd.grad(loss * 0.25, leaves)
+    monkeypatch.delattr(torch._C._autograd, "_get_current_graph_task_keep_graph")
+    leaves, loss = made(kind)
+    first = torch.autograd.grad(loss * 0.25, leaves, retain_graph=True)
+    last = torch.autograd.grad(loss * 0.25, leaves)
+    for found in (first, last):
+        assert all(torch.equal(left, right) for left, right in zip(found, wanted, strict=True))
+
+
 class Copies(TorchDispatchMode):
     """Counts operations that make something of so many elements in another place than their input."""
 

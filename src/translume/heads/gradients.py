@@ -42,9 +42,15 @@ def scaled(factor: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) 
     Scaled where they are, unless the graph is kept: a second backward pass would find them scaled already.
     """
     if float(factor) != 1.0:
-        if torch._C._autograd._get_current_graph_task_keep_graph():
+        if _graph_is_kept():
             hidden, weight = hidden * factor.to(hidden.dtype), weight * factor
         else:
             hidden, weight = hidden.mul_(factor.to(hidden.dtype)), weight.mul_(factor)
         bias = None if bias is None else bias * factor
     return hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+
+
+def _graph_is_kept() -> bool:
+    """Whether the backward pass that is running may be followed by another; True where this torch does not tell."""
+    asked = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())

@@ -106,7 +106,7 @@ class _Plain(torch.autograd.Function):
             scaled = mask.to(weights.dtype).mul_(ctx.factor)
             kept = weights * scaled
             grown_weights *= scaled
-        grown_scores = torch._softmax_backward_data(grown_weights, weights, -1, weights.dtype)
+        grown_scores = _through_softmax(grown_weights, weights)
         both = query.new_empty(2 if ctx.two else 3, *keys.shape)  # (queries,) keys, values in one grid, for one `join`
         grown_query = query.new_empty(query.shape) if ctx.two else both[0]
         grown_keys, grown_values = both[-2], both[-1]
@@ -121,6 +121,12 @@ class _Plain(torch.autograd.Function):
             first, second = layout.join(grown_query[None]), memory_layout.join(both)
             return first, second, None, None
         return layout.join(both), None, None, None
+
+
+def _through_softmax(grown: Tensor, weights: Tensor) -> Tensor:
+    """The gradient in the scores [B, H, T, S] whose softmax is `weights`, in the place of that in the weights."""
+    grown.mul_(weights)
+    return grown.addcmul_(weights, grown.sum(-1, keepdim=True), value=-1.0)
 
 
 def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:

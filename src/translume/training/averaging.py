@@ -42,10 +42,9 @@ class MovingAverage:
     def add(self, values: Mapping[str, Tensor], update: int) -> None:
         """Take in the weights after `update`, counted from 1."""
         decay = min(self.decay, (1 + update) / (10 + update))
-        names = list(self.values)
-        mine = [self.values[name] for name in names]
         with torch.no_grad():
-            torch._foreach_lerp_(mine, [values[name].detach() for name in names], 1.0 - decay)
+            for name, mine in self.values.items():
+                mine.lerp_(values[name].detach(), 1.0 - decay)
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Go on from an average that was saved."""
