@@ -18,6 +18,10 @@ COPY src ./src
 RUN /opt/translume/bin/pip install --no-deps --force-reinstall .
 
 FROM python:3.12-slim
+# The engine compiles its kernels for the machine that it runs on, at the first start.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin translume \
     && install --directory --owner=translume --mode=0700 /data
 COPY --from=build /opt/translume /opt/translume

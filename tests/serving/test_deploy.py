@@ -51,6 +51,12 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^\s*{name} (.*)$", joined, re.MULTILINE)
 
 
+def test_the_image_can_compile_the_engines_kernels() -> None:
+    last = DOCKERFILE.split("\nFROM ")[-1]
+    assert "gcc libc6-dev" in last
+    assert f"TRANSLUME_CACHE={words_of(instructions('VOLUME')[0])}/cache" in last
+
+
 def words_of(instruction: str) -> list[str]:
     found: list[str] = yaml.safe_load(instruction)
     return found
