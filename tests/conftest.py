@@ -1,11 +1,17 @@
 """What all tests share: where real data is, how many examples Hypothesis draws, how many threads torch takes."""
 
+import errno
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from translume import replacing
 
 # Read by torch when it is first imported, so that tests that need no torch need not wait for it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,3 +35,22 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} is not a folder (set TRANSLUME_DATA to one)")
     return folder
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """A disk, while the context lasts, that takes half of what is written to a file."""
+    write = replacing.write
+
+    def half(path: Path, chunks: Iterable[bytes | memoryview], **named: Any) -> None:
+        content = b"".join(chunks)
+        write(path, [content[: len(content) // 2]], **named)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def full() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(replacing, "write", half)
+            yield
+
+    return full

@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
 
 STEPS = [
-    {"errors"},
+    {"errors", "replacing"},
     {"config"},
     {"belief", "reliability"},
     {"text", "model", "decoding"},
@@ -232,7 +232,9 @@ def test_what_is_imported_is_declared(path: Path) -> None:
         assert not optional, f"{optional}: part of an extra, so imported in the function that needs it"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) in ("errors", "config")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room_of(p) in ("errors", "replacing", "config")], ids=lambda p: p.name
+)
 def test_settings_need_no_torch(path: Path) -> None:
     assert "torch" not in third_party(tree_of(path), path)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import BatchPlan, building, corpus, held_out, prepare, read_pairs
+from translume.data.digest import of_file
 from translume.errors import DataError
 
 SIDE = st.text("abc", min_size=1, max_size=7)
@@ -114,6 +115,21 @@ def test_a_build_that_fails_leaves_nothing_behind(corpus_files, by_bytes, tmp_pa
         prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train")
     assert str(error.value) == f"{tmp_path / 'cache'}: cannot be written: No space left on device"
     assert made(tmp_path / "cache") == []
+
+
+def test_digests_that_find_no_room_are_told_and_leave_those_that_were_kept(tmp_path, full_disk):
+    for name in ("one", "other"):
+        (tmp_path / name).write_text(name)
+    memory = tmp_path / "cache" / "digests.json"
+    found = of_file(str(tmp_path / "one"), memory)
+    before = memory.read_bytes()
+    with full_disk():
+        assert of_file(str(tmp_path / "one"), memory) == found
+        with pytest.raises(DataError) as error:
+            of_file(str(tmp_path / "other"), memory)
+    assert str(error.value) == f"{tmp_path / 'cache'}: cannot be written: No space left on device"
+    assert memory.read_bytes() == before
+    assert list(memory.parent.iterdir()) == [memory]
 
 
 def test_what_dead_processes_left_is_swept_after_a_day(corpus_files, by_bytes, tmp_path):

@@ -1,14 +1,11 @@
 """Files are translated in the background: watched, fetched, forgotten in time; nothing of them is left behind."""
 
 import asyncio
-import errno
-import io
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -304,22 +301,13 @@ def test_a_file_that_the_queue_has_no_room_for_waits_for_it(tmp_path: Path) -> N
 
 
 def test_a_full_disk_is_told_in_one_line_and_leaves_no_part_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with working(tmp_path) as (_, take, _echo):
         take().finished.result(10)
         before = files(tmp_path)
 
-        def full(*arguments: Any, **options: Any) -> Any:
-            class Full(io.BytesIO):
-                def write(self, data: Any) -> int:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-            os.close(arguments[0])
-            return Full()
-
-        with monkeypatch.context() as patch:
-            patch.setattr("builtins.open", full)
+        with full_disk():
             job = take()
             with pytest.raises(
                 RequestError, match=r"^there is no room for the translated file: try a smaller one, or later$"

@@ -1,11 +1,11 @@
 """Keys: shown once, kept as digests, found by nobody else; their file is whole at any moment."""
 
 import json
-import os
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -152,15 +152,13 @@ def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
     )
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file_as_it_was(
+    path: Path, full_disk: Callable[[], AbstractContextManager[None]]
+) -> None:
     add_key(path, "alice", {})
     before = path.read_bytes()
-
-    def full(number: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert message_of(lambda: add_key(path, "bob", {})) == f"{path}: cannot be written: No space left on device"
+    with full_disk():
+        assert message_of(lambda: add_key(path, "bob", {})) == f"{path}: cannot be written: No space left on device"
     assert path.read_bytes() == before
     assert [child.name for child in path.parent.iterdir()] == ["keys.json"]
 

@@ -1,5 +1,6 @@
 """Text to ids and back."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -244,3 +245,24 @@ def test_unwritable_places_are_named(made, tmp_path):
     with pytest.raises(DataError) as error:
         made().save(tmp_path / "missing" / "tokenizer.json")
     assert str(error.value) == f"{tmp_path}/missing/tokenizer.json: cannot be written: No such file or directory"
+
+
+def test_a_full_disk_leaves_the_tokenizer_that_was_there(made, tmp_path, full_disk):
+    path = tmp_path / "tokenizer.json"
+    made().save(path)
+    before = path.read_bytes()
+    with full_disk(), pytest.raises(DataError) as error:
+        made(kind="unigram").save(path)
+    assert str(error.value) == f"{path}: cannot be written: No space left on device"
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_everyone_may_read_a_tokenizer_whatever_the_umask(made, tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        made().save(tmp_path / "tokenizer.json")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "tokenizer.json").stat().st_mode & 0o777 == 0o644

@@ -85,7 +85,7 @@ def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("write", "replace", "remove", "sync_folder"):
+        for name in ("write", "replace", "remove", "replace_file", "sync_folder"):
             patch.setattr(disk, name, fatal(getattr(disk, name)))
         yield
 

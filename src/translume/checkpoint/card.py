@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from translume.checkpoint import disk
 from translume.config import Config
 from translume.errors import ModelFolderError
+from translume.replacing import replace_file
 
 NAME = "README.md"
 UNKNOWN_LICENCE = "unknown"
@@ -35,7 +35,7 @@ def write_card(folder: Path, config: Config, card: Card) -> None:
     path = folder / NAME
     try:
         licence = card.licence or licence_of(folder)
-        disk.replace_file(path, render_card(folder.resolve().name, config, card, licence))
+        replace_file(path, render_card(folder.resolve().name, config, card, licence).encode())
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -2,22 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
+
+from translume.replacing import beside as beside
+from translume.replacing import replace_file as replace_file
+from translume.replacing import write as write
 
 
 def make_folder(path: Path) -> None:
     """Make `path` and the folders above it, where they are missing."""
     path.mkdir(parents=True, exist_ok=True)
-
-
-def write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write `path` piece by piece; it is on the disk when this returns."""
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:
@@ -49,14 +43,3 @@ def digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write `path` aside and rename it, so that it is whole at any moment."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part, [text.encode()])
-        replace(part, path)
-    except OSError:
-        remove(part)
-        raise

@@ -6,7 +6,6 @@ the old state is complete; afterwards the new one is. What no manifest names any
 
 import errno
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -47,7 +46,7 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
         for parent in {path.parent for path in placed}:
             disk.sync_folder(parent)
         manifest = Manifest(files=entries)
-        disk.replace_file(folder / NAME, manifest.to_json())
+        disk.replace_file(folder / NAME, manifest.to_json().encode())
     except OSError as error:
         owned = {folder / entry.file for entry in old.files.values()}
         with suppress(OSError):
@@ -67,7 +66,7 @@ def _place(folder: Path, name: str, content: Content, old: Entry | None, placed:
         if old is not None and old.sha256 == sha256 and _is_whole(folder, old):
             return old
     disk.make_folder(stem.parent)
-    part = stem.with_name(f".{stem.name}.{os.getpid()}.part")
+    part = disk.beside(stem)
     try:
         if isinstance(content, bytes):
             disk.write(part, [content])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from translume.data.lines import unreadable
 from translume.errors import DataError
+from translume.replacing import replace_file
 
 _BLOCK = 1 << 22
 
@@ -47,10 +48,8 @@ def _recall(memory: Path) -> dict[str, str]:
 
 
 def _remember(memory: Path, known: dict[str, str]) -> None:
-    temporary = memory.with_name(f".{memory.name}.{os.getpid()}")
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        os.replace(temporary, memory)
+        replace_file(memory, json.dumps(known, indent=1).encode(), synced=False)
     except OSError as error:
         raise DataError(f"{memory.parent}: cannot be written: {error.strerror}") from None

@@ -1,13 +1,13 @@
 """What probes found, kept from run to run: the same choice again means the same numbers again."""
 
 import json
-import os
 import platform
 
 import torch
 
 from translume.engine.machine import cache_folder, compiler, processor
 from translume.engine.probe import CANDIDATES, Choice, Dtype, known
+from translume.replacing import replace_file
 
 
 def remembered(dtype: Dtype) -> Choice:
@@ -24,9 +24,8 @@ def remember(choice: Choice) -> bool:
     kept = {**_read(), _key(choice.dtype): choice.kinds}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True), encoding="utf-8")
-        temporary.replace(path)
+        text = json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True)
+        replace_file(path, text.encode(), synced=False)
     except OSError:
         return False
     return True

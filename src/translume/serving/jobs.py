@@ -6,7 +6,6 @@ goes when its time is over, when newer ones need the room, when its client delet
 
 import contextlib
 import logging
-import os
 import secrets
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from translume.replacing import replace_file
 from translume.serving.documents.files import FORMATS
 from translume.serving.documents.sheet import Sheet
 from translume.serving.limits import Limits
@@ -245,15 +245,10 @@ class Jobs:
             self._go_on(job)
             job.size = len(written)
         whole = self._path(job)
-        part = whole.with_name(f"{job.id}.part")
         try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(written)
-            part.rename(whole)
+            replace_file(whole, written, synced=False, permissions=0o600)
         except OSError as error:
             job.size = 0
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
             log.error("a translated file was not written", extra={"fields": {"error": error.strerror or ""}})
             raise _no_room("try a smaller one, or later") from None
 

@@ -7,12 +7,13 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from translume.errors import DataError, SettingsError, nearest
+from translume.replacing import replace_file
 
 FORMAT: Final = 1
 SIGN: Final = "tlk"
@@ -176,20 +177,13 @@ def _changing(path: Path) -> Iterator[None]:
 
 def _write(path: Path, text: str) -> None:
     """Write aside and rename: for its owner alone, or for whom the file was before."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         before = path.stat() if path.exists() else None
-        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(number, "w", encoding="utf-8") as file:
-            if before is not None:
-                os.fchmod(number, before.st_mode & 0o777)
-                # Who may not give a file away made it theirs before.
-                with suppress(PermissionError):
-                    os.fchown(number, before.st_uid, before.st_gid)
-            file.write(text)
-            file.flush()
-            os.fsync(number)
-        os.replace(part, path)
+        replace_file(
+            path,
+            text.encode(),
+            permissions=0o600 if before is None else before.st_mode & 0o777,
+            owner=None if before is None else (before.st_uid, before.st_gid),
+        )
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -2,9 +2,7 @@
 
 import codecs
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -16,6 +14,7 @@ from tokenizers import models
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
+from translume.replacing import replace_file
 from translume.text.dropout import MergeDropout
 from translume.text.segmentation import LONGEST, normaliser, segmenter, with_mark, without_mark
 from translume.text.sentencepiece import SentenceIds
@@ -248,18 +247,9 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, at once or not at all; DataError where it cannot be written."""
-        temporary = ""
         try:
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(self.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            replace_file(path, self.to_json().encode(), permissions=0o644)
         except OSError as error:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
             raise DataError(f"{path}: cannot be written: {error.strerror}") from None
 
     @classmethod

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from translume.checkpoint import FolderLock, Manifest
 from translume.config import Config, HeadKind, HeadSettings
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
+from translume.replacing import replace_file
 from translume.training.apart import Outcome, run_apart
 from translume.training.child import Request
 from translume.training.events import Event, Interrupted
@@ -248,6 +249,4 @@ def read_rows(folder: Path) -> list[Row]:
 
 def _write(folder: Path, rows: Mapping[str, Row]) -> None:
     text = json.dumps({"rows": [row.to_dict() for row in rows.values()]}, indent=1, ensure_ascii=False)
-    part = folder / f".{MEASURED}.{os.getpid()}.part"
-    part.write_text(f"{text}\n", encoding="utf-8")
-    os.replace(part, folder / MEASURED)
+    replace_file(folder / MEASURED, f"{text}\n".encode(), synced=False)

@@ -1,0 +1,61 @@
+"""Files that verbs write beside their output: whole, or not at all, in one line."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from translume.cli.writing import check_writable, write_file
+from translume.errors import DataError
+
+
+def test_a_file_is_written_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
+    for content in (b"one", b"another"):
+        check_writable(tmp_path / "file")
+        write_file(tmp_path / "file", content)
+        assert (tmp_path / "file").read_bytes() == content
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with full_disk(), pytest.raises(DataError) as caught:
+        write_file(path, b"another")
+    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("folder", "a folder, wanted a file to write"),
+        ("none/file", "cannot be written: No such file or directory"),
+        ("plain/file", "cannot be written: Not a directory"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_named_at_once_and_in_the_end(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").touch()
+    for attempt in (check_writable, lambda path: write_file(path, b"x")):
+        with pytest.raises(DataError) as caught:
+            attempt(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name}: {reason}"
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file(pipe, b"content")
+    reader.join()
+    assert read == [b"content"]
+    assert list(tmp_path.iterdir()) == [pipe]
