@@ -52,6 +52,10 @@ def test_a_bad_file_of_terms_and_a_strategy_without_constraints_are_one_line(run
     assert found.stderr == ("Error: decoding.strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'\n")
 
 
-def test_a_file_of_terms_is_found_beside_its_toml(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text('[decoding]\nterminology = "terms.tsv"\n', encoding="utf-8")
-    assert Config.read(tmp_path / "a.toml").decoding.terminology == str(tmp_path / "terms.tsv")
+def test_files_that_decoding_reads_are_found_beside_their_toml(tmp_path: Path) -> None:
+    text = '[decoding]\nterminology = "terms.tsv"\nvocabulary = "said"\nban = ["@never", "@@me", "word"]\n'
+    (tmp_path / "a.toml").write_text(text, encoding="utf-8")
+    decoding = Config.read(tmp_path / "a.toml").decoding
+    assert decoding.terminology == str(tmp_path / "terms.tsv")
+    assert decoding.vocabulary == str(tmp_path / "said")
+    assert decoding.ban == (f"@{tmp_path / 'never'}", "@@me", "word")

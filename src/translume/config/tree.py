@@ -74,7 +74,9 @@ class Config(Settings):
             update={n: moved(getattr(self.model, n)) for n in ("pretrained_source", "pretrained_target")}
         )
         training = self.training.model_copy(update={"teacher": moved(self.training.teacher)})
-        decoding = self.decoding.model_copy(update={"terminology": moved(self.decoding.terminology)})
+        ban = tuple(f"@{moved(each[1:])}" if _is_file(each) else each for each in self.decoding.ban)
+        named = {name: moved(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
+        decoding = self.decoding.model_copy(update={**named, "ban": ban})
         return self.model_copy(
             update={"data": data, "tokenizer": tokenizer, "model": model, "training": training, "decoding": decoding}
         )
@@ -82,3 +84,8 @@ class Config(Settings):
     def to_toml(self, *, comments: bool = False) -> str:
         """TOML text that `parse` reads back to an equal tree."""
         return to_toml(self, comments=comments)
+
+
+def _is_file(banned: str) -> bool:
+    """Whether what is banned is "@FILE"; "@@x" is the text "@x"."""
+    return banned.startswith("@") and not banned.startswith("@@")
