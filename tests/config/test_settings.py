@@ -1,5 +1,7 @@
 """A setting is either obeyed or refused in one line; none is taken and forgotten."""
 
+from pathlib import Path
+
 import pytest
 
 from translume.config import Config
@@ -18,6 +20,18 @@ REFUSED = {
     "[decoding]\nmax_length_ratio = inf": "decoding.max_length_ratio: found inf, wanted a finite number",
     "[decoding]\nlength_penalty = nan": "decoding.length_penalty: found nan, wanted a finite number",
     "[training]\nlearning_rate = inf": "training.learning_rate: found inf, wanted a finite number",
+    "[decoding]\nbeam = 1_000_000_000": "decoding.beam: found 1000000000, wanted less than or equal to 65536",
+    "[decoding]\nmax_length = 9007199254740992": (
+        "decoding: max_length is 9007199254740992, wanted less than 9007199254740992"
+    ),
+    "[tokenizer]\nsize = 1_000_000_000_000": (
+        "tokenizer.size: found 1000000000000, wanted less than or equal to 10000000"
+    ),
+    "[model]\nwidth = 1_000_000": "model.width: found 1000000, wanted less than or equal to 65536",
+    "[data]\ntrain_source = 3": "data.train_source: found 3, wanted a list",
+    '[data]\ntrain_source = "${NO_SUCH_PLACE}/a"': (
+        "${NO_SUCH_PLACE}: no such environment variable; give a default as ${NO_SUCH_PLACE:-value}"
+    ),
 }
 
 
@@ -26,6 +40,18 @@ def test_what_cannot_be_obeyed_is_refused(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Config.parse(text, place="a.toml")
     assert str(caught.value) == f"a.toml: {REFUSED[text]}"
+
+
+@pytest.mark.parametrize("assignment", [".=1", "model..width=3", "=3", "training"])
+def test_an_assignment_without_a_path_or_a_value_is_refused(assignment: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Config.build({}, [assignment])
+    assert str(caught.value) == f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000"
+
+
+def test_a_byte_order_mark_and_ends_of_lines_as_windows_writes_them_are_read_over(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf[model]\r\nwidth = 32\r\n")
+    assert Config.read(tmp_path / "a.toml").model.width == 32
 
 
 def test_a_tokenizer_file_may_have_merges_whatever_kind_would_be_learnt() -> None:

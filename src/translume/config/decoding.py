@@ -16,6 +16,9 @@ STRATEGIES = {
 }
 """What builds each strategy: a class with `of(settings, keys)` and `reads`, imported when it is asked for."""
 
+MOST = 65_536
+"""Most targets that are kept, drawn or returned for one sentence: more fill the memory before a word is found."""
+
 PLACEHOLDERS = ("number", "url", "tag")
 """Kinds of what a target may have to take over from its source."""
 
@@ -25,9 +28,9 @@ class DecodingSettings(Settings):
 
     strategy: str = "beam"
     """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""
-    beam: int = Field(default=5, ge=1)
+    beam: int = Field(default=5, ge=1, le=MOST)
     """Targets kept per sentence by beam search, of all groups together if it is diverse."""
-    nbest: int = Field(default=1, ge=1)
+    nbest: int = Field(default=1, ge=1, le=MOST)
     """Targets returned per sentence; at most `beam`, or `samples`."""
     length_penalty: float = 1.0
     """Exponent of the length in a hypothesis's score; 0 ranks by log-probability alone."""
@@ -77,7 +80,7 @@ class DecodingSettings(Settings):
     """Most source tokens in a batch, padding counted."""
     max_length_action: Literal["error", "truncate"] = "error"
     """What to do with a single sentence that is longer than the model reads: stop, or cut it and warn."""
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=MOST)
     """Targets drawn per sentence: "sampling" draws equal ones too, "stochastic" none twice."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """What is drawn: for a sentence always the same with the same seed, whatever is translated beside it."""

@@ -11,13 +11,13 @@ from translume.config.heads import HeadSettings, SoftmaxSettings
 class ModelSettings(Settings):
     """[model]: the encoder-decoder Transformer of Vaswani et al. (2017) and its variants."""
 
-    width: int = Field(default=256, ge=1)
+    width: int = Field(default=256, ge=1, le=65_536)
     """Size of hidden states and embeddings, D."""
-    feed_forward: int = Field(default=1024, ge=1)
+    feed_forward: int = Field(default=1024, ge=1, le=1_048_576)
     """Size of the hidden layer of feed-forward blocks."""
-    encoder_layers: int = Field(default=3, ge=0)
+    encoder_layers: int = Field(default=3, ge=0, le=1000)
     """Layers that read the source."""
-    decoder_layers: int = Field(default=3, ge=1)
+    decoder_layers: int = Field(default=3, ge=1, le=1000)
     """Layers that write the target."""
     decoder_mixing: Literal["attention", "ssru"] = "attention"
     """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
@@ -46,7 +46,7 @@ class ModelSettings(Settings):
 
     "marian" is for models trained by Marian, whose sinusoids have slightly longer wavelengths.
     """
-    max_positions: int = Field(default=1024, ge=1)
+    max_positions: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest source or target in tokens, end mark included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""

@@ -18,7 +18,7 @@ Tree = TypeVar("Tree", bound=Settings)
 def read_text(path: Path) -> str:
     """The text of a file; DataError if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark before it
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DataError(f"{path}: cannot be read: {reason}") from None
@@ -30,7 +30,7 @@ def values_in(text: str, place: str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{place}: not TOML: {error}") from None
-    expanded: dict[str, Any] = _expanded(values)
+    expanded: dict[str, Any] = _expanded(values, place)
     return expanded
 
 
@@ -48,7 +48,7 @@ def build(root: type[Tree], values: Mapping[str, Any], overrides: Iterable[str],
 def override(tree: dict[str, Any], assignment: str) -> None:
     """Apply one `dotted.path=value`; the value is read as TOML, and as plain text where it is not TOML."""
     path, equals, text = assignment.partition("=")
-    if not equals or not path.strip():
+    if not equals or not all(part.strip() for part in path.split(".")):
         raise SettingsError(f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -65,21 +65,21 @@ def override(tree: dict[str, Any], assignment: str) -> None:
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-def _expanded(value: Any) -> Any:
+def _expanded(value: Any, place: str) -> Any:
     if isinstance(value, str):
-        return _VARIABLE.sub(_variable, value)
+        return _VARIABLE.sub(lambda match: _variable(match, place), value)
     if isinstance(value, list):
-        return [_expanded(item) for item in value]
+        return [_expanded(item, place) for item in value]
     if isinstance(value, dict):
-        return {key: _expanded(item) for key, item in value.items()}
+        return {key: _expanded(item, place) for key, item in value.items()}
     return value
 
 
-def _variable(match: re.Match[str]) -> str:
+def _variable(match: re.Match[str], place: str) -> str:
     name, default = match.group(1), match.group(2)
     found = os.environ.get(name, default)
     if found is None:
-        raise SettingsError(f"${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
+        raise SettingsError(f"{place}: ${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
     return found
 
 
@@ -106,6 +106,8 @@ def _explain(root: type[Settings], error: ValidationError) -> str:
     wanted = fault["msg"].removeprefix("Input should be ")
     if fault["type"] in ("model_type", "model_attributes_type"):
         wanted = "a table"
+    if fault["type"] == "tuple_type":
+        wanted = "a list"
     return f"{path}: found {found!r}, wanted {wanted}"
 
 

@@ -12,7 +12,7 @@ class TokenizerSettings(Settings):
 
     kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece"] = "bpe"
     """The kind of tokens; "bpe" suits most languages. "sentencepiece" comes with imported models alone."""
-    size: int = Field(default=8000, ge=8)
+    size: int = Field(default=8000, ge=8, le=10_000_000)
     """Most tokens in the vocabulary, special tokens included ("byte" always has 256 and the special ones)."""
     path: str = ""
     """An existing tokenizer.json to use as it is; empty trains one."""
