@@ -54,6 +54,36 @@ def test_another_model_or_recipe_is_refused_by_name(
     assert refusal(toy(others, **training), tmp_path) == f"{tmp_path}: {expected}"
 
 
+def test_another_readme_is_not_written_over(toy: Make, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("my project")
+    expected = f"{tmp_path}/README.md: is there already, and no model; wanted a folder of the model's own"
+    assert refusal(toy(), tmp_path) == expected
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "my project")]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"valid_source": "valid.source", "valid_target": ()},
+            "data.valid_source: 1 files, but data.valid_target has 0; wanted as many of each",
+        ),
+        (
+            {"train_source": (), "train_target": ()},
+            "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)",
+        ),
+        ({"valid_source": "none", "valid_target": "none"}, "none: no such file"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_before_anything_is_read(
+    toy: Make, tmp_path: Path, files: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises((SettingsError, DataError)) as caught:
+        list(train(toy({"data": files}), tmp_path / "model"))
+    assert str(caught.value) == expected
+    assert not (tmp_path / "model").exists()
+
+
 def test_other_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: Path) -> None:
     begin(toy(), tmp_path)
     for side in ("source", "target"):

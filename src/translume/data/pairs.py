@@ -12,6 +12,7 @@ from translume.data.scripts import refuse_unknown
 from translume.errors import DataError, SettingsError
 
 Split = Literal["train", "valid"]
+SPLITS: tuple[Split, ...] = ("train", "valid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from translume.checkpoint import (
 from translume.config import Config, ModelSettings
 from translume.config.task import refuse_unfit
 from translume.data import TokenizedCorpus, prepare
+from translume.data.pairs import origins
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.classifier import Network
@@ -154,6 +155,8 @@ def prepare_run(
     The tokenizers are in the folder before anything else is computed, so that a resumed run has the same ones.
     """
     refuse_unfit(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
+    for place in origins(plan.config.data, "valid"):  # not after hours with the training files
+        place.check_lengths()
     model = yield from _with_tokenizers(plan, store)
     config, settings = model.config, model.config.training
     corpora = []

@@ -7,7 +7,8 @@ import torch
 
 from translume.checkpoint import FolderLock, build_network, choose_device
 from translume.config import Config
-from translume.errors import SettingsError
+from translume.data.pairs import SPLITS, origins
+from translume.errors import SettingsError, TrainingError
 from translume.model.classifier import Classifier, Network
 from translume.model.memory import keep_freed_memory
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
@@ -43,6 +44,9 @@ def train(
         raise SettingsError(f"threads: found {threads}, wanted 1 or more")
     folder = Path(folder)
     origin = Path(source) if source is not None else None
+    for split in SPLITS:
+        origins(config.data, split)  # refuses what does not fit before the folder is there
+    _refuse_another_readme(folder)
     with FolderLock(folder):
         store = Store(folder)
         plan = plan_run(config, store, origin)
@@ -63,6 +67,12 @@ def train(
             yield from run.events()
         finally:
             torch.set_num_threads(before)
+
+
+def _refuse_another_readme(folder: Path) -> None:
+    """Raise TrainingError if the model's card would be written over a file that is none."""
+    if (folder / "README.md").exists() and not (folder / "manifest.json").exists():
+        raise TrainingError(f"{folder}/README.md: is there already, and no model; wanted a folder of the model's own")
 
 
 def _finished_already(plan: Plan, store: Store) -> Finished | None:
