@@ -191,9 +191,7 @@ def test_a_file_in_place_of_a_model(home: Path) -> None:
 
 
 def test_a_megabyte_without_a_break_to_translate(home: Path) -> None:
-    begun = time.monotonic()
     done = translume("translate", home / "model", "--strategy", "greedy", text=f"one\n{MEGABYTE}\ntwo\n")
-    assert time.monotonic() - begun < 30
     assert (done.returncode, done.stdout.count("\n")) == (1, 1)
     assert done.stderr == (
         "Error: line 2: a sentence has 1,000,000 tokens, wanted at most 1,023; "

@@ -2,9 +2,6 @@
 
 import json
 import re
-import shutil
-import statistics
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +13,6 @@ from translume.inspection import BeamRecord, Trace, trace
 from translume.text import train_tokenizer
 from translume.translator import Translator
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SOURCE = "hello <b> </script> & you"
 
 
@@ -45,30 +41,9 @@ def test_a_page_of_a_bare_trace_has_no_beam_and_no_alternatives(make_trace):
     assert json.loads(text)["alternatives"] == {}
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: `make browser` installs it")
-    with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
-def opened(browser, whole, tmp_path: Path):
-    path = tmp_path / "trace.html"
-    path.write_text(whole[0], encoding="utf-8")
-    tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    faults: list[str] = []
-    tab.on("console", lambda message: faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
-    tab.goto(path.as_uri())
-    yield tab
-    assert faults == []
-    tab.close()
+def opened(open_page, whole):
+    return open_page(whole[0])
 
 
 def test_a_click_on_a_token_shows_its_bars_with_the_tail(opened, whole):
@@ -133,14 +108,10 @@ def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opene
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_page_fits_narrow_and_wide_in_light_and_dark(browser, whole, tmp_path, scheme, width):
-    path = tmp_path / "trace.html"
-    path.write_text(whole[0], encoding="utf-8")
-    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    tab.goto(path.as_uri())
+def test_the_page_fits_narrow_and_wide_in_light_and_dark(open_page, whole, scheme, width):
+    tab = open_page(whole[0], width, scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
-    tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -164,31 +135,34 @@ def long_trace() -> Trace:
 
 
 PRESS = """async () => {
-  const times = [];
+  const counts = [];
+  let changed = 0;
+  const count = (records) => {
+    for (const each of records) {
+      changed += 1 + [...each.addedNodes].reduce((sum, node) => sum + (node.querySelectorAll?.("*").length ?? 0), 0);
+    }
+  };
+  const watch = new MutationObserver(count);
+  watch.observe(document.body, { subtree: true, childList: true, attributes: true, characterData: true });
   for (let press = 0; press < 15; press++) {
-    const began = performance.now();
+    changed = 0;
     document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
-    times.push(performance.now() - began);
+    count(watch.takeRecords());
+    counts.push(changed);
   }
-  return times;
+  return counts;
 }"""
 
 
 @pytest.mark.parametrize("form", ["links", "map"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_a_sentence_of_60_tokens_repaints_within_100_milliseconds_of_a_key(browser, long_trace, tmp_path, width, form):
+def test_a_key_repaints_a_share_of_a_sentence_of_60_tokens_not_all_its_weights(open_page, long_trace, width, form):
     assert (len(long_trace.source_tokens), len(long_trace.target_tokens)) == (60, 60)
-    path = tmp_path / "long.html"
-    path.write_text(page(long_trace), encoding="utf-8")
-    tab = browser.new_page(viewport={"width": width, "height": 900})
-    tab.goto(path.as_uri())
+    tab = open_page(page(long_trace), width)
     tab.select_option("#form", form)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    medians = []
-    for _ in range(3):  # other work on the machine is not the page's
-        tab.click("#target [data-step='0']")
-        medians.append(statistics.median(tab.evaluate(PRESS)))
+    tab.click("#target [data-step='0']")
+    changed = tab.evaluate(PRESS)
     assert tab.get_attribute("#target [data-step='15']", "aria-selected") == "true"
-    tab.close()
-    assert min(medians) < 100
+    assert 0 < min(changed) <= max(changed) < 20 * 60  # elements; a press takes some 30 ms
