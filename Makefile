@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two test processes on two cores: one thread each, or they wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-LOCKED_EXTRAS := demo,tensorboard,serve,inspect,dev
+LOCKED_EXTRAS := demo,tensorboard,serve,detect,export,inspect,dev
 
 .PHONY: venv browser demo test check format bench docs lock clean
 .DEFAULT_GOAL := venv

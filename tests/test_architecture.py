@@ -40,7 +40,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
 ONLY_IN = {
-    "interchange": {"transformers", "ctranslate2", "onnx", "onnxruntime", "onnxscript", "sentencepiece"},
+    "interchange": {"transformers", "ctranslate2", "sentencepiece"},
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "sentencex", "lxml", "lingua"},
     "inspection": {"captum"},
     "demo": {"babel"},
