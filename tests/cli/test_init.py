@@ -108,3 +108,15 @@ def test_init_finds_validation_files_beside_the_training_files(run, files: Path)
     result = run("init", files / "train.en", files / "train.de")
     assert tomllib.loads(result.stdout)["data"]["valid_target"] == str(files / "val.de")
     assert result.stderr == f"121 pairs, latin to latin; validated on {files}/val.en\n"
+
+
+def test_files_without_a_letter_are_said_to_have_none(run, tmp_path: Path) -> None:
+    (tmp_path / "train.en").write_text("\n", encoding="utf-8")
+    said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr
+    assert said == "1 pair, no letters to no letters; 2 % of it held out for validation\n"
+
+
+def test_init_reads_no_standard_input_for_settings_name_files(run, files: Path) -> None:
+    result = run("init", "-", files / "train.de", text="one\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: init: found standard input, wanted files: settings name them\n"

@@ -99,3 +99,10 @@ def test_standard_input_is_read_under_its_dash(monkeypatch):
 
 def test_a_line_without_end_is_read_in_linear_time(write):
     assert [len(line) for line in read_lines(write("a.txt", "x" * 30_000_000))] == [30_000_000]
+
+
+def test_standard_input_is_called_so_in_messages(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntw\xff\n")))
+    with pytest.raises(DataError) as error:
+        list(read_lines("-"))
+    assert one_line(error) == "standard input:2: not UTF-8 (byte 0xff at column 3)"

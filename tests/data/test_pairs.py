@@ -111,3 +111,14 @@ def test_lists_that_do_not_fit_are_settings_errors(write):
     assert fault(named, SettingsError) == (
         "data.columns: found 'en', wanted the number of a column, from 0, for a TSV file"
     )
+
+
+def test_standard_input_can_be_one_side_only():
+    found = fault(DataSettings(train_source=("-",), train_target=("-",)))
+    assert found == "standard input: named twice, wanted a file for at least one side"
+
+
+def test_one_line_is_a_line(write):
+    source, target = write("a", ["x"]), write("b", ["y", "z"])
+    found = fault(DataSettings(train_source=(source,), train_target=(target,)))
+    assert found == f"{source} has 1 line but {target} has 2; wanted as many in both"

@@ -123,13 +123,13 @@ def _load(model: Path) -> "Translator":
 
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    from translume.data import read_lines
+    from translume.data.lines import read_lines, refuse_one_input
+    from translume.data.pairs import unequal
 
+    refuse_one_input(source, reference)
     sources, references = list(read_lines(source)), list(read_lines(reference))
     if len(sources) != len(references):
-        raise DataError(
-            f"{source} has {len(sources):,} lines but {reference} has {len(references):,}; wanted as many in both"
-        )
+        raise DataError(unequal(source, reference, (len(sources), len(references))))
     if not sources:
         raise DataError(f"{source}: empty file, wanted one sentence a line")
     return sources, references

@@ -28,10 +28,13 @@ def command(train_source: Path, train_target: Path, valid_source: Path | None, v
     """Print settings chosen from the data's size and scripts, as commented TOML."""
     from translume.cli.choosing import Choice, choose
     from translume.cli.survey import language_of, survey
-    from translume.data import read_lines
+    from translume.data.lines import STANDARD_INPUT, read_lines
+    from translume.errors import DataError
 
     if (valid_source is None) != (valid_target is None):
         raise click.UsageError("--valid-source and --valid-target go together")
+    if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target)):
+        raise DataError("init: found standard input, wanted files: settings name them")
     pairs = _count_pairs(train_source, train_target)
     source = survey(read_lines(train_source), language_of(train_source))
     target = survey(read_lines(train_target), language_of(train_target))
@@ -52,7 +55,8 @@ def command(train_source: Path, train_target: Path, valid_source: Path | None, v
     choices += choose(pairs, source, target)
     click.echo(_toml(choices, pairs), nl=False)
     held = f"validated on {valid_source}" if valid_source and valid_target else "2 % of it held out for validation"
-    note(f"{pairs:,} pairs, {source.script} to {target.script}; {held}")
+    scripts = [side.script or "no letters" for side in (source, target)]
+    note(f"{_counted(pairs)}, {' to '.join(scripts)}; {held}")
 
 
 def _count_pairs(source: Path, target: Path) -> int:
@@ -67,6 +71,10 @@ def _count_pairs(source: Path, target: Path) -> int:
             if meter.done % 10_000 == 0:
                 meter.to(meter.done)
         return meter.done
+
+
+def _counted(pairs: int) -> str:
+    return f"{pairs:,} pair" if pairs == 1 else f"{pairs:,} pairs"
 
 
 def _beside(training: Path) -> Path | None:
@@ -85,7 +93,7 @@ def _toml(choices: Sequence["Choice"], pairs: int) -> str:
     from translume.config.toml import literal
 
     lines = [
-        f"# Settings for {pairs:,} pairs, written by `translume init`; docs/init.md says how they were chosen.",
+        f"# Settings for {_counted(pairs)}, written by `translume init`; docs/init.md says how they were chosen.",
         "# `translume config` with this file's name prints every setting and what it means.",
         "# Paths are relative to the folder this file lies in.",
     ]

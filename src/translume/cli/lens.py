@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from translume.inspection.corpus_values import CorpusComparison
     from translume.translator import Translator
 
-STANDARD_INPUT = "-"
-
 
 def show_corpus(
     model: Path, corpus: tuple[Path, Path], *, other: Path | None, count: int, html: Path | None, as_json: bool
@@ -66,10 +64,11 @@ def show_corpus(
 
 def _length(files: "DataSettings") -> int | None:
     """How many pairs there are, if that can be said before they are read; DataError for files of unequal length."""
-    from translume.data import count_lines
+    from translume.data.lines import STANDARD_INPUT, count_lines, refuse_one_input
     from translume.data.pairs import origins
 
     (place,) = origins(files, "train")
+    refuse_one_input(*place.files)
     if STANDARD_INPUT in place.files:
         return None
     place.check_lengths()

@@ -13,6 +13,20 @@ from translume.errors import DataError
 
 _BLOCK = 1 << 20
 
+STANDARD_INPUT = "-"
+"""What names it where a file is wanted."""
+
+
+def shown(path: Path | str) -> str:
+    """What messages call a file."""
+    return "standard input" if str(path) == STANDARD_INPUT else str(path)
+
+
+def refuse_one_input(first: Path | str, second: Path | str) -> None:
+    """Raise DataError if two files shall both be standard input: the second would be found empty."""
+    if str(first) == str(second) == STANDARD_INPUT:
+        raise DataError("standard input: named twice, wanted a file for at least one side")
+
 
 def read_lines(path: Path | str) -> Iterator[str]:
     """The lines of a file, without their ends; "-" is standard input, read as it arrives.
@@ -52,7 +66,7 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
     """
     name = str(path)
     try:
-        if name == "-":
+        if name == STANDARD_INPUT:
             yield from _arriving(sys.stdin.buffer)
         elif name.endswith(".gz"):
             with gzip.open(name, "rb") as file:
@@ -64,7 +78,7 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise DataError(f"{path}: damaged compression: {error}") from None
+        raise DataError(f"{shown(path)}: damaged compression: {error}") from None
 
 
 def unreadable(path: Path | str, error: OSError) -> str:
@@ -75,7 +89,7 @@ def unreadable(path: Path | str, error: OSError) -> str:
         return f"{path}: a folder, wanted a file"
     if isinstance(error, gzip.BadGzipFile):
         return f"{path}: damaged compression: {error}"
-    return f"{path}: cannot be read: {error.strerror or error}"
+    return f"{shown(path)}: cannot be read: {error.strerror or error}"
 
 
 def _arriving(file: BinaryIO) -> Iterator[bytes]:
@@ -120,4 +134,4 @@ def _not_utf8(path: Path | str, block: bytes, error: UnicodeDecodeError, number:
     before = block[: error.start]
     line = number + before.count(b"\n")
     column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
-    return f"{path}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"
+    return f"{shown(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"

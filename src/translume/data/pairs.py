@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Literal
 
 from translume.config.data import DataSettings
-from translume.data.lines import count_lines, read_lines
+from translume.data.lines import count_lines, read_lines, refuse_one_input, shown
 from translume.data.scripts import refuse_unknown
 from translume.errors import DataError, SettingsError
 
@@ -53,9 +54,10 @@ class Origin:
     def check_lengths(self) -> None:
         """Raises DataError when two files differ in length: found in seconds, before hours of tokenization."""
         if self.target_file:
+            refuse_one_input(self.file, self.target_file)
             counts = count_lines(self.file), count_lines(self.target_file)
             if counts[0] != counts[1]:
-                raise DataError(_unequal(self.file, self.target_file, counts))
+                raise DataError(unequal(self.file, self.target_file, counts))
 
 
 def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
@@ -110,13 +112,14 @@ def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
 
 
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
+    refuse_one_input(source_file, target_file)
     sources, targets = read_lines(source_file), read_lines(target_file)
     line = 0
     for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
         if source is None or target is None:
             more = 1 + sum(1 for _ in (targets if source is None else sources))
             counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
-            raise DataError(_unequal(source_file, target_file, counts))
+            raise DataError(unequal(source_file, target_file, counts))
         yield Pair(source=source, target=target, file=source_file, line=line)
     if not line:
         raise DataError(_empty(source_file))
@@ -188,5 +191,8 @@ def _empty(file: str) -> str:
     return f"{file}: empty file, wanted one sentence a line"
 
 
-def _unequal(source_file: str, target_file: str, counts: tuple[int, int]) -> str:
-    return f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,}; wanted as many in both"
+def unequal(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:
+    """What is said of two files that should be parallel."""
+    lines = "line" if counts[0] == 1 else "lines"
+    names = shown(source_file), shown(target_file)
+    return f"{names[0]} has {counts[0]:,} {lines} but {names[1]} has {counts[1]:,}; wanted as many in both"
