@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +26,7 @@ settings.register_profile("ci", settings.get_profile("translume"), derandomize=T
 settings.load_profile("ci" if os.environ.get("CI") else "translume")
 
 ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +56,15 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextMa
             yield
 
     return full
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; for one module at a time, since it keeps an event loop of its own in the thread of the tests."""
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: `make browser` installs it")
+    with sync.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -19,7 +18,6 @@ from translume.errors import SettingsError
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TEXT = 'the <b> 早 owl & </script> "hen"'
 NAMES = ("animal", "colour", "fruit", "sound", "tool")
 
@@ -125,27 +123,10 @@ def test_a_notebook_shows_the_text_as_it_is_and_the_classes(found):
     assert class_notebook(replace(found, evidence=())).count(",0.000)") == len(found.source_tokens)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: `make browser` installs it")
-    with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_page_works_by_mouse_and_keyboard_at_any_width(browser, found, tmp_path, width, scheme):
-    path = tmp_path / "class.html"
-    path.write_text(class_page(found), encoding="utf-8")
-    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    faults: list[str] = []
-    tab.on("console", lambda message: faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.goto(path.as_uri())
+def test_the_page_works_by_mouse_and_keyboard_at_any_width(open_page, found, width, scheme):
+    tab = open_page(class_page(found), width, scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
     shown = tab.locator("#source .token").all_inner_texts()
@@ -169,5 +150,3 @@ def test_the_page_works_by_mouse_and_keyboard_at_any_width(browser, found, tmp_p
     assert table(4) == [f"{each:.3f}" for each in found.pooling]
     tab.select_option("#shade", "pooling")
     tab.select_option("#shade", "none")
-    assert faults == []
-    tab.close()

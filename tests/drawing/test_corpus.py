@@ -3,9 +3,7 @@
 import copy
 import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +15,6 @@ from translume.inspection.corpus import inspect_corpus
 from translume.inspection.corpus_values import CorpusLens
 from translume.translator import Translator
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PAIRS = [
     ("hello <b> </script> & you", 'b & "c" </script>'),
     *((f"{one} {other}", f"{other} {one}") for one in ("abc", "de", "fghi", "j") for other in ("klm", "nop.", "q!")),
@@ -89,38 +86,10 @@ def test_the_page_asks_no_network_and_holds_the_whole_lens(lens):
     assert data["title"] == "<model> on a & b"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: `make browser` installs it")
-    with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
-def show(browser, tmp_path: Path):
-    """Opens a page of a lens; at the end, nothing may have gone wrong or been asked of a network."""
-    faults: list[str] = []
-    tabs = []
-
-    def opened(found: CorpusLens, width: int = 1280, scheme: str = "light"):
-        path = tmp_path / "corpus.html"
-        path.write_text(corpus_page(found, title="a model on two files"), encoding="utf-8")
-        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        tab.on("console", lambda message: faults.append(message.text))
-        tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
-        tab.goto(path.as_uri())
-        tabs.append(tab)
-        return tab
-
-    yield opened
-    assert faults == []
-    for tab in tabs:
-        tab.close()
+def show(open_page):
+    """Opens the page of a lens."""
+    return lambda found, *look: open_page(corpus_page(found, title="a model on two files"), *look)
 
 
 def test_pictures_follow_the_numbers(show, lens):

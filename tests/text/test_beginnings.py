@@ -2,34 +2,22 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import TokenizerSettings
 from translume.text import train_tokenizer
 
-LINES = ["the cat sat on the mat.", "Zwei Hunde laufen über die Wiese, schnell!", "犬が走る 2 times"]
-KINDS = ["bpe", "unigram", "wordpiece", "word", "character", "byte"]
-TOKENIZERS = {
-    (kind, unknown): train_tokenizer(TokenizerSettings(kind=kind, size=400, unknown=unknown), LINES)
-    for kind in KINDS
-    for unknown in ("bytes", "token")
-    if not (kind in ("word", "wordpiece") and unknown == "bytes") and not (kind == "byte" and unknown == "token")
-}
-every_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=map("-".join, TOKENIZERS))
 numbers = st.lists(st.integers(0, 10**6), max_size=9)
 texts = st.text(st.sampled_from("the cat.über犬が🙂\t  \n9ß\u0301"), max_size=12)
 
 
-@every_tokenizer
 @given(first=numbers, rest=numbers)
 def test_whatever_tokens_follow_the_text_begins_as_was_said(tokenizer, first, rest):
     ids, more = ([number % len(tokenizer) for number in numbers] for numbers in (first, rest))
     assert tokenizer.decode([*ids, *more]).startswith(tokenizer.beginning(ids))
 
 
-@every_tokenizer
 @given(text=texts)
 def test_it_is_said_of_all_but_white_space_at_the_end_as_soon_as_its_bytes_are_there(tokenizer, text):
     ids = tokenizer.encode(text)

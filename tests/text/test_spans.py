@@ -1,25 +1,11 @@
 """Where in the text each token stands."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.config import TokenizerSettings
-from translume.text import train_tokenizer
-
-LINES = ["the cat sat on the mat.", "Zwei Hunde laufen über die Wiese, schnell!", "犬が走る 2 times"]
-KINDS = ["bpe", "unigram", "wordpiece", "word", "character", "byte"]
-TOKENIZERS = {
-    (kind, unknown): train_tokenizer(TokenizerSettings(kind=kind, size=400, unknown=unknown), LINES)
-    for kind in KINDS
-    for unknown in ("bytes", "token")
-    if not (kind in ("word", "wordpiece") and unknown == "bytes") and not (kind == "byte" and unknown == "token")
-}
-every_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=map("-".join, TOKENIZERS))
 TEXTS = st.text(st.sampled_from("the cat.über犬が🙂\t  \n9ß\u0301"), max_size=24)
 
 
-@every_tokenizer
 @given(text=TEXTS)
 def test_spans_of_a_text_cover_it_from_left_to_right(tokenizer, text):
     spans = tokenizer.spans_in(text)
@@ -33,7 +19,6 @@ def test_spans_of_a_text_cover_it_from_left_to_right(tokenizer, text):
     assert reached == len(normal)
 
 
-@every_tokenizer
 @given(text=TEXTS)
 def test_what_a_span_holds_is_what_its_token_spells(tokenizer, text):
     normal, specials = tokenizer.normalise(text), tokenizer.specials
@@ -45,7 +30,6 @@ def test_what_a_span_holds_is_what_its_token_spells(tokenizer, text):
         assert normal[begin:end] in (spelt, spelt.removeprefix(" "))
 
 
-@every_tokenizer
 @given(st.data())
 def test_spans_of_any_ids_cover_what_they_decode_to(tokenizer, data):
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=12))
@@ -56,8 +40,8 @@ def test_spans_of_any_ids_cover_what_they_decode_to(tokenizer, data):
     assert [end for _, end in spans] == sorted(end for _, end in spans)
 
 
-def test_spans_worked_by_hand():
-    tokenizer = TOKENIZERS["bpe", "bytes"]
+def test_spans_worked_by_hand(tokenizers):
+    tokenizer = tokenizers["bpe-bytes"]
     ids = tokenizer.encode("the cat🙂.")
     spelt = tokenizer.tokens(ids)
     spans = tokenizer.spans(ids)
@@ -69,13 +53,13 @@ def test_spans_worked_by_hand():
     assert tokenizer.spans([*ids[:1], specials.eos, specials.pad]) == [(0, 3), (3, 3), (3, 3)]
 
 
-def test_an_unknown_word_stands_where_the_word_stood():
-    tokenizer = TOKENIZERS["word", "token"]
+def test_an_unknown_word_stands_where_the_word_stood(tokenizers):
+    tokenizer = tokenizers["word-token"]
     assert tokenizer.spans_in("the xylophone cat") == [(0, 3), (3, 13), (13, 17)]
 
 
-def test_the_bytes_of_half_a_surrogate_are_two_broken_characters():
-    tokenizer = TOKENIZERS["character", "bytes"]
+def test_the_bytes_of_half_a_surrogate_are_two_broken_characters(tokenizers):
+    tokenizer = tokenizers["character-bytes"]
     ids = [tokenizer.pieces().index(piece) for piece in ("<0xED>", "<0xA0>", "t")]
     assert tokenizer.decode(ids) == "\ufffd\ufffdt"
     assert tokenizer.spans(ids) == [(0, 1), (0, 2), (2, 3)]
