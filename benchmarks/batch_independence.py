@@ -11,10 +11,24 @@ import argparse
 import json
 import os
 import random
+from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from translume.translator import Translator
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
+
+
+def found(
+    translator: "Translator", lines: list[str], beam: int, numbers: Sequence[int]
+) -> dict[int, tuple[str, float]]:
+    """Of each line in `numbers`, translated together, the best target and its score."""
+    done = translator.translate_all([lines[number] for number in numbers], beam=beam)
+    return {n: (each.text, each.hypotheses[0].score) for n, each in zip(numbers, done, strict=True)}
 
 
 def main() -> None:
@@ -42,18 +56,14 @@ def main() -> None:
     for dtype in options.dtypes:
         translator = plain if dtype == "plain" else plain.compile(dtype)
         claim = None if translator.engine is None else self_test(translator.engine, plain.checkpoint.model)
-
-        def found(numbers: list[int], translator=translator) -> dict[int, tuple[str, float]]:  # type: ignore[no-untyped-def]  # bound here
-            done = translator.translate_all([lines[number] for number in numbers], beam=options.beam)
-            return {n: (each.text, each.hypotheses[0].score) for n, each in zip(numbers, done, strict=True)}
-
+        find = partial(found, translator, lines, options.beam)
         alone, numbers = {}, iter(mixed)
         for number in range(len(lines)):
-            alone |= found([number])
+            alone |= find([number])
         batched = {}
         while batch := list(islice(numbers, random.Random(len(batched)).randint(2, 61))):
-            batched |= found(batch)
-        together = found(list(range(len(lines))))
+            batched |= find(batch)
+        together = find(range(len(lines)))
         report[dtype] = {
             name: {
                 "same_texts": sum(alone[number][0] == other[number][0] for number in alone),

@@ -1,6 +1,8 @@
 """Kills a training run with SIGKILL at three random moments, one of them inside a commit, resumes it each time, and
 compares the folder with that of a run nobody disturbed, byte by byte.
 
+The moments are counted in updates and in shares of an update, so that they come however fast the machine is.
+
     python benchmarks/kill_resume.py [--updates 60] [--seed 7] [--json]
 """
 
@@ -13,7 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 WORDS = [f"word{number}" for number in range(16)]
@@ -28,8 +32,11 @@ def write_corpus(folder: Path, pairs: int = 2000) -> None:
     (folder / "train.target").write_text("".join(" ".join(reversed(line)) + "\n" for line in lines))
 
 
-def child(corpus: Path, folder: Path, updates: int) -> None:
-    """Train, and tell the number of every update on standard output."""
+def child(corpus: Path, folder: Path, updates: int, after: int, share: float) -> None:
+    """Train, and tell the number of every update; die `share` of an update later than `after`, or in the next commit.
+
+    after: 0 for never.  share: below 0 for in the next commit.
+    """
     from translume.config import Config
     from translume.training import Progress, train
 
@@ -55,34 +62,65 @@ def child(corpus: Path, folder: Path, updates: int) -> None:
             },
         }
     )
+    before, dying = time.monotonic(), False
     for event in train(config, folder):
         if isinstance(event, Progress):
             print(event.update, flush=True)
+            if dying:
+                die()
+            elif after and event.update >= after and share < 0:
+                die_while_writing()
+                after = 0
+            elif after and event.update >= after:
+                threading.Timer(share * (time.monotonic() - before), die).start()
+                dying = True  # with the next update at the latest, for the first one took longer
+            before = time.monotonic()
 
 
-def start(corpus: Path, folder: Path, updates: int) -> subprocess.Popen[str]:
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_writing() -> None:
+    """Die in the next commit, when half of its first file of tensors is written; tell which one that is."""
+    from translume.checkpoint import disk
+
+    def half(write: Callable[..., None]) -> Callable[..., None]:
+        def written(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+            pieces = list(chunks)
+            write(path, pieces[: len(pieces) // 2] if len(pieces) > 1 else pieces)
+            if len(pieces) > 1:
+                print(path.name.removeprefix(".").split(".safetensors")[0], flush=True)
+                die()
+
+        return written
+
+    disk.write = half(disk.write)
+
+
+def run(corpus: Path, folder: Path, updates: int, after: int = 0, share: float = 0.0) -> tuple[int, list[str]]:
+    """How a run ended and what it told; `after` and `share` are those of `child`."""
     command = [sys.executable, __file__, "--child", str(corpus), str(folder), "--updates", str(updates)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command += ["--after", str(after), "--share", str(share)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stdout.split()
 
 
-def kill_at(process: subprocess.Popen[str], folder: Path, update: int, *, inside_commit: bool, delay: float) -> str:
-    """SIGKILL after `update` updates and `delay` seconds, or then as soon as a file of a commit is half written."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if int(line) >= update:
-            break
-    time.sleep(delay)
-    where = "between commits"
-    while inside_commit and process.poll() is None:
-        parts = [path for parent in (folder, folder / "resume") for path in parent.glob(".*.part")]
-        if parts:
-            where = f"while {parts[0].name.removeprefix('.').split('.safetensors')[0]} was being written"
-            break
-    if process.poll() is not None:
-        return "not killed: it was over before"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    return f"killed {where} after update {update}"
+def killed(corpus: Path, folder: Path, updates: int, after: int, share: float) -> str:
+    """Where a run was killed; it goes on in the next one."""
+    code, told = run(corpus, folder, updates, after, share)
+    if code != -signal.SIGKILL:
+        return f"not killed: it ended with exit code {code}"
+    where = f"while {told[-1]} was being written" if share < 0 else "between commits"
+    return f"killed {where} after update {after}"
+
+
+def to_the_end(corpus: Path, folder: Path, updates: int) -> int:
+    """How many updates a run takes that nobody disturbs; fewer than asked for under TRANSLUME_SHORT."""
+    code, told = run(corpus, folder, updates)
+    if code:
+        raise SystemExit(f"a run ended with exit code {code}")
+    return int(told[-1])
 
 
 def committed(folder: Path) -> dict[str, Path]:
@@ -91,41 +129,35 @@ def committed(folder: Path) -> dict[str, Path]:
     return {name: folder / entry["file"] for name, entry in files.items()}
 
 
-def run_to_the_end(corpus: Path, folder: Path, updates: int) -> None:
-    process = start(corpus, folder, updates)
-    process.communicate()
-    if process.returncode:
-        raise SystemExit(f"a run ended with exit code {process.returncode}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.child:
-        child(*options.child, options.updates)
+        child(*options.child, options.updates, options.after, options.share)
         return
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         write_corpus(home)
-        run_to_the_end(home, home / "whole", options.updates)
-        third = options.updates // 4
-        moments = [draw.randint(1 + third * index, third * (index + 1)) for index in range(3)]
-        kills = []
-        for index, update in enumerate(moments):
-            process = start(home, home / "killed", options.updates)
-            delay = 0.0 if index == 1 else draw.random() * 0.2
-            kills.append(kill_at(process, home / "killed", update, inside_commit=index == 1, delay=delay))
-        run_to_the_end(home, home / "killed", options.updates)
+        updates = to_the_end(home, home / "whole", options.updates)
+        quarter = updates // 4
+        moments = [draw.randint(1 + quarter * index, quarter * (index + 1)) for index in range(3)]
+        shares = [draw.random(), -1.0, draw.random()]
+        kills = [
+            killed(home, home / "killed", options.updates, *moment) for moment in zip(moments, shares, strict=True)
+        ]
+        to_the_end(home, home / "killed", options.updates)
         first, second = committed(home / "whole"), committed(home / "killed")
         names = [*COMPARED, *sorted(each for each in first if each.startswith("resume/candidate-"))]
         same = {each: filecmp.cmp(first[each], second[each], shallow=False) for each in names}
     if options.json:
-        print(json.dumps({"updates": options.updates, "kills": kills, "equal": same}))
+        print(json.dumps({"updates": updates, "kills": kills, "equal": same}))
     else:
         for line in kills:
             print(line)
