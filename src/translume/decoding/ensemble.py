@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
 from translume.decoding.joint import Read, Reading, StepOf
-from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper
+from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper, compacted
 
 Average = Literal["probability", "log_probability"]
 """What is averaged: probabilities, or log-probabilities, which are normalised anew afterwards."""
@@ -77,6 +77,10 @@ class EnsembleState:
 
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState(tuple(state.select(rows) for state in self.states))
+
+    def compacted(self) -> "EnsembleState":
+        """See `Compactable`."""
+        return EnsembleState(tuple(compacted(state) for state in self.states))
 
     @property
     def attention(self) -> Tensor | None:

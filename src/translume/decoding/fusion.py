@@ -9,7 +9,7 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.decoding.joint import Read, Reading, stepped
 from translume.decoding.reshaped import Reshaped
-from translume.decoding.step import Attentive, S, SearchState, Step
+from translume.decoding.step import Attentive, S, SearchState, Step, compacted
 
 
 class LanguageModel(Protocol):
@@ -48,6 +48,10 @@ class FusedState:
 
     def select(self, rows: Tensor) -> "FusedState":
         return FusedState(self.translator.select(rows), self.language.select(rows))
+
+    def compacted(self) -> "FusedState":
+        """See `Compactable`."""
+        return FusedState(compacted(self.translator), compacted(self.language))
 
     @property
     def attention(self) -> Tensor | None:

@@ -14,7 +14,7 @@ from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreT
 from translume.decoding.error import SearchError
 from translume.decoding.rules import Rule, RuleContext, most_lift
 from translume.decoding.standing import Standing
-from translume.decoding.step import Attentive, S, SearchState, Step
+from translume.decoding.step import Attentive, S, SearchState, Step, compacted
 from translume.decoding.strategy import Strategy
 
 CHUNK = 32
@@ -111,6 +111,10 @@ class Search(Generic[S]):
         self.over = self.leaving and not self.limits.numel()
         self.state = state if rows is None or self.over else state.select(rows)
         return beam
+
+    def compact(self) -> None:
+        """Give back the memory of sentences that have left."""
+        self.state = compacted(self.state)
 
     def read(self, state: SearchState) -> None:
         """Count what the last step read of the source, where it counts."""

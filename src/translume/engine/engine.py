@@ -1,7 +1,7 @@
 """The fast step: a model's weights packed for this machine, and attention that moves nothing."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,7 @@ from translume.engine.linear import PackedLinear
 from translume.engine.native_layers import native_layers
 from translume.engine.native_linear import summary
 from translume.engine.probe import Choice
-from translume.engine.state import Buffers, EngineState
+from translume.engine.state import Buffers, EngineState, Segment
 from translume.model import Transformer
 from translume.model.layout import Layout
 from translume.model.memory import keep_freed_memory
@@ -76,6 +76,23 @@ class Engine:
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
+    def step_together(self, readings: Sequence[tuple[Tensor, EngineState]]) -> list[tuple[NextToken, EngineState]]:
+        """What `step` gives for each prefix and state of several searches.
+
+        Linear maps and a packed head take the rows of all at once; what is read of the past and of the source is each
+        search's own.
+        """
+        unread = [(prefix[:, state.position :], state) for prefix, state in readings]
+        if any(ids.size(1) != 1 for ids, _ in unread):
+            return [self.step(*each) for each in readings]
+        read = self.read_together(unread)
+        if self.head is None:
+            return [(self.model.head.next_token(hidden[:, -1], state.context), state) for hidden, state in read]
+        logits = self.head(torch.cat([hidden[:, -1] for hidden, _ in read]))
+        apart = torch.split(logits, [len(hidden) for hidden, _ in read])
+        return [(self._belief(own), state) for own, (_, state) in zip(apart, read, strict=True)]
+
+    @torch.inference_mode()
     def steps(self, prefix: Tensor, state: EngineState, count: int) -> tuple[Iterator[NextToken], EngineState]:
         """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
         hidden, state = self._behind(prefix, state)
@@ -113,28 +130,52 @@ class Engine:
 
         t is 1 where there are several hypotheses a sentence, or cells instead of self-attention.
         """
-        state.check()
-        buffers, place, count = state.buffers, state.position, ids.size(1)
-        rows = None if state.slots is None or buffers.looked_up else _rows(state.slots, state.width)
+        x, segment = self._opened(ids, state)
+        return _closed(self.decoder.read(x, [segment]), segment)
+
+    def read_together(self, readings: Sequence[tuple[Tensor, EngineState]]) -> list[tuple[Tensor, EngineState]]:
+        """The same for the rows of several states, which the layers take at once."""
+        opened = [self._opened(*each) for each in readings]
+        segments = [segment for _, segment in opened]
+        x = self.decoder.read(torch.cat([own for own, _ in opened]), segments)
+        apart = torch.split(x, [each.rows for each in segments])
+        return [_closed(own, segment) for own, segment in zip(apart, segments, strict=True)]
+
+    def _opened(self, ids: Tensor, state: EngineState) -> tuple[Tensor, Segment]:
+        """The embedded tokens [B·K·t, D] of ids [N, t] in the buffers' order, and what is read with them."""
+        segment = _segment(ids, state)
+        rows = _rows(segment.state)
         if rows is not None:
             ids = torch.empty_like(ids).index_copy_(0, rows, ids)
-        x = self._embedded(ids, place).flatten(0, 1)
-        if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
-            state = replace(state, slots=None)
-        reach = state.reach
-        if state.width > 1:
-            own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
-            reach = own if reach is None else torch.cat([reach, own], 2)
-        x = self.decoder.read(x, state, count, reach)
-        x = x.view(*ids.shape, x.size(-1))
-        if rows is not None:
-            x = x.index_select(0, rows)
-        return x, state.advanced(count, reach)
+        return self._embedded(ids, state.position).flatten(0, 1), segment
 
 
-def _rows(slots: Tensor, width: int) -> Tensor:
-    """[B·K], where each row stands in the buffers' order."""
-    return (slots[:, None] * width + torch.arange(width, device=slots.device)).flatten()
+def _segment(ids: Tensor, state: EngineState) -> Segment:
+    """What of a state is read with ids [N, t], with room for them in its buffers."""
+    state.check()
+    buffers, place, count = state.buffers, state.position, ids.size(1)
+    if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
+        state = replace(state, slots=None)
+    reach = state.reach
+    if state.width > 1:
+        own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
+        reach = own if reach is None else torch.cat([reach, own], 2)
+    return Segment(state, count, reach)
+
+
+def _closed(x: Tensor, segment: Segment) -> tuple[Tensor, EngineState]:
+    """The hidden states [N, t, D] of what stands behind the layers, x [B·K·t, D], and the state that has read it."""
+    hidden, rows = x.view(-1, segment.count, x.size(-1)), _rows(segment.state)
+    if rows is not None:
+        hidden = hidden.index_select(0, rows)
+    return hidden, segment.state.advanced(segment.count, segment.reach)
+
+
+def _rows(state: EngineState) -> Tensor | None:
+    """[B·K], where each row stands in the buffers' order; None where that is asked slot by slot, or they are in it."""
+    if state.slots is None or state.buffers.looked_up:
+        return None
+    return (state.slots[:, None] * state.width + torch.arange(state.width, device=state.slots.device)).flatten()
 
 
 def _packed(model: Transformer, choice: Choice, *, encoder: bool) -> Transformer:

@@ -1,6 +1,6 @@
 """Whether a decoder's layers are read by the engine's own kernels or by torch: what is faster here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from translume.engine.native import NativeError
 from translume.engine.native_layers import NativeLayers, Shape, native_layers
 from translume.engine.probe import ROWS, WAYS, Choice, times
-from translume.engine.state import Buffers, EngineState
+from translume.engine.state import Buffers, EngineState, Segment
 from translume.engine.torch_layers import TorchLayers
 from translume.model.decoder import Decoder
 from translume.model.state import GROWTH
@@ -31,8 +31,11 @@ class Layers(Protocol):
     looks_up: bool
     keeps: torch.dtype
 
-    def read(self, x: Tensor, state: EngineState, count: int, reach: Tensor | None) -> Tensor:
-        """x [B·K·t, D], embedded target tokens, to the same shape; their keys and values are written into the state."""
+    def read(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+        """x [N, D], embedded target tokens of some segments one after another, to the same shape.
+
+        Their keys and values are written into each segment's state.
+        """
 
 
 def chosen_layers(decoder: Decoder, choice: Choice) -> Layers:
@@ -62,6 +65,6 @@ def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable
         return EngineState(Buffers(past, cross, None), position=PLACE)
 
     def read(way: Layers, state: EngineState) -> Tensor:
-        return way.read(torch.ones(rows, width), state, 1, None)
+        return way.read(torch.ones(rows, width), [Segment(state)])
 
     return [partial(read, way, kept(way)) for way in (plain, native)]

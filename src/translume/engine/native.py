@@ -183,7 +183,7 @@ def _loaded(path: Path) -> Kernels:
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.translume_room.argtypes = [pointer, number, number, number]
-    library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
+    library.translume_step.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 3]

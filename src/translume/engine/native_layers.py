@@ -1,6 +1,7 @@
 """All layers of an encoder or a decoder as one call of the engine's own kernels."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from translume.engine import native
 from translume.engine.native import NativeError, address
 from translume.engine.native_linear import LANES, NativeInt8Linear, NativeLinear
 from translume.engine.probe import Dtype
-from translume.engine.state import EngineState
+from translume.engine.state import Segment
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.decoder import Decoder
 from translume.model.encoder import Encoder
@@ -167,31 +168,39 @@ class NativeLayers:
         )
         return x
 
-    def read(self, x: Tensor, state: EngineState, count: int, reach: Tensor | None) -> Tensor:
-        """x [B·K·t, D], embedded target tokens, which is overwritten, to the same shape.
-
-        count: t.  reach: [B, K, position + 1], as the state's but with what is read now.
-        """
-        past, cross, place, x = state.buffers.past, state.buffers.cross, state.position, x.float().contiguous()
-        reach = None if reach is None else reach.contiguous()
-        room = self._room(x.size(0), max(place + count, cross.size(3)), state.width * count)
-        reading = native.Reading(
-            past.data_ptr(),
-            *past.stride()[:4],
-            cross.data_ptr(),
-            *cross.stride()[:3],
-            address(state.buffers.hidden),
-            address(reach),
-            address(state.slots),
-            state.sentences,
-            state.width,
-            count,
-            place,
-            cross.size(3),
-            past.dtype == torch.float16,
+    def read(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
+        """x [N, D], embedded target tokens of some segments one after another, which is overwritten, to that shape."""
+        x = x.float().contiguous()
+        # What is read must stand until the call has ended.
+        reaches = [None if each.reach is None else each.reach.contiguous() for each in segments]
+        readings = (native.Reading * len(segments))(*map(_reading, segments, reaches))
+        longest = [max(each.end, each.state.buffers.cross.size(3)) for each in segments]
+        room = self._room(x.size(0), max(longest), max([each.state.width * each.count for each in segments]))
+        self._kernels.library.translume_step(
+            self._address, ctypes.addressof(readings), len(segments), x.data_ptr(), room.data_ptr()
         )
-        self._kernels.library.translume_step(self._address, ctypes.addressof(reading), x.data_ptr(), room.data_ptr())
         return x
+
+
+def _reading(segment: Segment, reach: Tensor | None) -> native.Reading:
+    """A segment as the kernels know it."""
+    state = segment.state
+    past, cross = state.buffers.past, state.buffers.cross
+    return native.Reading(
+        past.data_ptr(),
+        *past.stride()[:4],
+        cross.data_ptr(),
+        *cross.stride()[:3],
+        address(state.buffers.hidden),
+        address(reach),
+        address(state.slots),
+        state.sentences,
+        state.width,
+        segment.count,
+        state.position,
+        cross.size(3),
+        past.dtype == torch.float16,
+    )
 
 
 def _size(attention: SelfAttention | CrossAttention) -> int:

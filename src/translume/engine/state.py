@@ -48,6 +48,11 @@ class Buffers:
         self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
         return True
 
+    def keep(self, slots: Tensor) -> None:
+        """Hold the sentences in `slots` [M] alone, in their order."""
+        self.past, self.cross = self.past.index_select(1, slots), self.cross.index_select(1, slots)
+        self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
+
     def widen(self, width: int, length: int) -> None:
         """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""
         shape = list(self.past.shape)
@@ -125,7 +130,9 @@ class EngineState:
 
     def advanced(self, count: int, reach: Tensor | None) -> "EngineState":
         """The state after `count` more tokens were written; reach as in the fields."""
-        return replace(self, position=self.position + count, reach=reach, generation=self.buffers.changed())
+        position, generation = self.position + count, self.buffers.changed()
+        # Field by field: `replace` looks all of them up, every step.
+        return EngineState(self.buffers, position, self.width, self.slots, reach, self.context, generation)
 
     @torch.inference_mode()
     def rewind(self, length: int) -> "EngineState":
@@ -153,6 +160,18 @@ class EngineState:
         if not regular or (self.width > 1 and width != self.width):
             return self._apart(rows, owners, context)
         return self._together(stay, (rows % self.width).view(-1, width), context)
+
+    @torch.inference_mode()
+    def compacted(self) -> "EngineState":
+        """The same state in buffers without room for sentences that have left; this one becomes stale.
+
+        Where slots are not looked up, those that stay were moved together as others left.
+        """
+        self.check()
+        if self.slots is None or not self.buffers.looked_up:
+            return self
+        self.buffers.keep(self.slots)
+        return replace(self, slots=None, generation=self.buffers.changed())
 
     def _apart(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
         """A state whose rows are one a sentence, in buffers of their own."""
@@ -189,3 +208,25 @@ class EngineState:
             context=context,
             generation=buffers.changed(),
         )
+
+
+@dataclass(slots=True)
+class Segment:
+    """What one search reads in a step: rows [B·K·t] of a state.
+
+    count: how many tokens of each hypothesis, t.  reach: [B, K, position + t], the state's with what is read now.
+    """
+
+    state: EngineState
+    count: int = 1
+    reach: Tensor | None = None
+
+    @property
+    def end(self) -> int:
+        """The place after the last token."""
+        return self.state.position + self.count
+
+    @property
+    def rows(self) -> int:
+        """B·K·t."""
+        return self.state.sentences * self.state.width * self.count

@@ -108,11 +108,21 @@ class _Part:
 
 @dataclass(slots=True, eq=False)
 class _Company:
-    """Parts that began together. left: of them, by their places, those that are not done."""
+    """Parts that began together.
+
+    left: of them, by their places, those that are not done.  held: how many there is memory for.
+    """
 
     parts: list[_Part]
     cohort: Cohort
     left: set[int]
+    held: int
+
+    def compact(self) -> None:
+        """Give back the memory of those that are done, where that is at least half of it."""
+        if 2 * len(self.left) <= self.held:
+            self.cohort.search.compact()
+            self.held = len(self.left)
 
     @property
     def tokens(self) -> int:
@@ -207,7 +217,9 @@ class _Crowd:
                 return
             begun = set(map(id, chosen))
             self._waiting = [part for part in self._waiting if id(part) not in begun]
-            self._companies.append(_Company(chosen, self._cohort(chosen), set(range(len(chosen)))))
+            for company in self._companies:
+                company.compact()
+            self._companies.append(_Company(chosen, self._cohort(chosen), set(range(len(chosen))), len(chosen)))
 
     def step(self) -> None:
         """One step of all that is searched."""

@@ -71,21 +71,47 @@ static void feed_forward(const stack *of, const layer *by, float *x, int64_t row
     after(of, by->around_feed_forward, x, rows);
 }
 
-/* x [N, D], embedded target tokens, to what stands behind all layers; their keys and values are written into the past. */
-void translume_step(const stack *of, const reading *step, float *x, char *block) {
-    int64_t rows = step->sentences * step->width * step->count, last = step->place + step->count;
-    room use = take(of, rows, last > step->source ? last : step->source, step->width * step->count, block);
+static int64_t rows_read(const reading *step) { return step->sentences * step->width * step->count; }
+
+/* Each reading's tokens over what was read of its target before, to `mixed`; of cells what they give, added to x. */
+static void mix_each(const stack *of, const reading *steps, int64_t count, int64_t number, float *x, room use) {
+    for (const reading *step = steps; step < steps + count; step++) {
+        int64_t numbers = rows_read(step) * of->width;
+        if (of->cells) remember(of, step, number, use.parts, x);
+        else mix(of, step, number, use.parts, use);
+        use.parts += (of->cells ? 2 : 3) * numbers, use.mixed += numbers, x += numbers;
+    }
+}
+
+/* Each reading's queries, in `parts`, over its source. */
+static void look_each(const stack *of, const reading *steps, int64_t count, int64_t number, room use) {
+    for (const reading *step = steps; step < steps + count; step++) {
+        int64_t numbers = rows_read(step) * of->width;
+        look(of, step, number, use.parts, use);
+        use.parts += numbers, use.mixed += numbers;
+    }
+}
+
+/* x [N, D], embedded target tokens of `count` readings one after another, to what stands behind all layers; their keys
+   and values are written into each reading's past. Linear maps take the rows of all at once. */
+void translume_step(const stack *of, const reading *steps, int64_t count, float *x, char *block) {
+    int64_t rows = 0, longest = 0, each = 0;
+    for (const reading *step = steps; step < steps + count; step++) {
+        int64_t last = step->place + step->count, own = step->width * step->count;
+        rows += rows_read(step);
+        if (last > longest) longest = last;
+        if (step->source > longest) longest = step->source;
+        if (own > each) each = own;
+    }
+    room use = take(of, rows, longest, each, block);
     for (int64_t number = 0; number < of->layers; number++) {
         const layer *by = of->layer + number;
         apply(&by->query_key_value, before(of, by->around_self, x, rows, use), rows, use.parts, 0, use.bytes);
-        if (of->cells) remember(of, step, number, use.parts, x);
-        else {
-            mix(of, step, number, use.parts, use);
-            apply(&by->mixed, use.mixed, rows, x, 1, use.bytes);
-        }
+        mix_each(of, steps, count, number, x, use);
+        if (!of->cells) apply(&by->mixed, use.mixed, rows, x, 1, use.bytes);
         after(of, by->around_self, x, rows);
         apply(&by->query, before(of, by->around_cross, x, rows, use), rows, use.parts, 0, use.bytes);
-        look(of, step, number, use.parts, use);
+        look_each(of, steps, count, number, use);
         apply(&by->looked, use.mixed, rows, x, 1, use.bytes);
         after(of, by->around_cross, x, rows);
         feed_forward(of, by, x, rows, use);
