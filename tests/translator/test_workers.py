@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -103,3 +105,46 @@ def test_a_worker_that_dies_ends_the_translation_in_one_line(saved):
     assert str(caught.value) == (
         "a worker died after line 0, perhaps for want of memory, wanted it to go on; try fewer --workers"
     )
+
+
+KILLED = """
+import os, signal, sys
+from translume.translator import Workers, load_translator
+
+if __name__ == "__main__":
+    settings = load_translator(sys.argv[1], device="cpu", dtype="fp32").config.decoding
+    with Workers(sys.argv[1], 2) as workers:
+        print([each.text for each in workers.translate_all(["abc"], settings)], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_leave_when_the_process_that_gives_the_work_is_killed(saved, tmp_path):
+    folder, translator = saved
+    (tmp_path / "killed.py").write_text(KILLED)
+    source = str(Path(module.__file__).parents[2])
+    done = subprocess.run(  # waits until nobody holds the pipe any more, workers neither
+        [sys.executable, tmp_path / "killed.py", folder],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": source},
+        timeout=300,
+        check=False,
+    )
+    wanted = [translator.translate("abc").text]
+    assert (done.returncode, done.stdout.decode()) == (-signal.SIGKILL, f"{wanted}\n")
+
+
+def test_processes_begin_without_ctrl_c_and_who_gives_the_work_keeps_it(saved, monkeypatch):
+    folder, translator = saved
+    before, masks = signal.pthread_sigmask(signal.SIG_BLOCK, []), []
+    with Workers(folder, 1) as workers:
+        submit = workers._pool.submit
+
+        def told(*words):
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            return submit(*words)
+
+        monkeypatch.setattr(workers._pool, "submit", told)
+        assert len(list(workers.translate_all(["abc"], translator.config.decoding))) == 1
+    assert masks == [before | {signal.SIGINT}]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

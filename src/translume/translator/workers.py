@@ -1,14 +1,18 @@
 """Several processes that translate one input together: one thread each does more than many threads for one process."""
 
+import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import Literal, Self
 
@@ -60,7 +64,8 @@ class Workers:
         given = 0
         for window in parts:
             given = given or window[0].number - 1
-            waiting.append(self._pool.submit(_work, window, settings))
+            with _uninterrupted():
+                waiting.append(self._pool.submit(_work, window, settings))
             if len(waiting) > 2 * self.count:
                 for each in _result(waiting.popleft(), given):
                     given += 1
@@ -123,8 +128,26 @@ _translators: list[Translator] = []
 """The one translator of a worker process."""
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits, here for a moment and for good in a process that begins here: the terminal sends it to all."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_with(parent: BaseProcess | None) -> None:
+    """End this process when the one that gives the work is gone, killed perhaps: it would wait for work for ever."""
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _begin(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work
+    Thread(target=_leave_with, args=(parent_process(),), daemon=True).start()
     translator = load_translator(folder, device="cpu", dtype=plain, threads=1)
     _translators.append(translator if dtype is None else translator.compile(dtype))
 
