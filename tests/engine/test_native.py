@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from translume.engine.layers import chosen_layers
 from translume.engine.machine import compiler
 from translume.engine.native import NativeError
 from translume.engine.native_layers import Shape, native_layers
-from translume.engine.native_linear import NativeLinear, summary
+from translume.engine.native_linear import SHARP_NATS, NativeLinear, Sharpener, summary
 from translume.engine.packing import packed_as
 from translume.engine.torch_layers import TorchLayers
 from translume.model.layout import Layout
@@ -107,6 +108,41 @@ def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
         fast, plain = Logits(logits, found).topk(1, bias), Logits(logits).topk(1, bias)
         assert torch.equal(fast.ids, plain.ids)
         torch.testing.assert_close(fast.ranks_by, plain.ranks_by, rtol=1e-5, atol=1e-5)
+
+
+@given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), bias=st.booleans())
+def test_logits_near_the_largest_are_summed_again_and_the_summary_is_of_the_new_ones(rows, size, bias):
+    generator = torch.Generator().manual_seed(size + rows)
+    weight, hidden = torch.randn(size, 32, generator=generator), torch.randn(rows, 32, generator=generator)
+    shift = torch.randn(size, generator=generator) if bias else None
+    exact = F.linear(hidden, weight, shift)
+    coarse = exact + torch.randn(rows, size, generator=generator).clamp_(-2, 2) * 0.1
+    logits = coarse.clone()
+    found = summary(logits, Sharpener(weight, shift).origin(hidden))
+    near = coarse >= coarse.amax(1, keepdim=True) - SHARP_NATS
+    torch.testing.assert_close(logits[near], exact[near], rtol=1e-5, atol=1e-5)
+    assert torch.equal(logits[~near], coarse[~near])
+    assert torch.equal(logits.argmax(1), exact.argmax(1))  # 0.4 is the most that noise can part two by
+    for ours, wanted in zip(found[:2], maxima_and_sums(logits), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=2e-5, atol=0)
+    assert torch.equal(found.first, logits.max(1, keepdim=True).indices)
+
+
+@torch.no_grad()
+def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
+    if not native.kernels().int8:
+        pytest.skip("this processor has no products of bytes")
+    model = make(**WHOLE)
+    shape, size = Shape.of(model.decoder), model.head.vocabulary
+    engine = Engine(model, Choice("int8", {f"decoder {shape}": "native", f"{WHOLE['width']}×{size}": "int8-native"}))
+    (source, mask), target = sources(5, 2), torch.tensor([[1, 4, 6], [1, 9, 2]])
+    hidden, _ = engine.read(target, engine.start(source, mask))
+    beliefs, _ = engine.steps(target, engine.start(source, mask), 3)
+    for place, belief in enumerate(beliefs):
+        wanted = F.linear(hidden[:, place], model.head.weight, model.head.bias)
+        best = wanted.max(1, keepdim=True)
+        assert torch.equal(belief.topk(1).ids, best.indices)
+        torch.testing.assert_close(belief._logits.gather(1, best.indices), best.values)
 
 
 def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():

@@ -12,7 +12,7 @@ from translume.belief import Logits, NextToken
 from translume.engine.layers import chosen_layers
 from translume.engine.linear import PackedLinear
 from translume.engine.native_layers import native_layers
-from translume.engine.native_linear import summary
+from translume.engine.native_linear import LANES, Sharpener, summary
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState, Segment
 from translume.model import Transformer
@@ -41,6 +41,9 @@ class Engine:
         self.model = _packed(model, choice, encoder=self.encoder is None)
         plain = model.head.plain()
         self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
+        coarse = kernels and self.head is not None and self.head.kind.startswith("int8")
+        whole = coarse and plain["weight"].size(1) % LANES == 0
+        self.sharpener = Sharpener(plain["weight"], plain.get("bias")) if whole else None
 
     @torch.inference_mode()
     def start(self, source: Tensor, mask: Tensor) -> EngineState:
@@ -72,7 +75,7 @@ class Engine:
         """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
         hidden, state = self._behind(prefix, state)
         if self.head is not None:
-            return self._belief(self.head(hidden[:, -1])), state
+            return self._belief(self.head(hidden[:, -1]), hidden[:, -1]), state
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
@@ -90,7 +93,7 @@ class Engine:
             return [(self.model.head.next_token(hidden[:, -1], state.context), state) for hidden, state in read]
         logits = self.head(torch.cat([hidden[:, -1] for hidden, _ in read]))
         apart = torch.split(logits, [len(hidden) for hidden, _ in read])
-        return [(self._belief(own), state) for own, (_, state) in zip(apart, read, strict=True)]
+        return [(self._belief(own, hidden[:, -1]), state) for own, (hidden, state) in zip(apart, read, strict=True)]
 
     @torch.inference_mode()
     def steps(self, prefix: Tensor, state: EngineState, count: int) -> tuple[Iterator[NextToken], EngineState]:
@@ -100,11 +103,16 @@ class Engine:
         if self.head is None:
             return self.model.head.next_tokens(hidden, state.context), state
         logits = self.head(hidden.transpose(0, 1).flatten(0, 1))
-        return map(self._belief, logits.view(hidden.size(1), hidden.size(0), -1).unbind()), state
+        by_place = logits.view(hidden.size(1), hidden.size(0), -1).unbind()
+        return map(self._belief, by_place, hidden.unbind(1)), state
 
-    def _belief(self, logits: Tensor) -> Logits:
+    def _belief(self, logits: Tensor, hidden: Tensor) -> Logits:
+        """Of logits [N, V] that were made of hidden states [N, D]."""
         fit = self.decoder.looks_up and logits.dtype == torch.float32 and logits.is_contiguous()
-        return Logits(logits, summary(logits) if fit else None)
+        if self.sharpener is None or not fit:
+            return Logits(logits, summary(logits) if fit else None)
+        hidden = hidden.contiguous()
+        return Logits(logits, summary(logits, self.sharpener.origin(hidden)))
 
     def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
         """The hidden states [N, t, D] of what the state has not read yet of a prefix, and the state that has."""

@@ -90,6 +90,16 @@ class Reading(ctypes.Structure):
     )
 
 
+class Origin(ctypes.Structure):
+    """`origin` of logits.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("hidden", "weight", "bias")),
+        ("inputs", ctypes.c_int64),
+        ("margin", ctypes.c_float),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """The compiled functions, and what they can do here.
@@ -186,7 +196,7 @@ def _loaded(path: Path) -> Kernels:
     library.translume_step.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
-    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 3]
+    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 4]
     return Kernels(
         library=library,
         int8=bool(library.translume_has_int8()),

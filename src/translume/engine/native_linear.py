@@ -14,6 +14,8 @@ from translume.engine.native import ALIGNED, NativeError, address
 FP32, QUANTIZED = 0, 1
 """`format` of linear.h."""
 LANES = 16
+SHARP_NATS = 1.0
+"""How far below a row's largest logit one may be that is summed again."""
 
 
 class NativeLinear(PackedLinear):
@@ -57,8 +59,22 @@ class NativeLinear(PackedLinear):
         return found if x.dim() == 2 else found.view(*x.shape[:-1], self.outputs)
 
 
-def summary(logits: Tensor) -> Summary:
-    """What `Logits` wants to know of fp32 logits [N, V]."""
+class Sharpener:
+    """Sums logits near the largest of a row again in fp32, where a coarser product made them."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """weight: [V, D], D in whole vectors.  bias: [V]."""
+        self._weight = weight.detach().float().contiguous()
+        self._bias = None if bias is None else bias.detach().float().contiguous()
+
+    def origin(self, hidden: Tensor) -> native.Origin:
+        """What logits of `hidden` [N, D], contiguous, are made of."""
+        place = (address(hidden), address(self._weight), address(self._bias))
+        return native.Origin(*place, hidden.size(1), SHARP_NATS)
+
+
+def summary(logits: Tensor, origin: native.Origin | None = None) -> Summary:
+    """What `Logits` wants to know of fp32 logits [N, V], which are sharpened first where their origin is given."""
     count, size = logits.shape
     found = Summary(
         maxima=logits.new_empty(count, -(-size // BLOCK)),
@@ -66,7 +82,14 @@ def summary(logits: Tensor) -> Summary:
         first=logits.new_empty(count, 1, dtype=torch.long),
     )
     native.kernels().library.translume_maxima_and_sums(
-        logits.data_ptr(), count, size, BLOCK, found.maxima.data_ptr(), found.first.data_ptr(), found.sums.data_ptr()
+        logits.data_ptr(),
+        count,
+        size,
+        BLOCK,
+        found.maxima.data_ptr(),
+        found.first.data_ptr(),
+        found.sums.data_ptr(),
+        None if origin is None else ctypes.addressof(origin),
     )
     return found
 

@@ -2,11 +2,47 @@
 
 #include "vectors.h"
 
+/* What logits are made of, in fp32. Those that come from bytes and are within `margin` of their row's largest are summed
+   again from it: what decides between the likeliest tokens shall not be rounding. */
+typedef struct {
+    const float *hidden;         /* [rows, inputs]; whole vectors */
+    const float *weight, *bias;  /* [size, inputs], [size] or NULL */
+    int64_t inputs;
+    float margin;
+} origin;
+
+INLINE float largest_of(const float *from, int64_t count) {
+    float peak = -INFINITY;
+    for (int64_t k = 0; k < count; k++) peak = from[k] > peak ? from[k] : peak;
+    return peak;
+}
+
+/* What the sum of e^logit gains by that; `block` logits belong to each of a row's maxima, which are kept true. */
+static float sharpen(const origin *by, const float *hidden, float *logits, int64_t size, int64_t block, float *maxima,
+                     float border) {
+    float gained = 0;
+    for (int64_t first = 0; first < size; first += block, maxima++) {
+        if (!(*maxima >= border)) continue;
+        int64_t end = first + block < size ? first + block : size;
+        for (int64_t column = first; column < end; column++) {
+            if (!(logits[column] >= border)) continue;
+            const float *weight = by->weight + column * by->inputs;
+            vector total = {0};
+            for (int64_t k = 0; k < by->inputs; k += LANES) total += load(hidden + k) * load(weight + k);
+            float found = sum(total) + (by->bias ? by->bias[column] : 0.0f), before = logits[column];
+            gained += expf(found > 88.0f ? 88.0f : found) - expf(before > 88.0f ? 88.0f : before);
+            logits[column] = found;
+        }
+        *maxima = largest_of(logits + first, end - first);
+    }
+    return gained;
+}
+
 /* Of each row of logits [rows, size] the largest in each block of columns, maxima [rows, blocks], the first column of the
    largest of all, and the sum of e^logit, which is of no use where a logit is beyond 88. A row that holds a NaN has one
-   among its maxima, and any column. */
-void translume_maxima_and_sums(const float *logits, int64_t rows, int64_t size, int64_t block, float *maxima,
-                               int64_t *first, float *sums) {
+   among its maxima, and any column. by: what to sharpen the logits by first; NULL: they stay. */
+void translume_maxima_and_sums(float *logits, int64_t rows, int64_t size, int64_t block, float *maxima,
+                               int64_t *first, float *sums, const origin *by) {
     int64_t blocks = (size + block - 1) / block;
     for (int64_t row = 0; row < rows; row++, logits += size, maxima += blocks) {
         int64_t best = 0;
@@ -27,6 +63,12 @@ void translume_maxima_and_sums(const float *logits, int64_t rows, int64_t size, 
             }
             maxima[number] = peak;
             if (peak > maxima[best]) best = number;
+        }
+        if (by) {
+            const float *hidden = by->hidden + row * by->inputs;
+            tail += sharpen(by, hidden, logits, size, block, maxima, maxima[best] - by->margin);
+            best = 0;
+            for (int64_t number = 1; number < blocks; number++) best = maxima[number] > maxima[best] ? number : best;
         }
         first[row] = best * block;
         while (logits[first[row]] < maxima[best]) first[row]++;
