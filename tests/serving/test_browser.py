@@ -256,7 +256,7 @@ def test_a_classifier_s_labels_are_bars(
     start: Callable[..., Any], make_classifier: Callable[..., Any], open_tab: Callable[..., Any]
 ) -> None:
     classifier = make_classifier()
-    tab = open_tab(start(ServedClassifier(name="topics", classifier=classifier)))
+    tab = open_tab(start(ServedClassifier.of("topics", classifier)))
     tab.page.fill("#text", "a cab")
     tab.page.wait_for_selector("#labels .bar")
     wanted = classifier.classify("a cab")

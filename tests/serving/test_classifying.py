@@ -13,7 +13,7 @@ NAMES = ("animal", "colour", "fruit")
 
 @pytest.fixture(scope="module")
 def topics(start: Callable[..., Any], make_classifier: Callable[..., Classifier], translator: Translator) -> Any:
-    served = (Served.of("en-de", translator), ServedClassifier(name="topics", classifier=make_classifier()))
+    served = (Served.of("en-de", translator), ServedClassifier.of("topics", make_classifier()))
     return start(*served, texts=5, characters=300)
 
 
@@ -46,7 +46,7 @@ def test_one_classifier_needs_no_name_and_as_many_labels_are_told_as_are_wanted(
 def test_the_margin_of_several_labels_is_how_near_one_is_to_being_another(
     start: Callable[..., Any], make_classifier: Callable[..., Classifier]
 ) -> None:
-    own = start(ServedClassifier(name="topics", classifier=make_classifier("+")))
+    own = start(ServedClassifier.of("topics", make_classifier("+")))
     (one,) = own.post("/v1/classify", text="a cab").json()["classifications"]
     assert one["labels"] == [name for name, value in one["probabilities"].items() if value > 0.5]
     assert one["margin"] == min(abs(value - 0.5) for value in one["probabilities"].values())
@@ -105,6 +105,6 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
 
 
 def test_names_are_each_model_s_own(translator: Translator, make_classifier: Callable[..., Classifier]) -> None:
-    found = Models([Served.of("x", translator), ServedClassifier(name="y", classifier=make_classifier())])
+    found = Models([Served.of("x", translator), ServedClassifier.of("y", make_classifier())])
     assert [each.name for each in found.all] == ["x", "y"]
     assert [each.name for each in found] == ["x"]

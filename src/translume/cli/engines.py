@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from translume.config import DecodingSettings
     from translume.decoding import Average
     from translume.translator import Translation, Translator
+    from translume.translator.engines import Computing
 
 _ENGINE = "translume.engine"
 
@@ -120,38 +121,17 @@ def engine() -> str:
 
 
 def translator_at(model: Path, where: Compute, name: str) -> "Translator":
-    """The translator of a folder as --engine (`name`), --device, --dtype and --threads want it.
+    """The translator of a folder as --engine (`name`), --device, --dtype and --threads want it."""
+    from translume.translator.engines import translator_in
 
-    int8 is the fast engine's alone.
-    """
-    from translume.translator import load_translator
-
-    if where.dtype == "int8":
-        if name == "plain":
-            raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
-        return load_translator(model, device=where.device, dtype="fp32", threads=where.threads).compile("int8")
-    plain = "fp32" if name == "fast" else where.plain_dtype  # the engine packs weights itself
-    translator = load_translator(model, device=where.device, dtype=plain, threads=where.threads)
-    if name == "plain":
-        return translator
-    if name == "fast":
-        return translator.compile("bf16" if where.dtype == "bf16" else "fp32")
-    return _if_sound(translator, where)
+    return translator_in(model, computing(where, name))
 
 
-def _if_sound(translator: "Translator", where: Compute) -> "Translator":
-    """The translator with an engine in its own dtype if there is one and it agrees with the plain model."""
-    from translume.engine import EngineError, self_test
+def computing(where: Compute, name: str) -> "Computing":
+    """How a model computes that --engine (`name`), --device, --dtype and --threads were told of."""
+    from translume.translator.engines import Computing, EngineName
 
-    if where.dtype == "bf16":
-        return translator
-    try:
-        compiled = translator.compile("fp32")
-    except EngineError:
-        return translator
-    if compiled.engine is None or not self_test(compiled.engine, translator.checkpoint.model, alone=False).agrees:
-        return translator
-    return compiled
+    return Computing(engine=cast(EngineName, name), device=where.device, dtype=where.dtype, threads=where.threads)
 
 
 def findings(model: Path) -> dict[str, Any]:

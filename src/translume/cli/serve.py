@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.engines import engine, engine_option, translator_at
+from translume.cli.engines import computing, engine, engine_option
 from translume.cli.group import resume_with
-from translume.cli.options import FILE, FOLDER, Compute, compute, compute_options, overrides, set_option
+from translume.cli.options import FILE, FOLDER, compute, compute_options, overrides, set_option
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    from translume.serving.models import Served, ServedClassifier
     from translume.serving.settings import ServeSettings
 
 EXAMPLES = """\b
@@ -61,6 +60,7 @@ def command(
         from translume.serving.detection import installed_detector
         from translume.serving.guard import log_to_stderr
         from translume.serving.loading import Loader
+        from translume.serving.processes import Processes
         from translume.serving.reloading import Reloader, access_for, reload_at_hangup
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
@@ -71,20 +71,22 @@ def command(
     resume_with(["Stopped."])
     given = {"host": host, "port": port, "metrics": metrics, "keys.file": keys}
     read = _reader(config, given, models)
-    settings, where, name_of_engine = read(), compute(), engine()
+    settings = read()
     access = access_for(settings.keys)
-    loader = Loader(lambda name, folder: _served(name, folder, where, name_of_engine))
     # Only whether the port is free: who comes while models are loaded is refused, and may go to another replica.
     listen(settings.host, settings.port).close()
-    server = Server(
-        models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
-        limits=settings.limits,
-        access=access,
-        cors_origins=settings.cors_origins,
-        public_address=settings.public_address,
-        log_text=settings.log_text,
-    )
     with ExitStack() as stack:
+        processes = stack.enter_context(Processes(settings.limits.workers, computing(compute(), engine())))
+        loader = Loader(processes.load)
+        server = Server(
+            models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
+            limits=settings.limits,
+            access=access,
+            cors_origins=settings.cors_origins,
+            public_address=settings.public_address,
+            log_text=settings.log_text,
+        )
+        processes.told = server.metrics.workers_lost.inc
         bound = stack.enter_context(listen(settings.host, settings.port))
         if settings.metrics:
             counted = place_of(settings.metrics)
@@ -128,18 +130,6 @@ def _named(model: Path) -> tuple[str, Path]:
     if equals and name and "/" not in name and not model.exists():
         return name, Path(folder)
     return model.resolve().name, model
-
-
-def _served(name: str, folder: Path, where: Compute, name_of_engine: str) -> "Served | ServedClassifier":
-    """The model in a folder, whichever kind it is."""
-    from translume.checkpoint import read_config
-    from translume.serving.models import Served, ServedClassifier
-    from translume.translator import load_classifier
-
-    if read_config(folder).data.task != "classification":
-        return Served.of(name, translator_at(folder, where, name_of_engine))
-    classifier = load_classifier(folder, device=where.device, dtype=where.plain_dtype, threads=where.threads)
-    return ServedClassifier(name=name, classifier=classifier)
 
 
 def _is_loopback(host: str) -> bool:

@@ -14,9 +14,10 @@ from translume.serving.answers import json_answer
 from translume.serving.asked import refuse_unknown, shown, texts_in, timeout, typed
 from translume.serving.body import read_object
 from translume.serving.models import Models, ServedClassifier
+from translume.serving.remote import Classifies
 from translume.serving.request_error import RequestError
 from translume.serving.server import Server
-from translume.translator import Classification, Classifier
+from translume.translator import Classification
 from translume.translator.plan import LineError
 
 CERTAIN = 0.5
@@ -48,7 +49,7 @@ def routes(server: Server) -> APIRouter:
 class Classifying:
     """Labels texts."""
 
-    classifier: Classifier
+    classifier: Classifies
 
     def size(self, item: str) -> int:
         """Tokens with an end mark, as many as are read at most."""

@@ -11,9 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from translume.errors import TranslationError
-from translume.inspection import trace
 from translume.serving.aside import Aside
+from translume.serving.looking import entropies
 from translume.serving.metrics import Metrics
 from translume.serving.scheduler import Work
 from translume.serving.work import Translating
@@ -45,16 +44,10 @@ class Drift:
             self._metrics.surprise.observe(-best.log_prob / len(best.tokens))
         if next(self._lines) % EVERY:
             return
-        alone = len(work.translator.models) == 1 and work.translator.fusion is None
         whole = best.ids.count(work.translator.checkpoint.target_tokenizer.specials.eos) <= 1
-        if alone and whole:
+        if whole:
             self._aside.spare(lambda go_on: self._entropy(work, translation.source, best))
 
     def _entropy(self, work: Translating, source: str, best: TextHypothesis) -> None:
-        try:
-            found = trace(work.translator, source, best, k=1, settings=work.settings, show=())
-        except TranslationError:
-            # A line that was cut to what the model reads cannot be traced as it was given.
-            return
-        for step in found.steps:
-            self._metrics.entropy.observe(step.entropy)
+        for entropy in entropies(work.translator, source, best, work.settings):
+            self._metrics.entropy.observe(entropy)

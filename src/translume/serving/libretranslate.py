@@ -64,7 +64,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         served = between(server, found["language"] if found else call.source, call.target)
         if call.html:
             return json_answer(_answer(call, await _pages(request, server, served, call), found))
-        work = Translating(served.translator, _settings(served, call, server))
+        work = Translating(served.translator, await run_in_threadpool(_settings, served, call, server))
         seconds = server.limits.timeout_seconds
         asked = Texts(texts=texts, field="q", several=call.several, timeout_seconds=seconds, language=served.source)
         done = iter(await server.translated(request, work, asked))
@@ -175,7 +175,8 @@ async def _pages(request: Request, server: Server, served: Served, call: _Call) 
             code="too_many_lines",
             field="q",
         )
-    settings = settings_with(served, {"nbest": 1, "alignment": sheet.marked}, server.limits)
+    knobs = {"nbest": 1, "alignment": sheet.marked}
+    settings = await run_in_threadpool(settings_with, served, knobs, server.limits)
     parts = [Part(text=line) for line in sheet.lines]
     seconds = server.limits.timeout_seconds
     done = await server.done(request, Translating(served.translator, settings), parts, seconds, ["q"] * len(parts))

@@ -27,7 +27,7 @@ class Limits(Settings):
     batch_tokens: int = 2048
     """Most tokens that are translated at once, for up to 2 targets per sentence; fewer for more."""
     workers: int = 1
-    """Batches that are translated at a time, each by a thread that takes as many processors as `--threads` says."""
+    """Processes that translate, a batch at a time, each with all models and as many processors as `--threads` says."""
     inspections: int = 32
     """Most inspections that wait or are done."""
     inspected_tokens: int = 30_000

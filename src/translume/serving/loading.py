@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from translume.checkpoint import verify
+from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
 from translume.serving.models import Models, Served, ServedClassifier
-from translume.serving.operations import PROBE, PROBING
+from translume.serving.work import PROBE, PROBING
+from translume.translator import load_classifier
+from translume.translator.engines import Computing, translator_in
+from translume.translator.plan import Line
 
 Load = Callable[[str, Path], Served | ServedClassifier]
 """A model by its name and folder; raises a TranslumeError where the folder holds none that is sound."""
@@ -81,22 +84,30 @@ class Loader:
 
     def _newest(self, name: str, folder: Path, before: _Held | None) -> _Held:
         """The model that the folder holds now: `before` itself where nothing changed and all files are whole."""
-        if before is not None and (before.folder, before.state) == (folder, _state(folder)):
+        if before is not None and (before.folder, before.state) == (folder, state_of(folder)):
             verify(folder)
             return before
         return self._taken(name, folder)
 
     def _taken(self, name: str, folder: Path) -> _Held:
-        state = _state(folder)
+        state = state_of(folder)
         served = self._load(name, folder)
         if isinstance(served, ServedClassifier):
-            served.classifier.classify(PROBE)
+            list(served.classifier.classify_all([PROBE]))
         else:
-            served.translator.translate(PROBE, settings=PROBING)
+            list(served.translator.translate_lines([Line(number=0, text=PROBE)], PROBING))
         return _Held(served=served, folder=folder, state=state)
 
 
-def _state(folder: Path) -> str:
+def served_in(name: str, folder: Path, computing: Computing) -> Served | ServedClassifier:
+    """The model in a folder, whichever kind it is, in this process."""
+    if read_config(folder).data.task != "classification":
+        return Served.of(name, translator_in(folder, computing))
+    dtype, threads = computing.plain_dtype, computing.threads
+    return ServedClassifier.of(name, load_classifier(folder, device=computing.device, dtype=dtype, threads=threads))
+
+
+def state_of(folder: Path) -> str:
     """What changes whenever something is committed to a folder."""
     try:
         return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()

@@ -61,6 +61,9 @@ class Metrics:
             buckets=NATS,
             registry=self.registry,
         )
+        self.workers_lost = Counter(
+            "translume_workers_lost", "Worker processes that ended and were replaced.", registry=self.registry
+        )
         self._tokens = Counter("translume_source_tokens", "Source tokens worked on.", registry=self.registry)
 
     def answered(self, route: str, status: int, code: str, seconds: float) -> None:

@@ -1,10 +1,11 @@
 """Which models a server has, by name and by pair of languages."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from translume.errors import SettingsError, nearest
+from translume.serving.remote import Classifies, Translates
 from translume.serving.request_error import RequestError
 from translume.translator import Classifier, Translator
 
@@ -13,93 +14,81 @@ from translume.translator import Classifier, Translator
 class Served:
     """A model under its name.  source, target: codes of its languages, empty where its settings name none.
 
-    findings: what the self-test of its engine found; empty without an engine.
+    facts: what clients are told of it, its name and languages aside.
     """
 
     name: str
-    translator: Translator
+    translator: Translates
     source: str = ""
     target: str = ""
-    findings: tuple[tuple[str, Any], ...] = ()
+    facts: Mapping[str, Any]
 
     @classmethod
     def of(cls, name: str, translator: Translator) -> "Served":
-        """The model of a translator, whose engine is tested here."""
+        """The model of a translator in this process, whose engine is tested here."""
         findings: dict[str, Any] = {}
         if translator.engine is not None:
             from translume.engine import self_test
 
             findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
-        data = translator.config.data
-        return cls(
-            name=name,
-            translator=translator,
-            source=data.source_language,
-            target=data.target_language,
-            findings=tuple(findings.items()),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """What clients are told of the model."""
-        settings, checkpoint = self.translator.config, self.translator.checkpoint
-        return {
-            "name": self.name,
-            "source": self.source,
-            "target": self.target,
-            "parameters": sum(each.numel() for each in checkpoint.model.parameters()),
+        settings, checkpoint = translator.config, translator.checkpoint
+        weights = list(checkpoint.model.parameters())
+        dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
+        # Several models that translate together cannot be inspected.
+        alone = len(translator.models) == 1 and translator.fusion is None
+        facts = {
+            "parameters": sum(each.numel() for each in weights),
             "source_vocabulary": len(checkpoint.source_tokenizer),
             "target_vocabulary": len(checkpoint.target_tokenizer),
             "max_positions": settings.model.max_positions,
             "decoding": settings.decoding.model_dump(mode="json"),
-            "engine": self.engine,
-            "offers": list(self.offers),
+            "engine": {
+                "kind": "fast" if translator.engine else "plain",
+                "dtype": dtype.removeprefix("torch."),
+                **findings,
+            },
+            "offers": ["translate", "score", "inspect"] if alone else ["translate", "score"],
         }
+        data = settings.data
+        source, target = data.source_language, data.target_language
+        return cls(name=name, translator=translator, source=source, target=target, facts=facts)
 
-    @property
-    def offers(self) -> tuple[str, ...]:
-        """What may be asked of it, as /v1 calls it: several models that translate together cannot be inspected."""
-        alone = len(self.translator.models) == 1 and self.translator.fusion is None
-        return ("translate", "score", "inspect") if alone else ("translate", "score")
+    def to_dict(self) -> dict[str, Any]:
+        """What clients are told of the model.
 
-    @property
-    def engine(self) -> dict[str, Any]:
-        """What translates: the plain model, or an engine and what its self-test found."""
-        engine = self.translator.engine
-        dtype = engine.dtype if engine else str(next(self.translator.checkpoint.model.parameters()).dtype)
-        return {"kind": "fast" if engine else "plain", "dtype": dtype.removeprefix("torch."), **dict(self.findings)}
+        offers: what may be asked of it, as /v1 calls it.  engine: what translates, the plain model or an engine, and
+        what its self-test found.
+        """
+        return {"name": self.name, "source": self.source, "target": self.target, **self.facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedClassifier:
-    """A classifier under its name."""
+    """A classifier under its name.  facts: what clients are told of it, its name aside."""
 
     name: str
-    classifier: Classifier
+    classifier: Classifies
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, classifier: Classifier) -> "ServedClassifier":
+        """The model of a classifier in this process."""
+        checkpoint = classifier.checkpoint
+        weights = list(checkpoint.model.parameters())
+        facts = {
+            "parameters": sum(each.numel() for each in weights),
+            "source_vocabulary": len(checkpoint.source_tokenizer),
+            "max_positions": classifier.config.model.max_positions,
+            "labels": list(classifier.labels.names),
+            "several_labels": bool(classifier.labels.separator),
+            "engine": {"kind": "plain", "dtype": str(weights[0].dtype).removeprefix("torch.")},
+            "offers": ["classify"],
+        }
+        return cls(name=name, classifier=classifier, facts=facts)
 
     def to_dict(self) -> dict[str, Any]:
         """What clients are told of the model."""
-        settings, checkpoint = self.classifier.config, self.classifier.checkpoint
-        return {
-            "name": self.name,
-            "parameters": sum(each.numel() for each in checkpoint.model.parameters()),
-            "source_vocabulary": len(checkpoint.source_tokenizer),
-            "max_positions": settings.model.max_positions,
-            "labels": list(self.classifier.labels.names),
-            "several_labels": bool(self.classifier.labels.separator),
-            "engine": self.engine,
-            "offers": list(self.offers),
-        }
-
-    @property
-    def engine(self) -> dict[str, Any]:
-        """What computes: always the plain model."""
-        weight = next(self.classifier.checkpoint.model.parameters())
-        return {"kind": "plain", "dtype": str(weight.dtype).removeprefix("torch.")}
-
-    @property
-    def offers(self) -> tuple[str, ...]:
-        """What may be asked of it, as /v1 calls it."""
-        return ("classify",)
+        return {"name": self.name, **self.facts}
 
 
 class Models:

@@ -7,16 +7,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from translume.config import DecodingSettings
 from translume.serving.answers import json_answer
 from translume.serving.body import read_body
 from translume.serving.classifying import Classifying
 from translume.serving.server import Server
-from translume.serving.work import Part, Translating
+from translume.serving.work import PROBE, PROBING, Part, Translating
 
-PROBE = "a"
-"""What /health/ready has translated."""
-PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 PROBE_SECONDS = 5.0
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from translume.errors import TranslumeError
+from translume.serving.plain import FailedElsewhereError
 from translume.serving.request_error import RequestError
-from translume.serving.worker import Worker
+from translume.serving.worker import Worker, WorkerLostError
 
 PACE_SECONDS = 0.01
 """How much later than the one before it each item of a request is due: a long list lets short requests in between."""
@@ -339,10 +340,16 @@ def told_as(error: BaseException) -> TranslumeError:
     if isinstance(error, TranslumeError):
         return error
     _note(error)
-    return RequestError(500, f"the server failed at this text ({type(error).__name__}); its log says where")
+    if isinstance(error, WorkerLostError):
+        return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
+    name = error.kind if isinstance(error, FailedElsewhereError) else type(error).__name__
+    return RequestError(500, f"the server failed at this text ({name}); its log says where")
 
 
 def _note(error: BaseException) -> None:
     """Write where an error came from, without its words, which may quote a text."""
-    places = "".join(traceback.format_tb(error.__traceback__))
-    log.error("work failed", extra={"fields": {"error": type(error).__name__, "traceback": places}})
+    if isinstance(error, FailedElsewhereError):
+        fields = {"error": error.kind, "traceback": error.places}
+    else:
+        fields = {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
+    log.error("work failed", extra={"fields": fields})

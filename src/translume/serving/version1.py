@@ -73,8 +73,8 @@ def routes(server: Server) -> APIRouter:
                 "version": version(),
                 "limits": server.limits.to_dict(),
                 "waiting": server.scheduler.waiting,
-                "engines": {each.name: each.engine for each in server.models.all},
-                "offers": {each.name: each.offers for each in server.models.all},
+                "engines": {each.name: each.facts["engine"] for each in server.models.all},
+                "offers": {each.name: each.facts["offers"] for each in server.models.all},
                 "batches": BATCHES,
             }
         )

@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 from translume.config import DecodingSettings
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
+from translume.serving.remote import Translates
 from translume.serving.request_error import RequestError
 from translume.serving.sentences import sentences_of
-from translume.translator import TargetScore, Translation, Translator
+from translume.translator import TargetScore, Translation
 from translume.translator.batching import SHORTEST, WIDE
 from translume.translator.constraints import constraint_of, cost_of, width_of
 from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
 from translume.translator.progress import Tell
+
+PROBE = "a"
+"""What is translated to find out whether a model can."""
+PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
 _BREAKS = re.compile(r"([\r\n]+)")
 
@@ -96,7 +101,7 @@ class Part:
 class Translating:
     """Translates lines with settings that the model takes."""
 
-    translator: Translator
+    translator: Translates
     settings: DecodingSettings
 
     def size(self, item: Part) -> int:
@@ -148,7 +153,7 @@ class Translating:
 class Scoring:
     """Scores pairs of a source and a target: forced decoding."""
 
-    translator: Translator
+    translator: Translates
 
     def size(self, item: tuple[str, str]) -> int:
         """Tokens of the longer side with its end mark; RequestError (422) where that is more than the model reads."""

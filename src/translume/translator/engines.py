@@ -1,0 +1,58 @@
+"""A folder's model as it is to compute: where, in which numbers, with an engine or without."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from translume.engine import EngineError, self_test
+from translume.errors import SettingsError
+from translume.translator.translator import Translator, load_translator
+
+EngineName = Literal["auto", "fast", "plain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """How a model computes.  engine: "fast" steps with weights packed for this machine, "plain" is the model itself.
+
+    "auto" is fast where its self-test passes.  threads: None for as many as the machine has.
+    """
+
+    engine: EngineName = "auto"
+    device: str = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    threads: int | None = None
+
+    @property
+    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
+        """The dtype of what has no engine; SettingsError if it is one that only an engine has."""
+        if self.dtype == "int8":
+            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translate and evaluate")
+        return self.dtype
+
+
+def translator_in(folder: Path, computing: Computing) -> Translator:
+    """The translator of a folder; SettingsError where what is asked for is not to be had."""
+    device, threads = computing.device, computing.threads
+    if computing.dtype == "int8":
+        if computing.engine == "plain":
+            raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
+        return load_translator(folder, device=device, dtype="fp32", threads=threads).compile("int8")
+    plain = "fp32" if computing.engine == "fast" else computing.dtype  # the engine packs weights itself
+    translator = load_translator(folder, device=device, dtype=plain, threads=threads)
+    if computing.engine == "plain":
+        return translator
+    if computing.engine == "fast":
+        return translator.compile("bf16" if computing.dtype == "bf16" else "fp32")
+    return translator if computing.dtype == "bf16" else _if_sound(translator)
+
+
+def _if_sound(translator: Translator) -> Translator:
+    """The translator with an engine in its own dtype if there is one and it agrees with the plain model."""
+    try:
+        compiled = translator.compile("fp32")
+    except EngineError:
+        return translator
+    if compiled.engine is None or not self_test(compiled.engine, translator.checkpoint.model, alone=False).agrees:
+        return translator
+    return compiled
