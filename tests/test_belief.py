@@ -236,3 +236,13 @@ def test_a_bias_may_be_of_another_float_type():
     belief = Logits(torch.tensor([[0.0, 1.0, 2.0]]))
     values = torch.tensor([5.0], dtype=torch.float64)
     assert belief.topk(1, Bias(torch.tensor([0]), torch.tensor([1]), values)).ids.tolist() == [[1]]
+
+
+@given(data=st.data(), rows=st.integers(1, 5))
+def test_a_bias_says_whether_it_names_tokens_and_how_many_it_lowers(data, rows):
+    ids = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True))
+    each, said = torch.arange(rows).repeat_interleave(len(ids)), torch.tensor(ids).repeat(rows)
+    told, counted = Bias.forbid(each, said, most=len(ids)), Bias.forbid(each, said)
+    assert told.lowered() == counted.lowered() == len(ids)
+    wanted = torch.tensor(data.draw(st.lists(st.integers(0, 6), min_size=rows, max_size=rows)))[:, None]
+    assert told.names(wanted) == bool(told.of(wanted).any()) == any(each in ids for each in wanted[:, 0].tolist())

@@ -33,17 +33,19 @@ class Bias:
 
     rows, ids, values: [P] each: `values` is added to the log-probability of token `ids` of row `rows`.
     allowed: [N, V] or [V], True where a token may be chosen; None allows all.
+    most: what `lowered` gives, where whoever made the bias knows it.
     """
 
     rows: Tensor
     ids: Tensor
     values: Tensor
     allowed: Tensor | None = None
+    most: int | None = None
 
     @classmethod
-    def forbid(cls, rows: Tensor, ids: Tensor) -> Self:
+    def forbid(cls, rows: Tensor, ids: Tensor, most: int | None = None) -> Self:
         """Forbid token `ids` [P] in row `rows` [P]."""
-        return cls(rows, ids, torch.full(ids.shape, -math.inf, device=ids.device))
+        return cls(rows, ids, torch.full(ids.shape, -math.inf, device=ids.device), most=most)
 
     @classmethod
     def only(cls, allowed: Tensor) -> Self:
@@ -69,9 +71,15 @@ class Bias:
 
     def lowered(self) -> int | None:
         """The most tokens of a row that it lowers or forbids; None where it lifts one, or has a mask."""
+        if self.most is not None:
+            return self.most
         if self.allowed is not None or bool((self.values > 0).any()):
             return None
         return int(self.rows.bincount().max()) if self.rows.numel() else 0
+
+    def names(self, ids: Tensor) -> bool:
+        """Whether a pair is of one of tokens `ids` [N, m]."""
+        return bool((ids[self.rows] == self.ids[:, None]).any())
 
     def of(self, ids: Tensor) -> Tensor:
         """[N, m], fp32: what is added to tokens `ids` [N, m]; −inf for what is forbidden."""
@@ -138,11 +146,14 @@ class Summary(NamedTuple):
 
     maxima: [N, blocks], the largest of each BLOCK of columns.  sums: [N, 1], Σ exp(logits), which may overflow.
     first: [N, 1], the first id of the largest; any where a row holds a NaN.
+    normaliser: [N, 1] each, the largest logit and log Σ exp(logits − largest); None where a row's largest is beyond
+        UNSHIFTED, or none.
     """
 
     maxima: Tensor
     sums: Tensor
     first: Tensor
+    normaliser: tuple[Tensor, Tensor] | None = None
 
 
 class Logits:
@@ -171,6 +182,8 @@ class Logits:
 
     def _normaliser(self) -> tuple[Tensor, Tensor]:
         """[N, 1] each: max and log Σ exp(logits − max); their sum is the normaliser."""
+        if self._peak_and_rest is None and self._summary is not None and self._summary.normaliser is not None:
+            self._maxima, self._peak_and_rest = self._summary.maxima, self._summary.normaliser
         if self._peak_and_rest is None:
             if self._logits.is_cpu and not (self._logits.requires_grad and torch.is_grad_enabled()):
                 self._maxima, sums = maxima_and_sums(self._logits) if self._summary is None else self._summary[:2]
@@ -206,7 +219,8 @@ class Logits:
             log_probs = self._normalised(values)
             return TopK(ids, log_probs, log_probs)
         values, ids, logits = self._biased(k, bias)
-        return TopK(ids, self._normalised(logits), self._normalised(values))
+        log_probs = self._normalised(logits)
+        return TopK(ids, log_probs, log_probs if values is logits else self._normalised(values))
 
     def _best(self, k: int) -> tuple[Tensor, Tensor]:
         """[N, k] each, best first: logits and ids."""
@@ -222,7 +236,7 @@ class Logits:
             return values, ids, self._logits.gather(1, ids)
         # What a bias only lowers cannot lift a token above the k best that it leaves alone.
         logits, ids = self._best(k)
-        if not bool(bias.of(ids).any()):
+        if not bias.names(ids):
             return logits, ids, logits
         logits, ids = exact_topk(self._logits, k + lowered, self._maxima)
         ids, by_id = ids.sort(-1)

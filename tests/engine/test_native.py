@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
+from translume.belief import BLOCK, UNSHIFTED, BeliefError, Bias, Logits, maxima_and_sums
 from translume.engine import Choice, Engine, EngineError, build_engine, layers, native, self_test
 from translume.engine.layers import chosen_layers
 from translume.engine.machine import compiler
@@ -102,6 +102,8 @@ def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
     for ours, wanted in zip(found[:2], maxima_and_sums(logits), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=2e-6, atol=0)
     assert torch.equal(found.first, logits.max(1, keepdim=True).indices)
+    assert (found.normaliser is None) == bool((logits.amax(1).abs() > UNSHIFTED).any())
+    torch.testing.assert_close(Logits(logits, found).log_probs(), logits.log_softmax(1), rtol=1e-5, atol=1e-5)
     for bias in (None, Bias.forbid(torch.arange(rows), found.first[:, 0])):
         if bias is not None and size == 1:
             continue
@@ -148,7 +150,8 @@ def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
 def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
     logits = torch.zeros(3, 2 * BLOCK)
     logits[1, 200], logits[2, 3:] = float("nan"), -float("inf")
-    maxima, sums, _ = summary(logits)
+    maxima, sums, _, normaliser = summary(logits)
+    assert normaliser is None
     assert maxima[1].isnan().any()
     assert sums[[0, 2], 0].tolist() == [2 * BLOCK, 3]
     assert maxima[2].tolist() == [0, -float("inf")]

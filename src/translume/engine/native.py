@@ -189,14 +189,20 @@ def _compile(command: str, texts: dict[str, str], path: Path) -> None:
 
 def _loaded(path: Path) -> Kernels:
     library = ctypes.CDLL(str(path))
-    for name in ("translume_has_int8", "translume_has_halves", "translume_panel", "translume_room"):
+    for name in (
+        "translume_has_int8",
+        "translume_has_halves",
+        "translume_panel",
+        "translume_summarise",
+        "translume_room",
+    ):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.translume_room.argtypes = [pointer, number, number, number]
     library.translume_step.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
-    library.translume_maxima_and_sums.argtypes = [pointer, number, number, number, *[pointer] * 4]
+    library.translume_summarise.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
     return Kernels(
         library=library,
         int8=bool(library.translume_has_int8()),

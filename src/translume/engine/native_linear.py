@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from translume.belief import BLOCK, Summary
+from translume.belief import BLOCK, UNSHIFTED, Summary
 from translume.engine import native
 from translume.engine.linear import SIGNED, ZERO, PackedLinear
 from translume.engine.native import ALIGNED, NativeError, address
@@ -76,22 +76,18 @@ class Sharpener:
 def summary(logits: Tensor, origin: native.Origin | None = None) -> Summary:
     """What `Logits` wants to know of fp32 logits [N, V], which are sharpened first where their origin is given."""
     count, size = logits.shape
-    found = Summary(
-        maxima=logits.new_empty(count, -(-size // BLOCK)),
-        sums=logits.new_empty(count, 1),
-        first=logits.new_empty(count, 1, dtype=torch.long),
-    )
-    native.kernels().library.translume_maxima_and_sums(
+    maxima, first = logits.new_empty(count, -(-size // BLOCK)), logits.new_empty(count, 1, dtype=torch.long)
+    sums, peak, rest = logits.new_empty(3, count, 1).unbind()
+    far = native.kernels().library.translume_summarise(
         logits.data_ptr(),
         count,
         size,
         BLOCK,
-        found.maxima.data_ptr(),
-        found.first.data_ptr(),
-        found.sums.data_ptr(),
+        UNSHIFTED,
         None if origin is None else ctypes.addressof(origin),
+        *map(address, (maxima, first, sums, peak, rest)),
     )
-    return found
+    return Summary(maxima, sums, first, None if far else (peak, rest))
 
 
 class NativeInt8Linear(NativeLinear):

@@ -26,4 +26,4 @@ class ForbidTokens:
 def _everywhere(ids: tuple[int, ...], rows: int, device: torch.device) -> Bias:
     """Forbids `ids` in every row; kept, since a search asks for the same again and again."""
     each = torch.arange(rows, device=device).repeat_interleave(len(ids))
-    return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows))
+    return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows), most=len(set(ids)))

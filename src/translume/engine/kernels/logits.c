@@ -40,23 +40,25 @@ static float sharpen(const origin *by, const float *hidden, float *logits, int64
 
 /* Of each row of logits [rows, size] the largest in each block of columns, maxima [rows, blocks], the first column of the
    largest of all, and the sum of e^logit, which is of no use where a logit is beyond 88. A row that holds a NaN has one
-   among its maxima, and any column. by: what to sharpen the logits by first; NULL: they stay. */
-void translume_maxima_and_sums(float *logits, int64_t rows, int64_t size, int64_t block, float *maxima,
-                               int64_t *first, float *sums, const origin *by) {
-    int64_t blocks = (size + block - 1) / block;
+   among its maxima, and any column. rests: [rows], the logarithm of the sum of e^(logit - largest). by: what to sharpen the
+   logits by first; NULL: they stay. Returns how many rows have no largest logit of a size up to `limit`, whose rests are of
+   no use. */
+int64_t translume_summarise(float *logits, int64_t rows, int64_t size, int64_t block, float limit, const origin *by,
+                            float *maxima, int64_t *first, float *sums, float *peaks, float *rests) {
+    int64_t blocks = (size + block - 1) / block, far = 0;
     for (int64_t row = 0; row < rows; row++, logits += size, maxima += blocks) {
         int64_t best = 0;
         vector total = {0};
         float tail = 0;
         for (int64_t number = 0; number < blocks; number++) {
             int64_t end = (number + 1) * block < size ? (number + 1) * block : size, column = number * block;
-            vector peaks = all(-INFINITY);
+            vector tops = all(-INFINITY);
             for (; column + LANES <= end; column += LANES) {
                 vector value = load(logits + column);
-                peaks = pick(value > peaks, value, peaks);
+                tops = pick(value > tops, value, tops);
                 total += exponential(pick(value > 88.0f, all(88.0f), value)); /* beyond, its sign would turn */
             }
-            float peak = largest(peaks);
+            float peak = largest(tops);
             for (; column < end; column++) {
                 peak = logits[column] > peak ? logits[column] : peak;
                 tail += expf(logits[column] > 88.0f ? 88.0f : logits[column]);
@@ -74,5 +76,10 @@ void translume_maxima_and_sums(float *logits, int64_t rows, int64_t size, int64_
         while (logits[first[row]] < maxima[best]) first[row]++;
         sums[row] = sum(total) + tail;
         if (sums[row] != sums[row]) maxima[0] = NAN;
+        float share = sums[row] * expf(-maxima[best]);
+        peaks[row] = maxima[best];
+        rests[row] = logf(share > 1.0f ? share : 1.0f); /* the peak's own share is 1 */
+        far += !(fabsf(peaks[row]) <= limit && sums[row] == sums[row]);
     }
+    return far;
 }
