@@ -79,7 +79,7 @@ class Bias:
 
     def names(self, ids: Tensor) -> bool:
         """Whether a pair is of one of tokens `ids` [N, m]."""
-        return bool((ids[self.rows] == self.ids[:, None]).any())
+        return bool((ids.index_select(0, self.rows) == self.ids[:, None]).any())
 
     def of(self, ids: Tensor) -> Tensor:
         """[N, m], fp32: what is added to tokens `ids` [N, m]; −inf for what is forbidden."""

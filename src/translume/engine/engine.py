@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
@@ -39,6 +38,8 @@ class Engine:
         kernels = self.decoder.looks_up  # the kernels were chosen, so they read the encoder's layers and logits, too
         self.encoder = native_layers(model.encoder, choice.dtype) if kernels else None
         self.model = _packed(model, choice, encoder=self.encoder is None)
+        embedding = model.decoder.embedding
+        self._embedding = (embedding.table.weight, embedding.scale, embedding.positions.table)
         plain = model.head.plain()
         self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
         coarse = kernels and self.head is not None and self.head.kind.startswith("int8")
@@ -126,11 +127,10 @@ class Engine:
 
     def _embedded(self, ids: Tensor, place: int) -> Tensor:
         """[N, t, D], what the first layer reads for target ids [N, t] from a place on, in few calls."""
-        embedding = self.model.decoder.embedding
-        x = F.embedding(ids, embedding.table.weight)
-        if embedding.scale != 1.0:
-            x.mul_(embedding.scale)
-        added = embedding.positions.table
+        table, scale, added = self._embedding
+        x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
+        if scale != 1.0:
+            x.mul_(scale)
         return x.add_(added[place : place + ids.size(1)]) if added.numel() else x
 
     def read(self, ids: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
