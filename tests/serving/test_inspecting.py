@@ -291,11 +291,14 @@ fields = st.sampled_from([*OWN, "model", "source", "target", "timeout_seconds", 
 @given(request=st.dictionaries(fields, values, max_size=4), text=st.text("ab \n\u3042", max_size=6))
 def test_no_request_makes_the_server_fail(live: Any, request: dict[str, Any], text: str) -> None:
     answer = live.post("/v1/inspect", {"text": text, "show": [], **request})
-    assert answer.status in (200, 404, 413, 422), answer.body
+    in_no_time = answer.status == 504 and "timeout_seconds" in request  # which may be a millionth of a second
+    assert answer.status in (200, 404, 413, 422) or in_no_time, answer.body
     if answer.status != 200:
         assert {"error", "code"} <= set(answer.json()) <= {"error", "code", "field"}
 
 
-@pytest.mark.parametrize("body", [b"", b"[", b"[]", b"\xff", b'{"text": Infinity}', json.dumps({"text": "\ud800"}).encode()])
+@pytest.mark.parametrize(
+    "body", [b"", b"[", b"[]", b"\xff", b'{"text": Infinity}', json.dumps({"text": "\ud800"}).encode()]
+)
 def test_no_bytes_are_inspected_that_are_no_request(live: Any, body: bytes) -> None:
     assert live.ask("POST", "/v1/inspect", body, content_type="application/json").status == 400
