@@ -1,6 +1,8 @@
 """Files that verbs write beside their output: whole, or not at all, in one line."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -59,3 +61,32 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
     reader.join()
     assert read == [b"content"]
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_standard_output_gets_it_in_its_turn_even_where_it_is_a_file(tmp_path: Path, name: str) -> None:
+    script = f"""
+from pathlib import Path
+from translume.cli.writing import check_writable, write_file
+print("before")
+check_writable(Path("{name}"))
+write_file(Path("{name}"), b"content\\n")
+print("after")
+"""
+    with (tmp_path / "out").open("wb") as out:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+        subprocess.run([sys.executable, "-c", script], stdout=out, cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "before\ncontent\nafter\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+    assert not Path("/dev/stdout").exists() or Path("/dev/stdout").is_symlink()
+
+
+def test_what_a_link_points_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file")
+    for content in (b"one", b"another"):
+        check_writable(tmp_path / "link")
+        write_file(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there" / "file").read_bytes() == content
+    assert list((tmp_path / "there").iterdir()) == [tmp_path / "there" / "file"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.argument("source", type=FILE)
 @click.argument("reference", type=FILE, required=False)
 @click.option("--compare", "other", type=FOLDER, help="Another model: is the difference more than chance?")
-@click.option("--write", type=FILE, help="Also write the translations to this file.")
+@click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
 @click.option("--record", is_flag=True, help="Keep the scores in the model's history.")
 @calibration_options
 @evaluation_options

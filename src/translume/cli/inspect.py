@@ -85,7 +85,7 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str |
     callback=_remember,
     help="One more method, such as input-gradient or integrated-gradients.",
 )
-@click.option("--html", type=FILE, help="Write one self-contained page to this file.")
+@click.option("--html", type=FILE, help="Write one self-contained page to this file; '-' is standard output.")
 @decoding_options
 @json_option
 @set_option

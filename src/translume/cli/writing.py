@@ -1,9 +1,13 @@
 """Files that a verb writes beside its output: whole or not at all."""
 
+import sys
 from pathlib import Path
 
 from translume.errors import DataError
 from translume.replacing import beside, replace_file
+
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+"""What names it where a file is wanted."""
 
 
 def check_writable(path: Path) -> None:
@@ -11,7 +15,7 @@ def check_writable(path: Path) -> None:
     if _is_special(path):
         return
     _refuse_folder(path)
-    part = beside(path)
+    part = beside(path.resolve())
     try:
         part.open("wb").close()
         part.unlink()
@@ -20,7 +24,15 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write `path` aside and rename it; DataError, with what was there untouched, if there is no room."""
+    """Write `path` aside and rename it; DataError, with what was there untouched, if there is no room.
+
+    What a link points to is replaced, not the link. Standard output gets it after what was printed so far.
+    """
+    if str(path) in STANDARD_OUTPUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
     special = _is_special(path)
     if not special:
         _refuse_folder(path)
@@ -28,13 +40,18 @@ def write_file(path: Path, content: bytes) -> None:
         if special:
             path.write_bytes(content)
         else:
-            replace_file(path, content)
+            replace_file(path.resolve(), content)
     except OSError as error:
         raise _refused(path, error) from None
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal or the like, which is written as it is."""
+    """Whether it is a pipe, a terminal or the like, which is written as it is.
+
+    So are streams that lead to a file: a file put in the place of /dev/stderr would be in everybody's way.
+    """
+    if str(path) in STANDARD_OUTPUT or str(path).startswith(("/dev/stderr", "/dev/fd/", "/proc/")):
+        return True
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
