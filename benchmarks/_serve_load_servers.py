@@ -10,24 +10,28 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from translume.translator import Translator
+from translume.translator.engines import Computing, EngineName
 
 
-def translator_of(model: str, engine: str, threads: int) -> Translator:
+def translator_of(model: str, computing: Computing) -> Translator:
+    from translume.translator.engines import translator_in
+
+    if model != "-":
+        return translator_in(Path(model), computing)
+    found = small()
+    return found if computing.engine == "plain" else found.compile("fp32")
+
+
+def small() -> Translator:
     import torch
 
-    from translume.translator import load_translator
-
-    torch.set_num_threads(threads)
-    if model != "-":
-        found = load_translator(model, device="cpu", dtype="fp32", threads=threads)
-        return found if engine == "plain" else found.compile("fp32")
     from translume.checkpoint import Checkpoint, build_model
     from translume.config import Config, ModelSettings, TokenizerSettings
     from translume.text import train_tokenizer
@@ -38,45 +42,59 @@ def translator_of(model: str, engine: str, threads: int) -> Translator:
     network = build_model(settings, len(tokenizer), len(tokenizer)).eval()
     config = Config(model=settings).change("decoding.max_length=24", "decoding.beam=4")
     checkpoint = Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
-    return Translator(checkpoint) if engine == "plain" else Translator(checkpoint).compile("fp32")
+    return Translator(checkpoint)
 
 
-def memory() -> float:
-    """Resident mebibytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
+def memory(pids: list[int]) -> float:
+    """Mebibytes that processes take together, what they share counted once."""
+    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    lines = [next(line for line in text.splitlines() if line.startswith("Pss:")) for text in texts]
+    return sum(int(line.split()[1]) for line in lines) / 1024
 
 
-def told(counts: dict[str, Any]) -> None:
-    print(json.dumps({**counts, "mebibytes": memory(), "processor_seconds": time.process_time()}), flush=True)
+def processor_seconds(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ours(translator: Translator, limits: dict[str, Any]) -> None:
+def told(counts: dict[str, Any], workers: list[int]) -> None:
+    pids = [os.getpid(), *workers]
+    computed = {"processor_seconds": sum(map(processor_seconds, pids)), "front_seconds": processor_seconds(pids[0])}
+    print(json.dumps({**counts, "mebibytes": memory(pids), **computed}), flush=True)
+
+
+def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
+    from translume.checkpoint import save_model
     from translume.serving.app import build_app
     from translume.serving.limits import Limits
-    from translume.serving.models import Models, Served
+    from translume.serving.models import Models
+    from translume.serving.processes import Processes
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
 
     bound = Limits(**limits)
-    server = Server(models=Models([Served.of("model", translator)]), limits=bound)
-    listener = listen("127.0.0.1", 0)
-    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    with Processes(bound.workers, computing) as processes, tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "model" if model == "-" else Path(model)
+        if model == "-":
+            save_model(folder, small().checkpoint)
+        server = Server(models=Models([processes.load("model", folder)]), limits=bound)
+        listener = listen("127.0.0.1", 0)
+        print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 
-    def answer() -> None:
-        for _ in sys.stdin:
-            lines = [line.split() for line in server.metrics.text().decode().splitlines()]
-            told(
-                {
+        def answer() -> None:
+            for _ in sys.stdin:
+                lines = [line.split() for line in server.metrics.text().decode().splitlines()]
+                counts = {
                     name: float(rest[0])
                     for name, *rest in lines
                     if name.startswith("translume_batch_") and "{" not in name
                 }
-            )
-        os.kill(os.getpid(), signal.SIGTERM)
+                told(counts, processes.pids)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=answer, daemon=True).start()
-    serve(build_app(server), listener, bound)
+        threading.Thread(target=answer, daemon=True).start()
+        serve(build_app(server), listener, bound)
 
 
 def plainly(translator: Translator, *, together: bool) -> None:
@@ -112,13 +130,16 @@ def plainly(translator: Translator, *, together: bool) -> None:
     print(json.dumps({"port": listener.server_port}), flush=True)
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     for _ in sys.stdin:
-        told({})
+        told({}, [])
 
 
 if __name__ == "__main__":
     kind, model, engine, threads, limits = sys.argv[1:]
-    found = translator_of(model, engine, int(threads))
+    computing = Computing(engine=cast(EngineName, engine), device="cpu", dtype="fp32", threads=int(threads))
     if kind == "ours":
-        ours(found, json.loads(limits))
+        ours(model, computing, json.loads(limits))
     else:
-        plainly(found, together=kind == "one request at a time")
+        import torch
+
+        torch.set_num_threads(int(threads))
+        plainly(translator_of(model, computing), together=kind == "one request at a time")

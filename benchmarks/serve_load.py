@@ -125,6 +125,8 @@ class Load:
         busy = after["processor_seconds"] - before["processor_seconds"]
         found["lines_per_processor_second"] = found["lines_answered"] / busy
         found["server_processor_share"] = busy / (time.monotonic() - begun)
+        front = after["front_seconds"] - before["front_seconds"]
+        found["front_processor_share"] = front / (time.monotonic() - begun)
         batches = after.get("translume_batch_lines_count", 0) - before.get("translume_batch_lines_count", 0)
         if batches:
             for name in ("fill", "lines"):
@@ -165,9 +167,11 @@ COLUMNS = (
     ("failed", "failed", 7, ""),
     ("unsent", "unsent", 7, ""),
     ("server", "server_processor_share", 7, ".0%"),
+    ("front", "front_processor_share", 6, ".0%"),
     ("clients", "clients_processor_share", 8, ".0%"),
 )
-"""Of the table: heading, name in a row, width, form. The last two are shares of a processor."""
+"""Of the table: heading, name in a row, width, form. The last are shares of a processor: of the server with its workers,
+of the process in it that answers, and of the clients."""
 
 
 def show(rows: list[dict[str, Any]], *, headings: bool) -> None:
