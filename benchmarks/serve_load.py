@@ -170,7 +170,7 @@ COLUMNS = (
     ("front", "front_processor_share", 6, ".0%"),
     ("clients", "clients_processor_share", 8, ".0%"),
 )
-"""Of the table: heading, name in a row, width, form. The last are shares of a processor: of the server with its workers,
+"""Of the table: heading, name in a row, width, form. The last are shares of a processor: of the server with its worker,
 of the process in it that answers, and of the clients."""
 
 

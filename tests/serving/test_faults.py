@@ -43,7 +43,7 @@ class Disturbed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, tell: Any) -> Iterator[Any]:
+    def translate_lines(self, lines: Any, settings: Any, tell: Any, go_on: Any = None) -> Iterator[Any]:
         def slowly(say: Callable[[str], None]) -> Callable[[str], None]:
             return lambda text: (say(text), self._wait())[0]
 
@@ -52,7 +52,8 @@ class Disturbed:
             self._wait()
         if self.errors and lines:
             raise self.errors.pop(0)
-        return self._translator.translate_lines(lines, settings, {n: slowly(say) for n, say in tell.items()})
+        held = {n: slowly(say) for n, say in tell.items()}
+        return self._translator.translate_lines(lines, settings, held, go_on)
 
     def _wait(self) -> None:
         self.begun.set()

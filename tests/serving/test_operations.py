@@ -40,12 +40,12 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, tell: Any) -> Iterator[Any]:
+    def translate_lines(self, lines: Any, settings: Any, tell: Any, go_on: Any = None) -> Iterator[Any]:
         if lines:
             self.texts += [line.text for line in lines]
             self.begun.set()
             assert self.open.wait(30)
-        return self._translator.translate_lines(lines, settings, tell)
+        return self._translator.translate_lines(lines, settings, tell, go_on)
 
 
 @pytest.fixture

@@ -20,10 +20,13 @@ from translume.checkpoint import commit, save_model, unique_tensors
 from translume.checkpoint.model import model_files
 from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
+from translume.serving.channel import Channel
 from translume.serving.models import Served, ServedClassifier
+from translume.serving.plain import settings_text
 from translume.serving.processes import Processes
 from translume.serving.remote import RemoteTranslator
 from translume.serving.request_error import RequestError
+from translume.serving.working import Working
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import Computing
 from translume.translator.plan import Line, LineError
@@ -154,6 +157,46 @@ def test_a_folder_that_is_no_model_is_said_in_its_own_words(processes: Processes
     with pytest.raises(ModelFolderError) as caught:
         processes.load("none", tmp_path / "none")
     assert str(caught.value) == f"{tmp_path / 'none'}: not a model folder: there is no such folder"
+
+
+def test_a_search_is_left_off_where_its_process_is_told_to(folder: Path) -> None:
+    ours, theirs = socket.socketpair()
+    channel, working = Channel(ours), Working(Channel(theirs))
+    thread = threading.Thread(target=working.serve)
+    thread.start()
+    computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
+    load = {"name": "a", "folder": str(folder), "state": "", "computing": computing}
+    channel.send({"do": "load", "call": 0, "key": "0", **load})
+    assert [message.head["kind"] for message in (channel.receive(), channel.receive()) if message] == ["result", "done"]
+    held = threading.Event()
+    working._lanes["work"].submit(held.wait)
+    about = {"lines": [[0, "a b c", []]], "settings": settings_text(DecodingSettings()), "told": []}
+    channel.send({"do": "translate", "call": 1, "key": "0", **about})
+    channel.send({"do": "leave", "call": 1})
+    until(lambda: working._left[1].is_set())
+    held.set()
+    answer = channel.receive()
+    assert answer is not None
+    assert (answer.head["kind"], answer.head["error"]["status"]) == ("error", 499)
+    channel.end()
+    thread.join(60)
+    for lane in working._lanes.values():
+        lane.shutdown()
+    for each in (channel, working._channel):
+        each.close()
+
+
+def test_what_a_client_that_has_gone_asked_for_is_left_off(processes: Processes, far: Any) -> None:
+    assert far.post("/v1/translate", text="a").status == 200
+    process = processes.any()
+    body = b'{"text": "abc de"}'
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    with stopped(process.pid):
+        with socket.create_connection(("127.0.0.1", far.port), timeout=60) as client:
+            client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+            until(lambda: process._calls)
+        until(lambda: not process._calls)
+    assert far.post("/v1/translate", text="b").status == 200
 
 
 @contextlib.contextmanager

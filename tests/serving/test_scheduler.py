@@ -4,7 +4,7 @@ import ctypes
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -120,6 +120,39 @@ def test_what_is_cancelled_is_not_worked_on_and_leaves_its_place() -> None:
         work.open.set()
         assert kept[1].result(10) == 12
     assert work.batches == [[1], [6]]
+
+
+@dataclass(eq=False)
+class Endless(Doubling):
+    """Goes on until it is told that nobody waits."""
+
+    def run_while(self, items: Sequence[int], go_on: Callable[[], None]) -> list[int | TranslumeError]:
+        self.batches.append(list(items))
+        self.begun.set()
+        for _ in range(10_000):
+            go_on()
+            time.sleep(0.002)
+        raise AssertionError("somebody seems to wait")
+
+
+def test_work_is_left_off_once_nobody_waits_for_any_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    work, gate = Endless(), Doubling()
+    with scheduler() as made:
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        first, second = made.submit(work, [1, 2], 60)
+        gate.open.set()
+        assert work.begun.wait(10)
+        assert not first.cancel()
+        time.sleep(0.05)
+        assert not second.done()
+        second.cancel()
+        for each in (first, second):
+            with pytest.raises(RequestError, match=r"^nobody waits for the answer any more$"):
+                each.result(10)
+        assert made.submit(opened(), [3], 60)[0].result(10) == 6
+    assert work.batches == [[1, 2]]
+    assert not caplog.records
 
 
 def test_what_waits_past_its_deadline_is_given_up_unworked() -> None:

@@ -39,7 +39,9 @@ class Stepwise:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, tell: Mapping[int, Callable[[str], None]]) -> Iterator[Any]:
+    def translate_lines(
+        self, lines: Any, settings: Any, tell: Mapping[int, Callable[[str], None]], go_on: Any = None
+    ) -> Iterator[Any]:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
             def told(text: str) -> None:
                 say(text)
@@ -48,7 +50,7 @@ class Stepwise:
             return told
 
         held = {number: waiting(say) for number, say in tell.items()}
-        return self._translator.translate_lines(lines, settings, held)
+        return self._translator.translate_lines(lines, settings, held, go_on)
 
 
 def events(body: bytes) -> Iterator[tuple[str, Any]]:

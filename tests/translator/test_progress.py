@@ -87,3 +87,22 @@ def test_only_those_lines_are_watched_that_somebody_wants_to_hear_of(both: list[
     found = list(both[0].translate_lines(lines, DecodingSettings(strategy="greedy"), {2: said.append}))
     assert said[-1] == found[1].text.rstrip()
     assert all(found[1].text.startswith(each) for each in said)
+
+
+def test_a_search_asks_after_each_of_its_steps_whether_to_go_on(both: list[Translator]) -> None:
+    translator, settings = both[0], DecodingSettings(beam=2, max_length=7, min_length=7)
+    lines = [Line(number=1, text="a"), Line(number=2, text="b c")]
+    asked: list[int] = []
+
+    def three_times() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise KeyError("enough")
+
+    found = list(translator.translate_lines(lines, settings, None, lambda: asked.append(0)))
+    assert found == list(translator.translate_lines(lines, settings))
+    assert len(asked) == 1 + 7
+    asked.clear()
+    with pytest.raises(KeyError):
+        list(translator.translate_lines(lines, settings, None, three_times))
+    assert asked == [1, 1, 1]

@@ -120,18 +120,26 @@ class RemoteTranslator:
             raise SettingsError(reason)
 
     def translate_lines(
-        self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
+        self,
+        lines: Sequence[Line],
+        settings: DecodingSettings,
+        tell: Mapping[int, Tell] | None = None,
+        go_on: Callable[[], None] | None = None,
     ) -> Iterator[Translation]:
         """As `Translator.translate_lines`."""
         tell = tell or {}
         with self._room.leased() as process:
             about = {"lines": lines_text(lines), "settings": settings_text(settings), "told": list(tell)}
             call = process.call("translate", {"key": self._key, **about})
-            for answer in call.answers(PATIENCE_SECONDS):
-                if answer.head["kind"] == "news":
-                    tell[answer.head["line"]](answer.head["text"])
-                else:
-                    yield TRANSLATION.validate_json(answer.body)
+            try:
+                for answer in call.answers(PATIENCE_SECONDS, go_on):
+                    if answer.head["kind"] == "news":
+                        tell[answer.head["line"]](answer.head["text"])
+                    else:
+                        yield TRANSLATION.validate_json(answer.body)
+            except TranslumeError:
+                call.tell("leave", {})
+                raise
 
     def score_all(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TargetScore]:
         """As `Translator.score_all`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from translume.errors import TranslumeError
 from translume.serving.plain import FailedElsewhereError
@@ -43,6 +43,29 @@ class Work(Protocol):
         """A result for each item, in order: a TranslumeError where it has none. What items give is theirs alone."""
 
 
+GoOn = Callable[[], None]
+"""Called between the parts of a piece of work; raises where nobody waits for it any more."""
+
+
+@runtime_checkable
+class LongWork(Work, Protocol):
+    """Work that leaves off where nobody waits for any of its items any more."""
+
+    def run_while(self, items: Sequence[Any], go_on: GoOn) -> Sequence[Any]:
+        """As `run`, asking in between whether to go on."""
+
+
+class Answer(Future[Any]):
+    """A future that knows, even where it is too late to cancel it, that nobody waits for it."""
+
+    unwanted = False
+
+    def cancel(self) -> bool:
+        """Say that nobody waits; whether its item will not be begun."""
+        self.unwanted = True
+        return super().cancel()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
     """What is told of a batch that was done. waited: seconds of each item in the queue.  seconds: of the work."""
@@ -65,7 +88,7 @@ class _Waiting:
     came: float
     due: float
     deadline: float
-    future: "Future[Any]"
+    future: Answer
     size: int | None = None
     tried: bool = False
 
@@ -135,7 +158,7 @@ class Scheduler:
                     came=now,
                     due=now + place * PACE_SECONDS,
                     deadline=now + timeout_seconds,
-                    future=Future(),
+                    future=Answer(),
                 )
                 for place, item in enumerate(items)
             ]
@@ -243,6 +266,9 @@ class Scheduler:
                     heapq.heappush(self._heaps.setdefault(work, []), entry)
                     self._count += 1
                 break
+            if each.tried and each.future.unwanted:
+                _fail(each, _unwanted())
+                continue
             # One that was tried is running for whoever waits, and cannot be cancelled any more.
             if each.tried or each.future.set_running_or_notify_cancel():
                 batch.append(each)
@@ -283,7 +309,7 @@ class Scheduler:
 
     def _do(self, worker: Worker, work: Work, batch: list[_Waiting]) -> None:
         begun = time.monotonic()
-        done = worker.outcome(partial(_run, work, [each.item for each in batch]))
+        done = worker.outcome(partial(_run, work, batch))
         error = done.exception()
         if error is not None and self._again(batch, error):
             return
@@ -306,7 +332,8 @@ class Scheduler:
         """Whether a batch that failed is to be done once more, each item alone; then that is arranged."""
         if batch[0].tried or (len(batch) == 1 and isinstance(error, TranslumeError)):
             return False
-        _note(error)
+        if not isinstance(error, TranslumeError):
+            _note(error)
         with self._changed:
             for each in batch:
                 each.tried = True
@@ -315,11 +342,21 @@ class Scheduler:
         return True
 
 
-def _run(work: Work, items: Sequence[Any]) -> Sequence[Any]:
-    results = work.run(items)
+def _run(work: Work, batch: Sequence[_Waiting]) -> Sequence[Any]:
+    items = [each.item for each in batch]
+
+    def go_on() -> None:
+        if all(each.future.unwanted for each in batch):
+            raise _unwanted()
+
+    results = work.run_while(items, go_on) if isinstance(work, LongWork) else work.run(items)
     if len(results) != len(items):
         raise RuntimeError(f"{len(results)} results came of {len(items)} items")
     return results
+
+
+def _unwanted() -> RequestError:
+    return RequestError(499, "nobody waits for the answer any more")
 
 
 def _resolve(each: _Waiting, result: Any) -> None:

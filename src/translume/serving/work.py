@@ -1,7 +1,7 @@
 """What the scheduler is asked to do with a model: translate texts, score pairs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
@@ -126,14 +126,20 @@ class Translating:
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
         """A Translation a line, or the RequestError of one that cannot be translated."""
+        return self.run_while(items, lambda: None)
+
+    def run_while(self, items: Sequence[Part], go_on: Callable[[], None]) -> list[Translation | TranslumeError]:
+        """The same; go_on: is called between two tokens of a search, and raises where nobody waits for any line."""
         if not self.settings.prefix:
-            return self._lines(items, self.settings)
+            return self._lines(items, self.settings, go_on)
         later = self.settings.model_copy(update={"prefix": ""})
-        first = iter(self._lines([item for item in items if item.first], self.settings))
-        rest = iter(self._lines([item for item in items if not item.first], later))
+        first = iter(self._lines([item for item in items if item.first], self.settings, go_on))
+        rest = iter(self._lines([item for item in items if not item.first], later, go_on))
         return [next(first) if item.first else next(rest) for item in items]
 
-    def _lines(self, items: Sequence[Part], settings: DecodingSettings) -> list[Translation | TranslumeError]:
+    def _lines(
+        self, items: Sequence[Part], settings: DecodingSettings, go_on: Callable[[], None]
+    ) -> list[Translation | TranslumeError]:
         lines = [
             Line(number=number, text=item.text, constraints=item.constraints)
             for number, item in enumerate(items, start=1)
@@ -142,7 +148,7 @@ class Translating:
         done: list[Translation | TranslumeError] = []
         while len(done) < len(lines):
             try:
-                done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell))
+                done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell, go_on))
             except LineError as error:
                 # `extend` has kept what came before it.
                 done.append(_refused(error))

@@ -117,7 +117,8 @@ class Working:
             case "translate":
                 tell = {line: partial(self._news, number, line) for line in head["told"]}
                 lines, settings = lines_of(head["lines"]), settings_of(head["settings"])
-                yield from (result(TRANSLATION, each) for each in translator.translate_lines(lines, settings, tell))
+                found = translator.translate_lines(lines, settings, tell, self._go_on(number))
+                yield from (result(TRANSLATION, each) for each in found)
             case "score":
                 pairs = ((source, target) for source, target in head["pairs"])
                 yield from (result(SCORE, each) for each in translator.score_all(pairs))

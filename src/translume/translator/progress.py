@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from translume.decoding import Certainty, Watch
+from translume.decoding import Beam, Certainty, Watch
 from translume.text import Tokenizer
 from translume.translator.plan import Plan, finish
 from translume.translator.values import TextHypothesis
@@ -55,6 +55,19 @@ class Progress:
         line, place = self._places[index]
         if line is not None:
             line.know(place, text, whole=whole)
+
+
+def while_wanted(watch: Watch | None, go_on: Callable[[], None] | None) -> Watch | None:
+    """What watches as `watch` does, and asks at each beam whether to go on; None where there is nothing to do."""
+    if go_on is None:
+        return watch
+
+    def look(beam: Beam) -> None:
+        go_on()
+        if watch is not None:
+            watch(beam)
+
+    return look
 
 
 class _Line:

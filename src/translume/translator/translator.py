@@ -1,6 +1,6 @@
 """Text in, text out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -38,7 +38,7 @@ from translume.translator.ensemble import Member, Models, face_of, together
 from translume.translator.finishing import finished
 from translume.translator.numbering import numbered_lines, numbered_pairs
 from translume.translator.plan import Line, LineError, Piece, Plan, plan_line
-from translume.translator.progress import Progress, Tell
+from translume.translator.progress import Progress, Tell, while_wanted
 from translume.translator.rules import check_rules
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
 from translume.translator.searching import search_pieces
@@ -218,22 +218,32 @@ class Translator:
             yield from self.translate_lines(window, settings)
 
     def translate_lines(
-        self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
+        self,
+        lines: Sequence[Line],
+        settings: DecodingSettings,
+        tell: Mapping[int, Tell] | None = None,
+        go_on: Callable[[], None] | None = None,
     ) -> Iterator[Translation]:
         """The translations of consecutive lines, which are translated together, in order.
 
         tell: by the number of a line, who is told what its target begins with while it is searched; see `Progress`.
+        go_on: is called before a search, and after each of its steps but where constraints are searched for; what it
+        raises ends all of them.
         An error names the number of its line, after all lines before it were given back.
         """
         try:
-            done = self._window(lines, settings, tell)
+            done = self._window(lines, settings, tell, go_on)
         except LineError as error:
-            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings, tell)
+            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings, tell, go_on)
             raise error from None
         yield from done
 
     def _window(
-        self, lines: Sequence[Line], settings: DecodingSettings, tell: Mapping[int, Tell] | None = None
+        self,
+        lines: Sequence[Line],
+        settings: DecodingSettings,
+        tell: Mapping[int, Tell] | None = None,
+        go_on: Callable[[], None] | None = None,
     ) -> list[Translation]:
         """The translations of some lines, translated in batches of like lengths."""
         plans = self.plans(lines, settings)
@@ -245,6 +255,8 @@ class Translator:
         progress = Progress(self.checkpoint.target_tokenizer, plans, tell or {})
         for chosen in self._batches([piece for _, piece in pieces], settings, wanted.width):
             searched = [pieces[index][1] for index in chosen]
+            if go_on is not None:
+                go_on()
             try:
                 if searched[0].constraints:
                     held = search_constrained(self.checkpoint, searched, search, stepper, self.fusion, self.table)
@@ -252,7 +264,7 @@ class Translator:
                     for index, each in zip(chosen, held, strict=True):
                         warnings[index] = each.warnings
                 else:
-                    watch = progress.watch(chosen, ranked_anew=wanted.ranked)
+                    watch = while_wanted(progress.watch(chosen, ranked_anew=wanted.ranked), go_on)
                     results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table, watch)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
