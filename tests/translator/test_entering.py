@@ -12,7 +12,8 @@ from torch import Tensor
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslumeError
 from translume.model.state import DecoderState
-from translume.translator import Entry, Translation, Translator, entering, translate_entering
+from translume.translator import Entry, Joining, Translation, Translator, translate_entering
+from translume.translator.batching import SHORTEST
 from translume.translator.plan import Line, LineError
 
 Make = Callable[..., Translator]
@@ -32,6 +33,8 @@ KNOBS: tuple[dict[str, object], ...] = (
     {"strategy": "beam", "beam": 3, "alignment": True},
 )
 ALL = [DecodingSettings.model_validate({"max_length": 9, **knobs}) for knobs in KNOBS]
+AT_ONCE = Joining(steps=0)
+"""Whoever comes enters at once."""
 texts = st.one_of(st.text("abcz .", max_size=12), st.sampled_from(["Ab. C d. " * 7, "我们。", "12 ab 7"]))
 comers = st.lists(
     st.tuples(texts, st.integers(0, len(ALL) - 1), st.integers(0, 7), st.booleans()), min_size=1, max_size=9
@@ -60,7 +63,8 @@ def coming(entries: Sequence[Entry], after: Sequence[int]) -> Callable[[int], li
 def found(translator: Translator, entries: Sequence[Entry], after: Sequence[int], tokens: int) -> list[Translation]:
     """What becomes of each entry."""
     done: dict[Entry, Translation | TranslumeError] = {}
-    for entry, result in translate_entering(translator, coming(entries, after), max_tokens=tokens):
+    come = coming(entries, after)
+    for entry, result in translate_entering(translator, come, max_tokens=tokens, joining=AT_ONCE):
         assert entry not in done
         done[entry] = result
     results = [done[entry] for entry in entries]
@@ -144,6 +148,7 @@ def test_what_is_done_is_given_back_while_others_are_searched(make: Make) -> Non
             [Entry(line=long, settings=unending), Entry(line=short, settings=ALL[0])],
             [0, 3],
         ),
+        joining=AT_ONCE,
     )
     assert [entry.line.number for entry, _ in done] == [2, 1]
 
@@ -211,10 +216,40 @@ def test_nobody_is_asked_while_there_is_no_room(make: Make) -> None:
 
     def more(room: int) -> list[Entry]:
         rooms.append(room)
-        return [waiting.pop() for _ in range(min(len(waiting), 1 + room // entering.SHORTEST))]
+        return [waiting.pop() for _ in range(min(len(waiting), 1 + room // SHORTEST))]
 
-    budget = 4 * entering.SHORTEST
-    done = [entry for entry, _ in translate_entering(translator, more, max_tokens=budget)]
+    budget = 4 * SHORTEST
+    done = [entry for entry, _ in translate_entering(translator, more, max_tokens=budget, joining=AT_ONCE)]
     assert len(done) == 12
     assert rooms[0] == budget
-    assert all(budget * (1 - entering.SHARE) <= room <= budget for room in rooms)
+    assert all(0 < room <= budget for room in rooms)
+
+
+def test_others_enter_when_few_of_a_cohort_are_left_or_when_it_takes_long(make: Make) -> None:
+    translator = make("decoding.strategy='greedy'")
+    usual = translator.config.decoding
+    unending, short = (usual.model_copy(update={"min_length": n, "max_length": n + 1}) for n in (39, 5))
+    asked: list[int] = []
+
+    def run(first: list[Entry], joining: Joining) -> tuple[list[int], int]:
+        """The order in which lines are done where one more waits, and how often somebody was asked."""
+        rest = iter([first, [Entry(line=Line(number=9, text="z"), settings=short)]])
+        asked.clear()
+
+        def more(room: int) -> list[Entry]:
+            asked.append(room)
+            return next(rest, [])
+
+        done = [entry.line.number for entry, _ in translate_entering(translator, more, joining=joining)]
+        return done, len(asked)
+
+    alone = [Entry(line=Line(number=1, text="abc" * 9), settings=unending)]
+    assert run(alone, Joining(share=0.25, steps=99)) == ([1, 9], 3)
+    assert run(alone, Joining(share=0.25, steps=20))[0] == [9, 1]
+    four = [Entry(line=Line(number=n, text="ab" if n < 4 else "abc" * 9), settings=OWN_LENGTH) for n in range(1, 5)]
+    assert run(four, Joining(share=0.25, steps=99))[0] == [1, 2, 3, 9, 4]
+    assert run(four, Joining(share=0.0, steps=99)) == ([1, 2, 3, 4, 9], 3)
+
+
+OWN_LENGTH = DecodingSettings(strategy="greedy", min_length=39, max_length_ratio=1.0, max_length_extra=1)
+"""As many target tokens as source tokens, and one more."""

@@ -22,10 +22,6 @@ from translume.translator.translator import Translator
 from translume.translator.values import Translation
 from translume.translator.wanted import Wanted
 
-MOST_COHORTS = 4
-"""Cohorts that are searched at a time. What they share is computed once, but each chooses its tokens by itself."""
-SHARE = 0.5
-"""Of the budget, how much may be searched still when others enter."""
 REMEMBERED = 16
 """Settings whose checks are remembered."""
 
@@ -42,22 +38,45 @@ class Entry:
     tell: Tell | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """When others may enter a search that is running, rather than begin when it is done.
+
+    Not at once: what is saved by reading the weights for all of them is little, and each waits for the others' steps.
+    But nobody shall wait for the longest of many, or for a single long one.
+
+    cohorts: most that are searched at a time.  share: others may enter when of every cohort at most so much is left,
+    or it has taken this many `steps`.
+    """
+
+    cohorts: int = 4
+    share: float = 0.25
+    steps: int = 32
+
+    def lets_in(self, left: int, began: int, steps: int) -> bool:
+        """Whether others may enter beside a cohort of which so many are left."""
+        return left <= self.share * began or steps >= self.steps
+
+
 More = Callable[[int], Sequence[Entry]]
 """Is asked for entries that have come meanwhile, and told how many tokens there is room for."""
 Done = tuple[Entry, Translation | TranslumeError]
 
 
-def translate_entering(translator: Translator, more: More, *, max_tokens: int | None = None) -> Iterator[Done]:
+def translate_entering(
+    translator: Translator, more: More, *, max_tokens: int | None = None, joining: Joining | None = None
+) -> Iterator[Done]:
     """Each entry and its translation as soon as it is done, or the error it ended in, which concerns no other one.
 
-    more: is asked between two steps while there is room. What it gives begins at once, as a cohort: with its own
-    count of steps, beside those that are under way. What does not fit waits here, and nobody is asked meanwhile.
-    Where it gives nothing while nothing is searched, this ends; to wait is the caller's part.
+    more: is asked whenever nothing is searched, and between two steps while others may enter (`joining`). What it gives
+    begins at once, as a cohort: with its own count of steps, beside those that are under way. What does not fit waits
+    here, and nobody is asked meanwhile. Where it gives nothing while nothing is searched, this ends; to wait is the
+    caller's part.
     max_tokens: most that is searched at a time, counted as batches are; None for [decoding].max_tokens of the model.
 
     A translation is the one that `translate` gives, whatever is beside it and whenever it came.
     """
-    crowd = _Crowd(translator, max_tokens or translator.config.decoding.max_tokens)
+    crowd = _Crowd(translator, max_tokens or translator.config.decoding.max_tokens, joining or Joining())
     while True:
         room = crowd.room
         came = more(room) if room else ()
@@ -134,9 +153,9 @@ class _Company:
 class _Crowd:
     """All that waits, is searched, and is done but not given back yet."""
 
-    def __init__(self, translator: Translator, budget: int) -> None:
+    def __init__(self, translator: Translator, budget: int, joining: Joining) -> None:
         """budget: most tokens that are searched at a time."""
-        self.budget = budget
+        self._budget, self._joining = budget, joining
         self._translator = translator
         self._waiting: list[_Part] = []
         self._companies: list[_Company] = []
@@ -152,7 +171,7 @@ class _Crowd:
     @property
     def room(self) -> int:
         """Tokens that may come; 0 where nobody shall be asked."""
-        return 0 if self._waiting else self._free()
+        return 0 if self._waiting else max(0, self._free())
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Have them wait for their turn, in their order."""
@@ -202,7 +221,7 @@ class _Crowd:
     @torch.inference_mode()
     def begin(self) -> None:
         """Let those that wait begin, as far as there is room, the first first and with it those that are like it."""
-        while self._waiting and (free := self._free()):
+        while self._waiting and (free := self._free()) > 0:
             first = self._waiting[0]
             chosen: list[_Part] = []
             longest = 0
@@ -242,9 +261,12 @@ class _Crowd:
 
     def _free(self) -> int:
         """Tokens that may begin now."""
-        taken = sum(company.tokens for company in self._companies)
-        may = not taken or (len(self._companies) < MOST_COHORTS and taken <= SHARE * self.budget)
-        return self.budget - taken if may else 0
+        companies, joining = self._companies, self._joining
+        if len(companies) >= joining.cohorts:
+            return 0
+        if not all(joining.lets_in(len(each.left), len(each.parts), each.cohort.search.length) for each in companies):
+            return 0
+        return self._budget - sum(each.tokens for each in companies)
 
     def _known(self, settings: DecodingSettings) -> Wanted:
         """What settings want; SettingsError where they do not fit the translator."""
