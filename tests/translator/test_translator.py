@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.checkpoint import save_model
+from translume.checkpoint import choose_device, save_model
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError
 from translume.translator import TextHypothesis, Translation, Translator, load
@@ -262,6 +262,36 @@ def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp
 
 
 def test_threads_are_counted_from_one(tmp_path: Path) -> None:
+    for threads, found in ((0, "0"), (4097, "4097"), (1.5, "1.5"), ("2", "'2'"), (True, "True")):
+        with pytest.raises(SettingsError) as caught:
+            load(tmp_path, threads=threads)
+        assert str(caught.value) == f"threads: found {found}, wanted a whole number from 1 to 4096"
+
+
+def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
+    translator = make()
+    wrong = {
+        "translate wants one text (str), found list; translate_all takes many": lambda: translator.translate(["a"]),
+        "line 2: found NoneType, wanted a text (str)": lambda: list(translator.translate_all(["a", None])),
+        "line 1: found bytes, wanted a text (str)": lambda: list(translator.translate_all([b"a"], constraints=[[]])),
+        "found int, wanted a text (str)": lambda: translator.translate("a", constraints=[3]),
+        "settings: found int, wanted DecodingSettings or None": lambda: translator.translate("a", settings=3),
+        "score wants a source and a target, found str and NoneType; score_all takes many pairs": (
+            lambda: translator.score("a", None)
+        ),
+        "line 1: found one text, wanted a pair of a source and a target": lambda: list(translator.score_all(["ab"])),
+        "line 1: found 3 of them, wanted a pair of a source and a target": (
+            lambda: list(translator.score_all([("a", "b", "c")]))
+        ),
+        "line 1: found NoneType, wanted a text (str)": lambda: list(translator.score_all([("a", None)])),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_a_device_is_named_by_a_word(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        load(tmp_path, threads=0)
-    assert str(caught.value) == "threads: found 0, wanted at least 1"
+        choose_device(None)
+    assert str(caught.value) == "device: found None, wanted auto, cpu, cuda or cuda:N"

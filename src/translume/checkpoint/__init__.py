@@ -18,6 +18,7 @@ from translume.checkpoint.model import (
     read_config,
     read_tokenizers,
     read_vocabularies,
+    refuse_threads,
     save_model,
 )
 from translume.checkpoint.pretrained import load_pretrained, mark_separators
@@ -55,6 +56,7 @@ __all__ = [
     "read_tensors",
     "read_tokenizers",
     "read_vocabularies",
+    "refuse_threads",
     "save_model",
     "store_temperature",
     "tensor_file",

@@ -32,6 +32,7 @@ LABELS = "labels.json"
 Dtype = Literal["auto", "fp32", "bf16"]
 
 _ATTEMPTS = 3
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +220,16 @@ def save_model(
     write_card(folder, checkpoint.config, card)
 
 
+def refuse_threads(threads: object) -> None:
+    """Raise SettingsError unless a process may compute with so many threads; None, as many as there are, it may."""
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise SettingsError(f"threads: found {threads!r}, wanted a whole number from 1 to {MOST_THREADS}")
+
+
 def choose_device(device: str) -> torch.device:
     """The device that a word names; SettingsError if it is unknown or not there."""
+    if not isinstance(device, str):
+        raise SettingsError(f"device: found {device!r}, wanted auto, cpu, cuda or cuda:N")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

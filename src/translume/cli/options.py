@@ -108,7 +108,7 @@ compute_options = _all(
         _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
         _option(_COMPUTE, "--dtype", type=click.Choice(["auto", "fp32", "bf16", "int8"]), help="[default: auto]"),
         _option(
-            _COMPUTE, "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.  [default: all cores]"
+            _COMPUTE, "--threads", type=click.IntRange(1, 4096), metavar="N", help="CPU threads.  [default: all cores]"
         ),
     ]
 )

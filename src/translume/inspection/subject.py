@@ -76,6 +76,8 @@ def subject_of(
         origin = "search"
         target = translator.translate(source, settings=chosen).hypotheses[0]
     eos = checkpoint.target_tokenizer.specials.eos
+    if not isinstance(target, str | TextHypothesis):
+        raise TypeError(f"target: found {type(target).__name__}, wanted a text, a hypothesis or None")
     labels = (*checkpoint.target_tokenizer.encode(target), eos) if isinstance(target, str) else target.ids
     if not labels or eos in labels[:-1]:
         raise TranslationError("target: the hypothesis was joined from parts, wanted one of a single sentence")
@@ -104,7 +106,7 @@ def check_alone(translator: Translator) -> None:
 
 def encoded_source(checkpoint: Checkpoint, text: str) -> tuple[int, ...]:
     """The ids of a source with its end mark; TranslationError where it is blank or longer than the model reads."""
-    ids = checkpoint.source_tokenizer.encode("" if text.isspace() else text)
+    ids = checkpoint.source_tokenizer.encode("" if isinstance(text, str) and text.isspace() else text)
     if not ids:
         raise TranslationError("source: found a blank text, wanted one to translate")
     whole = (*ids, checkpoint.source_tokenizer.specials.eos)

@@ -62,6 +62,8 @@ def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
     lowercase, collapse = settings.lowercase, settings.whitespace == "collapse"
 
     def normalise(text: str) -> str:
+        if not isinstance(text, str):
+            raise TypeError(f"found {type(text).__name__}, wanted a text (str)")
         if not text.isascii():
             text = _SURROGATE.sub("\ufffd", text)  # half a character has no bytes
             if form:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from translume.checkpoint import FolderLock, build_network, choose_device
+from translume.checkpoint import FolderLock, build_network, choose_device, refuse_threads
 from translume.config import Config
 from translume.data.pairs import SPLITS, origins
-from translume.errors import SettingsError, TrainingError
+from translume.errors import TrainingError
 from translume.model.classifier import Classifier, Network
 from translume.model.memory import keep_freed_memory
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
@@ -40,8 +40,7 @@ def train(
     a loss that is not finite, and another process that trains in the folder. SIGINT and SIGTERM save and end the run
     with `Interrupted`, if the generator runs in the main thread.
     """
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads: found {threads}, wanted 1 or more")
+    refuse_threads(threads)
     folder = Path(folder)
     origin = Path(source) if source is not None else None
     for split in SPLITS:

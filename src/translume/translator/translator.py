@@ -15,6 +15,7 @@ from translume.checkpoint import (
     load_any,
     load_checkpoint,
     load_classifier_checkpoint,
+    refuse_threads,
 )
 from translume.config import Config, DecodingSettings
 from translume.decoding import (
@@ -124,6 +125,8 @@ class Translator:
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
         chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
+        if not isinstance(text, str):
+            raise TypeError(f"translate wants one text (str), found {type(text).__name__}; translate_all takes many")
         lines = [line for line, _ in numbered_lines([text], [constraints])]
         return self._window([replace(lines[0], number=0, text=text)], chosen)[0]
 
@@ -154,6 +157,9 @@ class Translator:
 
         A text is cut into tokens anew, which need not be the tokens a search wrote it with; a hypothesis keeps its own.
         """
+        if not isinstance(source, str) or not isinstance(target, str | TextHypothesis):
+            found = f"{type(source).__name__} and {type(target).__name__}"
+            raise TypeError(f"score wants a source and a target, found {found}; score_all takes many pairs")
         return self._score([ScoredPair(place="pair", source=source, target=target)])[0]
 
     def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
@@ -175,6 +181,8 @@ class Translator:
 
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
         """Settings with what was given instead; checked here, before any text is read."""
+        if settings is not None and not isinstance(settings, DecodingSettings):
+            raise TypeError(f"settings: found {type(settings).__name__}, wanted DecodingSettings or None")
         chosen = settings or self.config.decoding
         given = {name: value for name, value in options.items() if value is not None}
         if given:
@@ -363,7 +371,6 @@ def load_classifier(
 
 def _take(threads: int | None) -> None:
     """Have torch compute with so many threads; None leaves that as it is."""
+    refuse_threads(threads)
     if threads is not None:
-        if threads < 1:
-            raise SettingsError(f"threads: found {threads}, wanted at least 1")
         torch.set_num_threads(threads)
