@@ -171,6 +171,21 @@ def test_a_client_that_sends_too_slowly_is_let_go(live: Any) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_client_whose_head_comes_too_slowly_is_let_go_and_a_kept_connection_may_wait(live: Any) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", live.port), timeout=30) as silent,
+        socket.create_connection(("127.0.0.1", live.port), timeout=30) as half,
+        socket.create_connection(("127.0.0.1", live.port), timeout=30) as again,
+    ):
+        half.sendall(b"GET /health/live HTTP/1.1\r\nHo")
+        again.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert again.recv(65536).startswith(b"HTTP/1.1 200 ")
+        again.sendall(b"GET /health/live HTTP/1.1\r\nHo")
+        assert [each.recv(65536) for each in (silent, half)] == [b"", b""]
+        while again.recv(65536):
+            pass
+
+
 def test_what_a_client_that_has_gone_asked_for_is_not_translated(
     start: Start, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:

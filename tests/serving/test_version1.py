@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
+from translume.serving.answers import json_answer
 from translume.serving.asked import WITHHELD
 from translume.translator import Translator
 
@@ -345,3 +348,14 @@ def test_a_character_outside_the_basic_plane_may_be_escaped(live: Any) -> None:
     body = json.dumps({"text": "a \U0001f600"}).encode()
     assert b"\\ud83d\\ude00" in body
     assert live.ask("POST", "/v1/translate", body, content_type="application/json").status == 200
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=9,
+    )
+)
+def test_an_answer_that_is_written_part_by_part_is_the_same_text(value: Any) -> None:
+    assert json_answer(value).body.decode() == f"{json.dumps(value, ensure_ascii=False)}\n"

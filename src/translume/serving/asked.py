@@ -137,14 +137,15 @@ def texts_in(values: Mapping[str, Any], field: str, limits: Limits) -> tuple[str
         place = field if isinstance(value, str) else f"{field}[{number}]"
         if not isinstance(text, str):
             raise RequestError(422, f"{place}: found {shown(text)}, wanted a text", field=place)
-        if len(text) > limits.characters:
-            raise RequestError(
-                413,
-                f"{place}: found {len(text):,} characters, wanted at most {limits.characters:,}",
-                code="text_too_long",
-                field=place,
-            )
+        refuse_long(text, place, limits)
     return tuple(texts)
+
+
+def refuse_long(text: str, place: str, limits: Limits) -> None:
+    """RequestError (413) naming a place in the request whose text is too long."""
+    if len(text) > limits.characters:
+        reason = f"{place}: found {len(text):,} characters, wanted at most {limits.characters:,}"
+        raise RequestError(413, reason, code="text_too_long", field=place)
 
 
 def refuse_unknown(values: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -199,10 +200,7 @@ def _as_words(value: Any) -> list[str]:
 def _refuse_extreme(name: str, value: Any, limits: Limits) -> None:
     """RequestError for values that settings allow and that a server cannot afford, or not compute with."""
     if isinstance(value, str):
-        if len(value) > limits.characters:
-            raise RequestError(
-                413, f"{name}: found {len(value):,} characters, wanted at most {limits.characters:,}", field=name
-            )
+        refuse_long(value, name, limits)
         return
     if isinstance(value, list):
         texts_in({name: value}, name, limits)

@@ -11,6 +11,7 @@ from translume.serving.asked import (
     CHOICE,
     KNOBS,
     chosen,
+    refuse_long,
     refuse_unknown,
     settings_with,
     shown,
@@ -105,13 +106,7 @@ def _text(values: Mapping[str, Any], field: str, limits: Limits) -> str | None:
         return None
     if not isinstance(value, str):
         raise RequestError(422, f"{field}: found {shown(value)}, wanted a text", field=field)
-    if len(value) > limits.characters:
-        raise RequestError(
-            413,
-            f"{field}: found {len(value):,} characters, wanted at most {limits.characters:,}",
-            code="text_too_long",
-            field=field,
-        )
+    refuse_long(value, field, limits)
     return value
 
 

@@ -45,7 +45,7 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
         source, target = upload.fields["source"].lower(), upload.fields["target"].lower()
         if source == "auto":
             source = (await source_of(upload.texts[:TOLD_BY], target, server, detector))["language"]
-        job = jobs.take(upload.order(between(server, source, target), server.limits))
+        job = await run_in_threadpool(jobs.take, upload.order(between(server, source, target), server.limits))
         await _finished(request, job, server.limits.file_seconds)
         jobs.result(job)
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
@@ -69,7 +69,8 @@ def _version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, d
         model, source, target = (upload.fields.get(name, "") for name in ("model", "source", "target"))
         if source == "auto" and not model:
             source = (await source_of(upload.texts[:TOLD_BY], target, server, detector))["language"]
-        job = jobs.take(upload.order(server.models.choose(model, source, target), server.limits))
+        served = server.models.choose(model, source, target)
+        job = await run_in_threadpool(jobs.take, upload.order(served, server.limits))
         _settle_later(request.scope, job)
         return json_answer(_shown(job), 202, {"Location": f"/v1/files/{job.id}"})
 

@@ -270,7 +270,7 @@ def _as_it_is(text: str) -> Translation:
 
 def _wordless(text: str) -> bool:
     """Whether there is nothing to translate."""
-    return all(unicodedata.category(character) in WORDLESS for character in text)
+    return all(unicodedata.category(character) in WORDLESS for character in set(text))
 
 
 def _missing(name: str) -> RequestError:

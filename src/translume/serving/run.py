@@ -1,10 +1,13 @@
 """A server on a port, until it is told to stop."""
 
+import asyncio
 import socket
 import sys
+from typing import ClassVar
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from translume.serving.limits import Limits
 from translume.serving.port_error import PortError, port_error
@@ -37,11 +40,40 @@ def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) ->
     return bound
 
 
+class _Impatient(H11Protocol):
+    """A connection that is ended where the head of a request does not come, or not whole, in time."""
+
+    head_seconds: ClassVar[float]
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        reading = self.cycle is None or self.cycle.response_complete
+        if not reading and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif reading and self._late is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(self.head_seconds, self.transport.close)
+
+
 def uvicorn_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
     """What speaks HTTP for an application: no log of its own, no name, no trust in forwarded headers."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=type("Impatient", (_Impatient,), {"head_seconds": limits.read_seconds}),
             log_config=None,
             access_log=False,
             server_header=False,
