@@ -154,3 +154,63 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
     with open("/dev/full", "w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment, check=False, text=True)
     assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "line"),
+    [
+        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', wanted ids from 0 to 258"),
+        (
+            ["tokenizer", "train", "byte", "words", "--set", "model.width=32"],
+            "",
+            "--set model.width=32: this verb changes only tokenizer.*",
+        ),
+        (["tokenizer", "train", "byte", "words", "--out", "folder"], "", "folder: a folder, wanted a file to write"),
+        (
+            ["keys", "add", "keys.json", "me", "--requests-per-minute", "nan"],
+            "",
+            "--requests-per-minute: found nan, wanted a number above 0",
+        ),
+    ],
+)
+def test_odd_numbers_and_places_are_one_line(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], text: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "words").write_text("one\n", encoding="utf-8")
+    assert run("tokenizer", "train", "byte", "words", "--out", "a.json").exit_code == 0
+    result = run(*words, text=f"{text}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {line}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "folder", "words"]
+
+
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [
+        (MemoryError(), ""),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes. Error code 12"),
+            " for 4000 bytes more",
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"), " for 20.00 GiB more"),
+    ],
+)
+def test_want_of_memory_is_one_line(run, monkeypatch: pytest.MonkeyPatch, error: Exception, more: str) -> None:
+    def fail(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr("translume.cli.tokenizer._loaded", lambda path, target: fail(path))
+    result = run("tokenizer", "encode", "model", text="a\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"Error: not enough memory{more}; wanted less at once: fewer tokens in a batch, a smaller beam\n",
+    )
+
+
+def test_other_faults_of_ours_stay_what_they_are(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str, target: bool) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("translume.cli.tokenizer._loaded", fail)
+    assert repr(run("tokenizer", "encode", "model", text="a\n").exception) == "RuntimeError('ours')"

@@ -35,7 +35,6 @@ def command(model: Path, file: str, nbest: int, as_json: bool) -> None:
     """
     from translume.data import read_lines
 
-    resume_with([f"Interrupted; the same command starts again: translume classify {model}"])
     classifier = load_as_told(model)
     cut = 0
     with Meter("classifying", unit="lines", prints=True) as meter:

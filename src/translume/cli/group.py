@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -86,10 +87,28 @@ class Verbs(Nearest):
         except KeyboardInterrupt:
             click.echo(f"\n{ctx.meta.get(HINT, 'Interrupted; the same command starts again.')}", err=True)
             ctx.exit(INTERRUPTED)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_want_of_memory(error):
+                raise
+            _fail(
+                ctx, f"not enough memory{_asked(error)}; wanted less at once: fewer tokens in a batch, a smaller beam"
+            )
         except OSError as error:
             if not error.filename:
                 _abandon_output()
             _fail(ctx, f"{error.filename or 'standard output'}: {error.strerror or error}")
+
+
+def _is_want_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether it is torch's, which has a class for a device's memory only, or Python's."""
+    return isinstance(error, MemoryError) or any(
+        sign in str(error) for sign in ("can't allocate memory", "out of memory")
+    )
+
+
+def _asked(error: MemoryError | RuntimeError) -> str:
+    found = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
+    return f" for {found.group(1)} more" if found else ""
 
 
 def _write_utf8() -> None:

@@ -1,6 +1,7 @@
 """translume keys"""
 
 import json
+import math
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ import click
 from translume.cli.group import Nearest
 from translume.cli.options import FILE, json_option
 from translume.cli.terminal import note
+from translume.errors import SettingsError
 
 EXAMPLE = "Example: translume keys add keys.json alice --requests-per-minute 60"
 
@@ -35,6 +37,8 @@ def add(
     """
     from translume.serving.keys import add_key
 
+    if requests_per_minute is not None and math.isnan(requests_per_minute):
+        raise SettingsError("--requests-per-minute: found nan, wanted a number above 0")
     given = {
         "requests_per_minute": requests_per_minute,
         "burst": burst,

@@ -10,10 +10,13 @@ import click
 from translume.cli.group import Nearest
 from translume.cli.options import FILE, json_option, overrides, set_option
 from translume.cli.terminal import Meter, note
+from translume.cli.writing import check_writable
 
 if TYPE_CHECKING:
     from translume.text import Tokenizer
 
+DIGITS = 20
+"""Most that an id may have, and that are shown of what is none."""
 KINDS = ["bpe", "unigram", "wordpiece", "character", "byte", "word"]
 
 
@@ -36,9 +39,13 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
     """Learn a vocabulary of a KIND from the lines of FILES; --set changes any tokenizer.* setting."""
     from translume.config import Config
     from translume.data import read_lines
-    from translume.errors import DataError
+    from translume.errors import DataError, SettingsError
     from translume.text import train_tokenizer
 
+    for assignment in overrides():
+        if not assignment.startswith("tokenizer."):
+            raise SettingsError(f"--set {assignment}: this verb changes only tokenizer.*")
+    check_writable(out)
     settings = Config.build({"tokenizer": {"kind": kind, "size": size}}, overrides(), place="tokenizer").tokenizer
     with Meter("reading", unit="lines") as meter:
 
@@ -92,8 +99,8 @@ def decode(tokenizer: Path, target: bool) -> None:
     for number, line in enumerate(read_lines("-"), 1):
         words = line.split()
         for word in words:
-            if not word.isascii() or not word.isdigit() or int(word) >= len(loaded):
-                raise DataError(f"line {number}: found '{word}', wanted ids from 0 to {len(loaded) - 1}")
+            if not word.isascii() or not word.isdigit() or len(word) > DIGITS or int(word) >= len(loaded):
+                raise DataError(f"line {number}: found '{word[:DIGITS]}', wanted ids from 0 to {len(loaded) - 1}")
         click.echo(loaded.decode([int(word) for word in words]))
 
 

@@ -66,7 +66,6 @@ def command(
     from translume.data import read_lines
 
     where = compute()
-    resume_with([f"Interrupted; the same command starts again: translume translate {model}"])
     translator = ensemble_at(model, others, average, where, engine())
     settings = changed(translator.config, "decoding").decoding
     translator, tally = drafting(translator, settings, workers), Tally()
