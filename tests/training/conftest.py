@@ -23,6 +23,14 @@ def toy_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def unmatched(toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """[data] with validation targets that no model matches: by exact match all weights are equally good."""
+    path = tmp_path_factory.mktemp("unmatched") / "valid.target"
+    path.write_text((toy_files / "valid.target").read_text().translate(str.maketrans("abcdefgh", "ijklmnop")))
+    return {"valid_target": str(path)}
+
+
+@pytest.fixture(scope="session")
 def toy(toy_files: Path) -> Make:
     """Settings of a tiny run; keyword arguments change [training], `others` whole tables by name."""
 

@@ -70,3 +70,14 @@ def test_what_was_kept_is_said_in_words(settings: dict[str, object], expected: s
     state = state_of(10, [3, 6, 9])
     state.best_update = 8
     assert kept_words(state, TrainingSettings.model_validate(settings)) == expected
+
+
+def test_a_best_that_beats_the_mean_is_said_and_forgotten_with_it() -> None:
+    state, settings = state_of(10, [3, 6, 9]), TrainingSettings(average_last=3)
+    state.best_update, state.best_nll, state.mean_nll, state.keeps_best = 8, 2.5, 3.5, True
+    best = "the weights after update 8, the best by nll"
+    assert kept_words(state, settings) == f"{best} and better than the mean of the last 3"
+    assert state.kept_quality(settings) == (2.5, {})
+    state.forget_mean()
+    assert kept_words(state, settings) == "the mean of the weights after updates 6, 9, 10"
+    assert state.kept_quality(settings) == (None, {})

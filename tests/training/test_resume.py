@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from translume.checkpoint import FolderLock, Manifest, disk
+from translume.checkpoint import FolderLock, Manifest, committed, disk, load_checkpoint, read_tensors
 from translume.config import Config
 from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, Validated, Warned, train
 
@@ -178,24 +179,59 @@ def warnings(config: Config, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("changed", [{"average_last": 3}, {"average_last": 3, "save_every": 4}])
 def test_averaging_may_begin_at_an_update_that_is_saved_already(
-    toy: Make, tmp_path: Path, changed: dict[str, int]
+    toy: Make, unmatched: dict[str, str], tmp_path: Path, changed: dict[str, int]
 ) -> None:
-    finish(toy(updates=12), tmp_path)
-    *_, last = train(toy(updates=17, **changed), tmp_path)
+    finish(toy({"data": unmatched}, metric="exact_match", updates=12), tmp_path)
+    *_, last = train(toy({"data": unmatched}, metric="exact_match", updates=17, **changed), tmp_path)
     assert isinstance(last, Finished)
     assert last.kept.startswith("the mean of the weights after updates 12, 1")
 
 
-def test_another_average_is_taken_of_a_finished_run(toy: Make, tmp_path: Path) -> None:
+def test_another_average_is_taken_of_a_finished_run(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
     kept = []
     for average_last in (3, 2, 2):
-        *_, last = train(toy(average_last=average_last), tmp_path)
+        config = toy({"data": unmatched}, metric="exact_match", average_last=average_last)
+        *_, last = train(config, tmp_path)
         assert isinstance(last, Finished)
         kept.append((last.kept, last.nll, last.already))
     mean = "the mean of the weights after updates "
     assert [words for words, _, _ in kept] == [f"{mean}12, 15, 17", f"{mean}15, 17", f"{mean}15, 17"]
     assert kept[0][1] != kept[1][1] == kept[2][1]
     assert [already for _, _, already in kept] == [False, False, True]
+
+
+def test_the_best_is_kept_where_the_mean_is_worse_and_a_run_that_was_cut_off_keeps_it_too(
+    toy: Make, toy_files: Path, tmp_path: Path
+) -> None:
+    few = {}
+    for side in ("source", "target"):  # seven pairs, which such a rate learns by heart
+        lines = (toy_files / f"train.{side}").read_text().splitlines(keepends=True)
+        (tmp_path / f"few.{side}").write_text("".join(lines[:7]))
+        few[f"train_{side}"] = str(tmp_path / f"few.{side}")
+    config = toy(
+        {"data": few, "model": {"dropout": 0.0}}, updates=90, learning_rate=0.03, average_last=3, patience=4,
+        validate_every=4, save_every=4
+    )  # fmt: skip
+    *events, last = train(config, tmp_path / "whole")
+    assert isinstance(last, Finished)
+    found = {event.update: event.nll for event in events if isinstance(event, Validated)}
+    best = min(found, key=found.__getitem__)
+    assert (last.reason, last.best_update, last.nll) == ("patience", best, found[best])
+    assert last.kept == f"the weights after update {best}, the best by nll and better than the mean of the last 3"
+    whole = content(tmp_path / "whole")
+    assert whole["state"]["mean_nll"] > found[best]
+    kept = load_checkpoint(tmp_path / "whole").model.state_dict()
+    tensors = read_tensors(committed(tmp_path / "whole", Manifest.read(tmp_path / "whole"), "resume/best.safetensors"))
+    for name, tensor in tensors:
+        assert torch.equal(kept[name], tensor)
+    run = train(config, tmp_path / "cut")
+    for event in run:
+        if isinstance(event, Validated) and event.update == best + 8:
+            run.close()
+    assert finish(config, tmp_path / "cut") == whole
+    (again,) = train(config, tmp_path / "cut")
+    assert isinstance(again, Finished)
+    assert (again.kept, again.nll) == (last.kept, last.nll)
 
 
 def test_a_best_on_other_validation_data_is_forgotten(toy: Make, toy_files: Path, tmp_path: Path) -> None:

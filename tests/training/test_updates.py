@@ -179,15 +179,16 @@ def test_the_history_holds_what_the_events_said(toy: Make, tmp_path: Path) -> No
     assert json.dumps(lines)
 
 
-def test_what_was_validated_is_what_was_kept(toy: Make, tmp_path: Path) -> None:
-    *events, last = train(toy(average_last=3), tmp_path)
+def test_what_was_validated_is_what_was_kept(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
+    config = toy({"data": unmatched}, metric="exact_match", average_last=3)
+    *events, last = train(config, tmp_path)
     assert isinstance(last, Finished)
     assert isinstance(events[0], Preparing)
     assert last.kept == "the mean of the weights after updates 12, 15, 17"
     sums = [0.0, 0]
     checkpoint = load_checkpoint(tmp_path)
     for source, target in zip(
-        *(Path(getattr(toy().data, f"valid_{side}")[0]).read_text().splitlines() for side in ("source", "target")),
+        *(Path(getattr(config.data, f"valid_{side}")[0]).read_text().splitlines() for side in ("source", "target")),
         strict=True,
     ):
         batch = pad_batch(

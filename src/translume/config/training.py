@@ -61,7 +61,7 @@ class TrainingSettings(Settings):
     keep: int = Field(default=10, ge=1)
     """Candidates kept in `resume/` for averaging."""
     average_last: int = Field(default=1, ge=1)
-    """The model is the average of the last this many candidates; 1: the best by `metric`."""
+    """The model is the mean of the last this many candidates, or the best by `metric` where it is better; 1: that."""
     log_every: int = Field(default=50, ge=1)
     """Updates between lines of `history.jsonl`."""
     ema: float = Field(default=0.0, ge=0.0, lt=1.0)

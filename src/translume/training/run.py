@@ -112,16 +112,23 @@ class Run:
             return None
         return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
 
+    def _best_beats(self, value: float) -> bool:
+        """Whether the best validation so far is better than another value of the metric, or that one is NaN."""
+        best = self._best_value()
+        return best is not None and (value != value or better(self._settings.metric, best, value))
+
     # ---- the end, and commits
 
     def _finished(self, reason: Reason) -> Finished:
-        """The last event, with the quality of the weights that are kept."""
+        """The last event, with the quality of the weights that are kept: the mean, or the best where that is better."""
         state, settings = self._state, self._settings
+        state.forget_mean()
         if settings.average_last > 1:
             kept = self._store.kept(state, settings, self._prepared.live(whole=False), self._new_best)
             quality = self._validator.measure(kept, lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
+                state.keeps_best = self._best_beats(quality.value(settings.metric))
         nll, metrics = state.kept_quality(settings)
         return Finished(
             update=state.update,
@@ -151,8 +158,9 @@ class Run:
     def _scores(self) -> list[str]:
         state = self._state
         if self._settings.average_last > 1 and state.mean_nll is not None:
+            nll, _ = state.kept_quality(self._settings)
             of = kept_words(state, self._settings)
-            return [f"validation {self._measure} = {state.mean_nll:.4f} nats per token, of {of}"]
+            return [f"validation {self._measure} = {nll:.4f} nats per token, of {of}"]
         if state.best_nll is None:
             return []
         return [f"validation {self._measure} = {state.best_nll:.4f} nats per token after update {state.best_update}"]
@@ -172,7 +180,7 @@ class Run:
         if not finite(norm):
             raise TrainingError(self._not_finite("gradient", norm, sums.lines))
         state.update, self._unsaved = update, True
-        state.mean_nll, state.mean_metrics = None, {}
+        state.forget_mean()
         if prepared.ema is not None:
             prepared.ema.add(prepared.updater.parameters_fp32(), update)
         self._busy += time.monotonic() - begun

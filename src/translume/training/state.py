@@ -59,7 +59,8 @@ class State:
     best_metrics: the best validation by `metric`, None before the first.  waiting: validations since then.
     measured_by: digest of the validation data and of what a metric depends on, "" in folders older than it.
     candidates: updates whose weights are kept for averaging, oldest first.  mean_nll, mean_metrics: quality of their
-    mean, measured when a run ends.  history_bytes: length of history.jsonl at the commit.  seconds: wall time so far.
+    mean, measured when a run ends.  keeps_best: whether the best is the model, since that mean is worse.
+    history_bytes: length of history.jsonl at the commit.  seconds: wall time so far.
     """
 
     begun: Begun
@@ -76,6 +77,7 @@ class State:
     candidates: list[int] = field(default_factory=list)
     mean_nll: float | None = None
     mean_metrics: dict[str, float] = field(default_factory=dict)
+    keeps_best: bool = False
     window: Window = field(default_factory=Window)
     history_bytes: int = 0
     seconds: float = 0.0
@@ -83,10 +85,15 @@ class State:
     def forget_best(self) -> None:
         """Let the next validation be the best whatever it finds: what was measured so far is not comparable."""
         self.best_update, self.best_nll, self.best_metrics, self.waiting = 0, None, {}, 0
+        self.keeps_best = False
+
+    def forget_mean(self) -> None:
+        """The weights that would be averaged are others now."""
+        self.mean_nll, self.mean_metrics, self.keeps_best = None, {}, False
 
     def kept_quality(self, settings: TrainingSettings) -> tuple[float | None, Mapping[str, float]]:
         """nll and metrics of the weights that are the model, as far as they were measured."""
-        if settings.average_last > 1:
+        if settings.average_last > 1 and not self.keeps_best:
             return self.mean_nll, self.mean_metrics
         return self.best_nll, self.best_metrics
 

@@ -119,8 +119,11 @@ class Store:
         self._commit(files, [name for name in names if name not in wanted])
 
     def kept(self, state: State, settings: TrainingSettings, live: Live, best: Weights | None) -> Mapping[str, Tensor]:
-        """The weights that are the model: the mean of the last `average_last`, else the best, else the present ones."""
-        if settings.average_last > 1:
+        """The weights that are the model: the mean of the last `average_last`, else the best, else the present ones.
+
+        The best also where the mean was measured and found worse.
+        """
+        if settings.average_last > 1 and not state.keeps_best:
             earlier = averaged_with(state, settings)
             return mean(self._members(earlier, live)) if earlier else live.shown
         if best is not None:
@@ -158,11 +161,12 @@ def averaged_with(state: State, settings: TrainingSettings) -> list[int]:
 def kept_words(state: State, settings: TrainingSettings) -> str:
     """Which weights `Store.kept` gives, for people."""
     weights = "moving average of the weights" if settings.ema else "weights"
-    if settings.average_last > 1:
+    if settings.average_last > 1 and not state.keeps_best:
         updates = [*averaged_with(state, settings), state.update]
         if len(updates) > 1:
             return f"the mean of the {weights} after updates {', '.join(map(str, updates))}"
         return f"the {weights} after update {state.update}"
     if state.best_update:
-        return f"the {weights} after update {state.best_update}, the best by {settings.metric}"
+        best = f"the {weights} after update {state.best_update}, the best by {settings.metric}"
+        return f"{best} and better than the mean of the last {settings.average_last}" if state.keeps_best else best
     return f"the {weights} after update {state.update}"
