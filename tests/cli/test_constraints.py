@@ -59,3 +59,12 @@ def test_files_that_decoding_reads_are_found_beside_their_toml(tmp_path: Path) -
     assert decoding.terminology == str(tmp_path / "terms.tsv")
     assert decoding.vocabulary == str(tmp_path / "said")
     assert decoding.ban == (f"@{tmp_path / 'never'}", "@@me", "word")
+
+
+def test_files_that_decoding_reads_are_found_from_another_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.toml").write_text('[decoding]\nterminology = "terms.tsv"\nban = "@never"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    decoding = Config.read("a.toml").decoding
+    assert (decoding.terminology, decoding.ban) == (str(tmp_path / "terms.tsv"), (f"@{tmp_path / 'never'}",))

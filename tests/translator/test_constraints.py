@@ -271,7 +271,7 @@ def test_a_bad_line_of_terms_is_named(models: dict[str, Translator], tmp_path: P
 def test_a_file_of_terms_that_is_not_there_is_one_line(models: dict[str, Translator]) -> None:
     with pytest.raises(DataError) as error:
         models["bpe"].translate("haus", settings=DecodingSettings(terminology="no.tsv"))
-    assert str(error.value) == "no.tsv: cannot be read: No such file or directory"
+    assert str(error.value) == "decoding.terminology: no.tsv: cannot be read: No such file or directory"
 
 
 def test_terms_that_the_vocabulary_cannot_write_are_said(models: dict[str, Translator], tmp_path: Path) -> None:

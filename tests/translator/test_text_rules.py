@@ -181,7 +181,10 @@ def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> 
     path = tmp_path / "words"
     with pytest.raises(DataError) as missing:
         texts_of("word", chosen("greedy", vocabulary=str(path)))
-    assert str(missing.value) == f"{path}: cannot be read: No such file or directory"
+    assert str(missing.value) == f"decoding.vocabulary: {path}: cannot be read: No such file or directory"
+    with pytest.raises(DataError) as missing:
+        texts_of("word", chosen("greedy", ban=(f"@{path}",)))
+    assert str(missing.value) == f"decoding.ban: {path}: no such file"
     path.write_text("hund\n\nzug\n", encoding="utf-8")
     with pytest.raises(SettingsError) as unspelled:
         texts_of("word", chosen("greedy", vocabulary=str(path)))

@@ -61,7 +61,7 @@ class Config(Settings):
         return self.build(self.model_dump(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
-        """A copy whose relative paths begin at `folder`."""
+        """A copy whose relative paths begin at `folder`; those in [decoding], which models read, are absolute."""
 
         def moved(path: str) -> str:
             return str(folder / path) if path else ""
@@ -74,8 +74,12 @@ class Config(Settings):
             update={n: moved(getattr(self.model, n)) for n in ("pretrained_source", "pretrained_target")}
         )
         training = self.training.model_copy(update={"teacher": moved(self.training.teacher)})
-        ban = tuple(f"@{moved(each[1:])}" if _is_file(each) else each for each in self.decoding.ban)
-        named = {name: moved(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
+
+        def read_anywhere(path: str) -> str:
+            return str((folder / path).absolute()) if path else ""
+
+        ban = tuple(f"@{read_anywhere(each[1:])}" if _is_file(each) else each for each in self.decoding.ban)
+        named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = self.decoding.model_copy(update={**named, "ban": ban})
         return self.model_copy(
             update={"data": data, "tokenizer": tokenizer, "model": model, "training": training, "decoding": decoding}

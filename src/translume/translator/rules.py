@@ -93,7 +93,7 @@ def _phrases(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
     texts: list[str] = []
     for entry in entries:
         if entry.startswith("@") and not entry.startswith("@@"):
-            texts += [line for line in read_lines(entry[1:]) if line.strip()]
+            texts += [line for line in _lines_of(entry[1:]) if line.strip()]
         else:
             texts.append(entry[1:] if entry.startswith("@@") else entry)
     phrases = dict.fromkeys(" ".join(tokenizer.normalise(text).split()) for text in texts)
@@ -107,6 +107,13 @@ def _phrases(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
     return list(phrases)
 
 
+def _lines_of(path: str) -> list[str]:
+    try:
+        return list(read_lines(path))
+    except DataError as error:
+        raise DataError(f"decoding.ban: {error}") from None
+
+
 def _vocabulary(tokenizer: Tokenizer, path: str) -> OnlyTokens | None:
     """The tokens of a file's texts; None where no file is named."""
     if not path:
@@ -114,7 +121,7 @@ def _vocabulary(tokenizer: Tokenizer, path: str) -> OnlyTokens | None:
     try:
         state = Path(path).stat()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"decoding.vocabulary: {path}: cannot be read: {error.strerror}") from None
     return _only(tokenizer, path, (state.st_mtime_ns, state.st_size))
 
 

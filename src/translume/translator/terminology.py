@@ -52,7 +52,7 @@ class Terminology:
         try:
             state = Path(path).stat()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"decoding.terminology: {path}: cannot be read: {error.strerror}") from None
         return _read(path, (state.st_mtime_ns, state.st_size), source, target)
 
     @classmethod
