@@ -22,3 +22,26 @@ def test_a_name_that_is_none_is_refused() -> None:
 def test_errors_and_names_need_no_torch() -> None:
     code = "import sys, translume; translume.TranslumeError, dir(translume); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: list(translume.train("en-de.toml", "models/en-de")),
+            "train wants a Config, found str; Config.read reads one from a file",
+        ),
+        (
+            lambda: translume.evaluate("models/en-de", ["a"], ["b"]),
+            "evaluate wants a Translator, found str; load gives one of a folder",
+        ),
+        (
+            lambda: translume.trace("models/en-de", "a"),
+            "wanted a Translator, found str; load gives one of a folder",
+        ),
+    ],
+)
+def test_a_path_where_a_value_is_wanted_is_a_type_error_that_says_what_makes_one(call, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == message

@@ -95,6 +95,8 @@ def subject_of(
 
 def check_alone(translator: Translator) -> None:
     """Raise SettingsError unless the translator goes by one model alone: beliefs are looked at one model at a time."""
+    if not isinstance(translator, Translator):
+        raise TypeError(f"wanted a Translator, found {type(translator).__name__}; load gives one of a folder")
     if len(translator.models) > 1:
         raise SettingsError(
             f"inspection: found {len(translator.models)} models that translate together, wanted one; "

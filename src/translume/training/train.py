@@ -40,6 +40,8 @@ def train(
     a loss that is not finite, and another process that trains in the folder. SIGINT and SIGTERM save and end the run
     with `Interrupted`, if the generator runs in the main thread.
     """
+    if not isinstance(config, Config):
+        raise TypeError(f"train wants a Config, found {type(config).__name__}; Config.read reads one from a file")
     refuse_threads(threads)
     folder = Path(folder)
     origin = Path(source) if source is not None else None
