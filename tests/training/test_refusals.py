@@ -1,4 +1,5 @@
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from translume.checkpoint import load_checkpoint, save_model
 from translume.config import Config
 from translume.errors import DataError, SettingsError, TrainingError
-from translume.training import Progress, Saved, train
+from translume.training import Event, Progress, Saved, Started, train
 from translume.training.state import MAY_CHANGE
 
 Make = Callable[..., Config]
@@ -110,6 +111,37 @@ def test_the_same_data_under_another_path_goes_on(toy: Make, toy_files: Path, tm
 def test_other_weights_of_files_are_other_data(toy: Make, tmp_path: Path) -> None:
     begin(toy(), tmp_path)
     assert "other training data" in refusal(toy({"data": {"weights": [2.0]}}), tmp_path)
+
+
+@pytest.mark.parametrize("metric", ["nll", "bleu"])
+@pytest.mark.parametrize(
+    ("table", "values", "expected"),
+    [
+        ("decoding", {"nbest": 5, "beam": 3}, "decoding.nbest: 5, wanted at most as many as beam keeps 3"),
+        (
+            "decoding",
+            {"vocabulary": "gone"},
+            "decoding.vocabulary: gone: cannot be read: No such file or directory",
+        ),
+        ("evaluation", {"metrics": "bleuu"}, "evaluation.metrics: found 'bleuu'; did you mean 'bleu'?"),
+        (
+            "evaluation",
+            {"tokenize": "ja-mecab"},
+            "evaluation.tokenize: 'ja-mecab' needs a package that is not installed; install sacrebleu[ja]",
+        ),
+    ],
+)
+def test_what_would_fail_at_a_validation_is_refused_before_the_first_update(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, values: dict[str, Any], metric: str,
+    expected: str
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "MeCab", None)  # as where it is not installed
+    events: list[Event] = []
+    with pytest.raises((SettingsError, DataError)) as caught:
+        events.extend(train(toy({table: values}, metric=metric), tmp_path / "model"))
+    assert events
+    assert str(caught.value) == expected
+    assert not any(isinstance(event, Started | Progress) for event in events)
 
 
 def test_fine_tuning_begins_with_the_weights_and_tokenizer_of_the_source(toy: Make, tmp_path: Path) -> None:

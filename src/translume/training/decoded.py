@@ -19,24 +19,28 @@ def decoder_of(
 ) -> Callable[[Callable[[], bool]], Mapping[str, float] | None] | None:
     """A function that measures `training.metric` on the validation sentences; None where that is the nll.
 
+    Raises SettingsError, or DataError, where [decoding] or [evaluation] ask for what cannot be, whatever the metric.
     The texts are those of the files, not their tokens; they are translated as [decoding] says and measured as
     [evaluation] says; None soon after the function it is given turns true.
     """
-    metric = model.config.training.metric
-    if metric == "nll":
-        return None
-    from translume.evaluation import measure  # here, since it brings sacreBLEU along
+    from translume.evaluation import measure, metric_from  # here, since it brings sacreBLEU along
 
+    metric, evaluation = model.config.training.metric, model.config.evaluation
+    for name in (*evaluation.metrics, *((metric,) if metric != "nll" else ())):
+        metric_from(name, evaluation)
     assert isinstance(model.target, Tokenizer)
-    settings = model.config.evaluation.model_copy(update={"metrics": (metric,)})
-    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
-    sources, references = texts_of(corpus, numbers)
     translator = Translator(
         Checkpoint(config=model.config, model=transformer, source_tokenizer=model.source, target_tokenizer=model.target)
     )
 
     # No temperature is fitted before the weights stand.
     decoding = model.config.decoding.model_copy(update={"calibrated": False})
+    translator.check(decoding)
+    if metric == "nll":
+        return None
+    settings = evaluation.model_copy(update={"metrics": (metric,)})
+    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
+    sources, references = texts_of(corpus, numbers)
 
     def decode(stop: Callable[[], bool]) -> Mapping[str, float] | None:
         found: list[str] = []
