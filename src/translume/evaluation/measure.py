@@ -26,7 +26,7 @@ def evaluate(
     nll: also measure −log p per token of `references`, in nats, and its perplexity.
     Raises DataError where there is nothing to measure or the lists are not of one length.
     """
-    if not isinstance(translator, Translator):
+    if not hasattr(translator, "translate_all"):  # a path, or a classifier
         raise TypeError(f"evaluate wants a Translator, found {type(translator).__name__}; load gives one of a folder")
     settings = settings or translator.config.evaluation
     all_references = [references, *other_references]
