@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
+from tests.serving.described import Described
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
 from translume.checkpoint.build import build_network
@@ -118,7 +119,9 @@ class Live:
         self.bound = listen("127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.uvicorn = uvicorn_server(build_app(server, detector=detector), server.limits)
+        application: Any = build_app(server, detector=detector)
+        self.described = Described(application._app.openapi())
+        self.uvicorn = uvicorn_server(application, server.limits)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.bound]}, daemon=True)
         self.thread.start()
 
@@ -129,14 +132,20 @@ class Live:
         self.bound.close()
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
-        """The answer to one request on a connection of its own; `content_type` is the header Content-Type."""
+        """The answer to one request on a connection of its own, which /openapi.json must describe.
+
+        `content_type` is the header Content-Type.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
             found = connection.getresponse()
-            return Answer(found.status, found.headers, found.read())
+            answer = Answer(found.status, found.headers, found.read())
         finally:
             connection.close()
+        kind = answer.headers.get("Content-Type", "")
+        assert not (problem := self.described.problem(method, path, answer.status, kind, answer.body)), problem
+        return answer
 
     def get(self, path: str) -> Answer:
         return self.ask("GET", path)
@@ -207,7 +216,7 @@ class Tab:
         self.asked: list[str] = []
         self.url = live.url
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)
         self.context.route("**/*", self._only_the_origin)
         self.context.on("page", self._listen)
         self.context.add_init_script(WATCH)
@@ -248,7 +257,7 @@ class Tab:
     def tell(self, locator: str, text: str | re.Pattern[str]) -> None:
         from playwright.sync_api import expect
 
-        expect(self.page.locator(locator)).to_have_text(text)
+        expect(self.page.locator(locator)).to_have_text(text, timeout=60_000)
 
     def close(self) -> None:
         self.context.close()

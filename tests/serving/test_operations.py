@@ -1,5 +1,6 @@
 """What a server does for those who run it, and to those who are slow, gone, too many or hostile."""
 
+import hashlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -342,6 +344,9 @@ def test_the_verb_serves_until_sigterm_and_answers_what_was_begun(tmp_path: Path
         line = process.stderr.readline()
         assert line.startswith("serving en-de at http://127.0.0.1:"), line + process.stderr.read()
         port = int(line.rpartition(":")[2])
+        with urlopen(f"http://127.0.0.1:{port}/v1/info", timeout=30) as info:
+            digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+            assert json.load(info)["manifests"] == {"en-de": digest}
         body = json.dumps({"text": "a b"}).encode()
         head = (
             f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"

@@ -1,6 +1,8 @@
 """API v1: what is asked for is answered as the translator itself does it; what is wrong is said in one shape."""
 
 import json
+import sys
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +116,12 @@ def test_models_and_info_say_what_there_is(live: Any, translator: Translator) ->
     assert model["decoding"] == translator.config.decoding.model_dump(mode="json")
     info = live.get("/v1/info").json()
     assert info["limits"]["texts"] == 5
-    assert info["engines"] == {"en-de": {"kind": "plain", "dtype": "float32"}}
+    assert info["engines"] == {"en-de": {"kind": "plain", "dtype": "float32", "own_kernels": False}}
+    assert info["versions"] == {
+        "translume": info["version"],
+        "torch": installed("torch"),
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
 
 
 def test_the_description_of_the_api_names_every_address_and_every_knob(live: Any) -> None:

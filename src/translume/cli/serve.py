@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Translate for programs, over HTTP, with one or more models.
 
-    A model is called like its folder, or as NAME=MODEL says. /openapi.json lists all addresses; docs/serving.md has
+    A model is called like its folder, or as NAME=MODEL says. /docs describes all addresses; docs/serving.md has
     examples. SIGHUP has settings, keys and models read anew; Ctrl-C or SIGTERM ends it once what was begun is answered.
     """
     try:
@@ -60,6 +60,7 @@ def command(
         from translume.serving.detection import installed_detector
         from translume.serving.guard import log_to_stderr
         from translume.serving.loading import Loader
+        from translume.serving.manifests import with_manifest
         from translume.serving.processes import Processes
         from translume.serving.reloading import Reloader, access_for, reload_at_hangup
         from translume.serving.run import listen, serve
@@ -77,7 +78,7 @@ def command(
     listen(settings.host, settings.port).close()
     with ExitStack() as stack:
         processes = stack.enter_context(Processes(settings.limits.workers, computing(compute(), engine())))
-        loader = Loader(processes.load)
+        loader = Loader(with_manifest(processes.load))
         server = Server(
             models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
             limits=settings.limits,

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from translume.errors import TranslumeError
 from translume.serving import classifying, filing, inspecting, libretranslate, operations, pages, version1
 from translume.serving.access import with_keys
+from translume.serving.answer_schema import ELSEWHERE, TAGS, with_schemas
 from translume.serving.answers import error_answer
 from translume.serving.detection import Detector
 from translume.serving.guard import Guard
@@ -39,6 +40,8 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     app = _Described(
         title="Translume",
         summary="Translations, and what the model believed about them.",
+        description=ELSEWHERE,
+        openapi_tags=[{"name": name, "description": words} for name, words in TAGS.items()],
         version=operations.version(),
         openapi_url="/openapi.json",
         docs_url=None,
@@ -60,11 +63,11 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
 
 
 class _Described(FastAPI):
-    """An application whose document says what a key is for."""
+    """An application whose document says what a key is for, and names what answers are made of."""
 
     def openapi(self) -> dict[str, Any]:
         """The document of all addresses."""
-        return with_keys(super().openapi())
+        return with_schemas(with_keys(super().openapi()))
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from translume.errors import TranslumeError, nearest
 from translume.serving import schema
+from translume.serving.answer_schema import CLASSIFIED, WORKED, answers
 from translume.serving.answers import json_answer
 from translume.serving.asked import refuse_unknown, shown, texts_in, timeout, typed
 from translume.serving.body import read_object
@@ -26,9 +27,10 @@ CERTAIN = 0.5
 
 def routes(server: Server) -> APIRouter:
     """/v1/classify."""
-    router = APIRouter(prefix="/v1", tags=["v1"], responses=schema.ERRORS)
+    router = APIRouter(prefix="/v1", tags=["v1"])
+    classifications = answers(CLASSIFIED, "The labels of each text, in order.", *WORKED)
 
-    @router.post("/classify", openapi_extra=schema.CLASSIFY)
+    @router.post("/classify", openapi_extra=schema.CLASSIFY, responses=classifications)
     async def classify(request: Request) -> Response:
         """Labels of each text, in order, with the probability of every label, likeliest first."""
         values = await read_object(request, server.limits)

@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from translume.serving import schema
 from translume.serving.access import settle
+from translume.serving.answer_schema import FETCHED, KEYED, READ, TEXT, WORKED, answers, named, record
 from translume.serving.answers import json_answer
 from translume.serving.detection import Detector
 from translume.serving.documents.files import FORMATS
@@ -34,8 +35,11 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
     router = APIRouter()
     uploads = Uploads(server)
     _version1(router, server, jobs, uploads, detector)
+    address = record({"translatedFileUrl": TEXT})
+    translated = answers(address, "Where the translated file is.", 422, 501, 504, 507, *READ)
+    file = answers(None, "The file.", *FETCHED, kind="*/*")
 
-    @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=schema.TRANSLATE_FILE)
+    @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=schema.TRANSLATE_FILE, responses=translated)
     async def translate_file(request: Request) -> Response:
         """Where the translation of `file` can be fetched, once it is done."""
         upload = await uploads.read(request, unknown_format=400)
@@ -51,7 +55,7 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
         return json_answer({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
 
-    @router.get("/download_file/{name}", tags=["LibreTranslate"])
+    @router.get("/download_file/{name}", tags=["LibreTranslate"], responses=file, response_class=StreamingResponse)
     async def download_file(name: str) -> Response:
         """A translated file."""
         return await _sent(jobs, jobs.find(name.partition(".")[0]))
@@ -61,8 +65,12 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
 
 def _version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, detector: Detector | None) -> None:
     """Add /v1/files."""
+    taken = answers(named("File"), "It waits; Location says where to look.", 501, 507, *WORKED, status=202)
+    looked = answers(named("File"), "How far it is, and where its result is.", 404, *KEYED)
+    fetched = answers(None, "The file.", *FETCHED, *KEYED, kind="*/*")
+    deleted = answers(record({"id": TEXT, "status": {"const": "deleted"}}), "It is gone.", 404, *KEYED)
 
-    @router.post("/v1/files", tags=["v1"], responses=schema.ERRORS, openapi_extra=schema.FILES)
+    @router.post("/v1/files", tags=["v1"], status_code=202, responses=taken, openapi_extra=schema.FILES)
     async def send(request: Request) -> Response:
         """Take a file to be translated; the answer (202) says where to look how far it is."""
         upload = await uploads.read(request, unknown_format=415)
@@ -74,17 +82,17 @@ def _version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, d
         _settle_later(request.scope, job)
         return json_answer(_shown(job), 202, {"Location": f"/v1/files/{job.id}"})
 
-    @router.get("/v1/files/{name}", tags=["v1"], responses=schema.ERRORS)
+    @router.get("/v1/files/{name}", tags=["v1"], responses=looked)
     async def look(name: str) -> Response:
         """How far a file is."""
         return json_answer(_shown(jobs.find(name)))
 
-    @router.get("/v1/files/{name}/result", tags=["v1"], responses=schema.ERRORS)
+    @router.get("/v1/files/{name}/result", tags=["v1"], responses=fetched, response_class=StreamingResponse)
     async def fetch(name: str) -> Response:
         """The translated file; 409 before it is done, and where it failed, why."""
         return await _sent(jobs, jobs.find(name))
 
-    @router.delete("/v1/files/{name}", tags=["v1"], responses=schema.ERRORS)
+    @router.delete("/v1/files/{name}", tags=["v1"], responses=deleted)
     async def delete(name: str) -> Response:
         """Give a file up, or delete its result."""
         await run_in_threadpool(jobs.delete, jobs.find(name))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from translume.serving import schema
+from translume.serving.answer_schema import INSPECTED, TEXT, WORKED, answers
 from translume.serving.asked_inspection import inspection
 from translume.serving.body import read_object
 from translume.serving.looking import written
@@ -20,14 +21,16 @@ from translume.serving.server import Server
 
 def routes(server: Server) -> APIRouter:
     """/v1/inspect, and the same as a page."""
-    router = APIRouter(prefix="/v1", tags=["v1"], responses=schema.ERRORS)
+    router = APIRouter(prefix="/v1", tags=["v1"])
+    traces = answers(INSPECTED, "A trace; docs/inspect.md says what is in it.", *WORKED)
+    pages = answers(TEXT, "One page that needs nothing else.", *WORKED, kind="text/html")
 
-    @router.post("/inspect", openapi_extra=schema.INSPECT)
+    @router.post("/inspect", openapi_extra=schema.INSPECT, responses=traces)
     async def inspect(request: Request) -> Response:
         """What the model believed at every step of the translation of one sentence; docs/trace.schema.json."""
         return Response(await _answered(server, request, "json"), media_type="application/json")
 
-    @router.post("/inspect/page", openapi_extra=schema.INSPECT)
+    @router.post("/inspect/page", openapi_extra=schema.INSPECT, responses=pages, response_class=HTMLResponse)
     async def inspect_page(request: Request) -> Response:
         """The same as one HTML page that needs nothing else, to be looked at or kept."""
         return Response(await _answered(server, request, "page"), media_type="text/html")

@@ -15,6 +15,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.serving import schema
+from translume.serving.answer_schema import (
+    ALWAYS,
+    FRONTEND,
+    KEYED,
+    LANGUAGES,
+    LIBRETRANSLATED,
+    READ,
+    answers,
+    listed,
+    named,
+    record,
+    refusals,
+)
 from translume.serving.answers import json_answer
 from translume.serving.asked import settings_with
 from translume.serving.body import form_fields, media_type, parsed, read_body
@@ -50,8 +63,10 @@ class _Call:
 def routes(server: Server, detector: Detector | None) -> APIRouter:
     """/translate, /detect, /languages, /frontend/settings, /health, and an honest refusal of what is not offered."""
     router = APIRouter(tags=["LibreTranslate"])
+    translations = answers(LIBRETRANSLATED, "A text for a text, a list for a list.", 422, 501, 504, *READ)
+    languages = answers(listed(named("Detected")), "The likeliest first.", 501, *READ)
 
-    @router.post("/translate", openapi_extra=schema.LIBRETRANSLATE)
+    @router.post("/translate", openapi_extra=schema.LIBRETRANSLATE, responses=translations)
     async def translate(request: Request) -> Response:
         """The translation of `q`, a text or a list of texts, from `source` to `target`."""
         call = _call(await _fields(request, server), server)
@@ -71,7 +86,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         translations = [_as_it_is(text) if _wordless(text) else next(done) for text in call.texts]
         return json_answer(_answer(call, translations, found))
 
-    @router.post("/detect", openapi_extra=schema.DETECT)
+    @router.post("/detect", openapi_extra=schema.DETECT, responses=languages)
     async def detect(request: Request) -> Response:
         """The likeliest languages of `q`, best first, with confidences up to 100."""
         fields = await _fields(request, server)
@@ -90,7 +105,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
 def _describe(router: APIRouter, server: Server) -> None:
     """Add what is there, and what is not offered."""
 
-    @router.get("/languages")
+    @router.get("/languages", responses=answers(LANGUAGES, "All languages.", *ALWAYS))
     @router.post("/languages", include_in_schema=False)
     async def languages() -> Response:
         """Languages there are models from, and into which."""
@@ -102,17 +117,17 @@ def _describe(router: APIRouter, server: Server) -> None:
             ]
         )
 
-    @router.get("/frontend/settings")
+    @router.get("/frontend/settings", responses=answers(FRONTEND, "The settings.", *ALWAYS))
     async def settings() -> Response:
         """What a page needs to know."""
         return json_answer(_frontend(server))
 
-    @router.get("/health")
+    @router.get("/health", responses=answers(record({"status": {"const": "ok"}}), "It answers.", *ALWAYS))
     async def health() -> Response:
         """Always the same; /health/ready says more."""
         return json_answer({"status": "ok"})
 
-    @router.post("/suggest")
+    @router.post("/suggest", status_code=403, responses=refusals(403, 429, *KEYED))
     async def suggest() -> Response:
         """Suggestions are not kept."""
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")

@@ -45,6 +45,8 @@ class Served:
             "engine": {
                 "kind": "fast" if translator.engine else "plain",
                 "dtype": dtype.removeprefix("torch."),
+                # With kernels of our own the encoder has layers of its own, too.
+                "own_kernels": translator.engine is not None and translator.engine.encoder is not None,
                 **findings,
             },
             "offers": ["translate", "score", "inspect"] if alone else ["translate", "score"],
@@ -81,7 +83,7 @@ class ServedClassifier:
             "max_positions": classifier.config.model.max_positions,
             "labels": list(classifier.labels.names),
             "several_labels": bool(classifier.labels.separator),
-            "engine": {"kind": "plain", "dtype": str(weights[0].dtype).removeprefix("torch.")},
+            "engine": {"kind": "plain", "dtype": str(weights[0].dtype).removeprefix("torch."), "own_kernels": False},
             "offers": ["classify"],
         }
         return cls(name=name, classifier=classifier, facts=facts)

@@ -1,5 +1,6 @@
 """For those who run a server: is it alive, is it ready, what is it, how much does it do."""
 
+import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
@@ -7,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from translume.serving.answer_schema import ALWAYS, READY, answers, record
 from translume.serving.answers import json_answer
 from translume.serving.body import read_body
 from translume.serving.classifying import Classifying
@@ -24,16 +26,21 @@ def version() -> str:
         return "0"
 
 
+def versions() -> dict[str, str]:
+    """The versions of what answers depend on."""
+    return {"translume": version(), "torch": installed("torch"), "python": platform.python_version()}
+
+
 def routes(server: Server) -> APIRouter:
     """/health/live and /health/ready."""
     router = APIRouter(tags=["operations"])
 
-    @router.get("/health/live")
+    @router.get("/health/live", responses=answers(record({"status": {"const": "live"}}), "It answers.", *ALWAYS))
     async def live() -> Response:
         """Whether the server answers at all."""
         return json_answer({"status": "live"})
 
-    @router.get("/health/ready")
+    @router.get("/health/ready", responses=answers(READY, "Every model has.", 408, 413, 504, *ALWAYS))
     async def ready(request: Request) -> Response:
         """Whether every model has done a probe within 5 s (503 or 504 otherwise), and what the last reload left."""
         # Nobody needs a key here: a body is read within bounds like any other.

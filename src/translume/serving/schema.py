@@ -7,30 +7,6 @@ from translume.serving.asked import KNOBS, SPLITS
 from translume.serving.asked_inspection import SHOWABLE
 from translume.serving.documents.files import FORMATS
 
-ERROR: dict[str, Any] = {
-    "type": "object",
-    "required": ["error", "code"],
-    "properties": {
-        "error": {"type": "string", "description": "One line: what was found, what was wanted."},
-        "code": {"type": "string", "description": "A stable word for the kind of error."},
-        "field": {"type": "string", "description": "What of the request it is about, if it is about one."},
-    },
-}
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": words, "content": {"application/json": {"schema": ERROR}}}
-    for status, words in {
-        400: "The body is no JSON object of whole characters.",
-        401: "There is no key, or none of this server's; where it asks for keys.",
-        403: "More characters than the key ever has.",
-        413: "The body, a list or a text is too long.",
-        415: "The body is of another type.",
-        422: "A field is unknown, missing, or has a value that does not fit.",
-        429: "The key has no request, or too few characters, left; Retry-After says when to come back.",
-        503: "There is no room now; Retry-After says when to come back.",
-        504: "Not done by the request's deadline.",
-    }.items()
-}
-
 _TEXTS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _CHOICE = {
     "model": {"type": "string", "description": "Name of a model; may be left out where there is only one."},
@@ -50,7 +26,9 @@ def _body(required: list[str], properties: dict[str, Any], example: dict[str, An
 
 def _knobs() -> dict[str, Any]:
     described = DecodingSettings.model_json_schema()["properties"]
-    return {name: described[name] for name in KNOBS}
+    # What holds unless a request says otherwise is the model's own setting, and no default of ours.
+    told = ("title", "default")
+    return {name: {word: value for word, value in described[name].items() if word not in told} for name in KNOBS}
 
 
 TRANSLATE = _body(
@@ -72,7 +50,9 @@ TRANSLATE = _body(
     {"text": "a man", "beam": 4},
 )
 SCORE = _body(
-    ["sources", "targets"], {"sources": _TEXTS, "targets": _TEXTS, **_CHOICE}, {"sources": "a", "targets": "b"}
+    ["sources", "targets"],
+    {"sources": _TEXTS, "targets": _TEXTS, **_CHOICE},
+    {"sources": "a man", "targets": "ein mann"},
 )
 
 _TOKENS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -109,7 +89,8 @@ CLASSIFY = _body(
 def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
     file = {"type": "string", "format": "binary", "description": f"A file: {', '.join(FORMATS)}."}
     schema = {"type": "object", "required": ["file", *required], "properties": {"file": file, **properties}}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+    content = {"schema": schema, "example": {"file": "@notes.txt", "source": "en", "target": "de"}}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
 
 
 FILES = _form([], {name: _CHOICE[name] for name in ("model", "source", "target")})

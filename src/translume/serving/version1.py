@@ -6,13 +6,25 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from translume.serving import schema
+from translume.serving.answer_schema import (
+    ALWAYS,
+    EVENT,
+    SCORED,
+    TRANSLATED,
+    WORKED,
+    answers,
+    listed,
+    named,
+    record,
+)
 from translume.serving.answers import json_answer
 from translume.serving.asked import Asked, asked, chosen, refuse_unknown, texts_in, timeout
 from translume.serving.body import read_object
-from translume.serving.operations import version
+from translume.serving.manifests import MANIFEST
+from translume.serving.operations import version, versions
 from translume.serving.request_error import RequestError
 from translume.serving.server import Server
 from translume.serving.streaming import streamed
@@ -22,9 +34,11 @@ from translume.translator import Translation
 
 def routes(server: Server) -> APIRouter:
     """Everything under /v1."""
-    router = APIRouter(prefix="/v1", tags=["v1"], responses=schema.ERRORS)
+    router = APIRouter(prefix="/v1", tags=["v1"])
+    translations = answers(TRANSLATED, "A translation of each text, in order.", *WORKED)
+    events = answers(EVENT, "Server-sent events.", *WORKED, kind="text/event-stream")
 
-    @router.post("/translate", openapi_extra=schema.TRANSLATE)
+    @router.post("/translate", openapi_extra=schema.TRANSLATE, responses=translations)
     async def translate(request: Request) -> Response:
         """The translation of each text, in order, each what it would be alone."""
         wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
@@ -34,7 +48,9 @@ def routes(server: Server) -> APIRouter:
         # Details of many texts are megabytes.
         return await run_in_threadpool(lambda: json_answer(_answer(found, wanted)))
 
-    @router.post("/translate/stream", openapi_extra=schema.TRANSLATE)
+    @router.post(
+        "/translate/stream", openapi_extra=schema.TRANSLATE, responses=events, response_class=StreamingResponse
+    )
     async def stream(request: Request) -> Response:
         """The same as server-sent events: beginnings of translations, token by token, then the plain answer."""
         wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
@@ -42,7 +58,7 @@ def routes(server: Server) -> APIRouter:
         work = Translating(wanted.served.translator, wanted.settings)
         return streamed(server, request, work, wanted.texts, lambda found: _answer(found, wanted))
 
-    @router.post("/score", openapi_extra=schema.SCORE)
+    @router.post("/score", openapi_extra=schema.SCORE, responses=answers(SCORED, "A score of each pair.", *WORKED))
     async def score(request: Request) -> Response:
         """What a model thinks of each pair of a source and a target: log-probabilities in nats, token by token."""
         values = await read_object(request, server.limits)
@@ -60,31 +76,38 @@ def routes(server: Server) -> APIRouter:
         found = await server.done(request, Scoring(served.translator), pairs, seconds, names)
         return json_answer({"model": served.name, "scores": [each.to_dict() for each in found]})
 
-    @router.get("/models")
+    _describe(router, server)
+    return router
+
+
+def _describe(router: APIRouter, server: Server) -> None:
+    """Add what there is."""
+
+    @router.get("/models", responses=answers(record({"models": listed(named("Model"))}), "All models.", *ALWAYS))
     async def models() -> Response:
         """The models there are: languages, sizes, how they decode unless asked otherwise, what may be asked of them."""
         return json_answer({"models": [each.to_dict() for each in server.models.all]})
 
-    @router.get("/info")
+    @router.get("/info", responses=answers(named("Info"), "What the server is.", *ALWAYS))
     async def info() -> Response:
-        """Versions, limits, and for each model whether answers depend on what is translated beside them."""
+        """Versions, limits, and for each model which one it is and whether answers depend on what is beside them."""
         return json_answer(
             {
                 "version": version(),
+                "versions": versions(),
                 "limits": server.limits.to_dict(),
                 "waiting": server.scheduler.waiting,
                 "engines": {each.name: each.facts["engine"] for each in server.models.all},
+                "manifests": {each.name: each.facts[MANIFEST] for each in server.models.all if MANIFEST in each.facts},
                 "offers": {each.name: each.facts["offers"] for each in server.models.all},
                 "batches": BATCHES,
             }
         )
 
-    return router
-
 
 BATCHES = (
-    "a text has the same tokens alone and in company; log-probabilities are the same bit for bit where "
-    "alone_equals_batched is true, and within rounding otherwise"
+    "where alone_equals_batched is true, a text has the same tokens and log-probabilities, bit for bit, alone and in "
+    "company; elsewhere sums may be rounded otherwise, log-probabilities differ by about 1e-4, and tokens at near ties"
 )
 
 

@@ -1,0 +1,53 @@
+"""What /openapi.json says of an answer, held against the answer."""
+
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# It comes with schemathesis; without it statuses and types are judged alone.
+rules: Any = importlib.import_module("jsonschema_rs") if importlib.util.find_spec("jsonschema_rs") else None
+
+
+class Described:
+    """The document of a server, as the judge of its answers."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._components = document["components"]
+        self._operations = [
+            (re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), path, methods)
+            for path, methods in document["paths"].items()
+        ]
+        self._judges: dict[str, Any] = {}
+        self.seen: set[tuple[str, str, int]] = set()
+        """Methods, addresses of the document and statuses that were held against it."""
+
+    def problem(self, method: str, path: str, status: int, kind: str, body: bytes) -> str:
+        """What is wrong with an answer; empty for nothing, and for what is at no address of the document."""
+        place = path.partition("?")[0]
+        known = ((path, methods) for pattern, path, methods in self._operations if pattern.fullmatch(place))
+        address, methods = next(known, ("", {}))
+        if (operation := methods.get(method.lower())) is None:
+            return ""
+        self.seen.add((method, address, status))
+        told = operation["responses"].get(str(status))
+        if told is None:
+            return f"{method} {place}: {status} is not described: {body[:200]!r}"
+        kind = kind.partition(";")[0]
+        content = told["content"].get(kind, told["content"].get("*/*"))
+        if content is None:
+            return f"{method} {place}: {status} in {kind!r} is not described"
+        if kind != "application/json" or "schema" not in content:
+            return ""
+        wrong = self._wrong(content["schema"], json.loads(body))
+        return f"{method} {place}: {status}: {wrong}" if wrong else ""
+
+    def _wrong(self, schema: Mapping[str, Any], value: Any) -> str:
+        if rules is None:
+            return ""
+        name = json.dumps(schema, sort_keys=True)
+        if name not in self._judges:
+            self._judges[name] = rules.validator_for({**schema, "components": self._components})
+        return "; ".join(f"{each.instance_path}: {each.message}" for each in self._judges[name].iter_errors(value))
