@@ -44,6 +44,28 @@ def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[...,
     assert len(answer["translations"][0]["hypotheses"]) == 1
 
 
+def test_target_tokens_are_those_of_all_hypotheses_of_files_too(
+    start: Callable[..., Any], translator: Translator
+) -> None:
+    live = start(Served.of("en-de", translator))
+
+    def counted() -> float:
+        return float(live.server.metrics.registry.get_sample_value("translume_target_tokens_total"))
+
+    beside = live.post("/v1/translate", text=["a b", ""], nbest=3, detail=True).json()
+    lengths = [len(each["tokens"]) for found in beside["translations"] for each in found["hypotheses"]]
+    assert (len(lengths), counted()) == (3, sum(lengths))
+    before = counted() + len(translator.translate("a b").hypotheses[0].tokens)
+    live.post("/v1/translate/stream", text="a b")
+    assert counted() == before
+    live.post("/v1/score", sources="a", targets="b")
+    assert counted() == before
+    text = b'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\na b\nc d\n'
+    live.ask("POST", "/v1/files", b"--xx\r\n%b\r\n--xx--\r\n" % text, content_type="multipart/form-data; boundary=xx")
+    more = sum(len(translator.translate(line).hypotheses[0].tokens) for line in ("a b", "c d"))
+    until(lambda: counted() == before + more)
+
+
 def test_the_first_event_of_a_stream_is_timed(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     live.post("/v1/translate", text="a")

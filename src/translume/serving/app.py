@@ -29,7 +29,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     detector: what tells languages; None: nothing does.
     """
 
-    jobs = Jobs(server.scheduler, server.limits)
+    jobs = Jobs(server.scheduler, server.limits, watch=server.metrics.watch)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -93,9 +93,18 @@ class Job:
 class Jobs:
     """Takes orders from any thread; one thread works on them, another forgets them in time. To be closed."""
 
-    def __init__(self, scheduler: Scheduler, limits: Limits, parent: Path | None = None) -> None:
-        """parent: where the folder of results is made when the first file comes; the system's for temporary files."""
-        self._scheduler, self._limits, self._parent = scheduler, limits, parent
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        limits: Limits,
+        parent: Path | None = None,
+        watch: "Callable[[Sequence[Future[Any]]], None]" = lambda futures: None,
+    ) -> None:
+        """parent: where the folder of results is made when the first file comes; the system's for temporary files.
+
+        watch: is given all that will become translations.
+        """
+        self._scheduler, self._limits, self._parent, self._watch = scheduler, limits, parent, watch
         self._folder: PrivateFolder | None = None
         self._jobs: dict[str, Job] = {}
         self._lock = threading.RLock()
@@ -201,11 +210,14 @@ class Jobs:
         while True:
             self._go_on(job)
             try:
-                return self._scheduler.submit(work, parts, job.deadline - time.monotonic()) if parts else []
+                futures = self._scheduler.submit(work, parts, job.deadline - time.monotonic()) if parts else []
             except RequestError as error:
                 if error.code != "queue_full":
                     raise
-            time.sleep(RETRY_SECONDS)
+                time.sleep(RETRY_SECONDS)
+            else:
+                self._watch(futures)
+                return futures
 
     def _waited(self, job: Job, future: "Future[Any]") -> Translation:
         while True:

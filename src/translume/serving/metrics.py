@@ -1,12 +1,15 @@
 """What Prometheus is told: labels are routes, statuses and codes, never texts, addresses or keys."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 
 from translume.serving.port_error import port_error
 from translume.serving.scheduler import BatchDone
+from translume.translator import Translation
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 NATS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8)
@@ -65,6 +68,11 @@ class Metrics:
             "translume_workers_lost", "Worker processes that ended and were replaced.", registry=self.registry
         )
         self._tokens = Counter("translume_source_tokens", "Source tokens worked on.", registry=self.registry)
+        self._target_tokens = Counter(
+            "translume_target_tokens",
+            "Target tokens of all hypotheses that translations came with, end marks counted.",
+            registry=self.registry,
+        )
 
     def answered(self, route: str, status: int, code: str, seconds: float) -> None:
         """Count a request.  route: a template, not a path.  code: of an error; empty for none."""
@@ -79,6 +87,17 @@ class Metrics:
         self._texts.observe(done.items)
         self._fill.observe(done.tokens / self._budget)
         self._tokens.inc(done.tokens)
+
+    def watch(self, futures: "Sequence[Future[Any]]") -> None:
+        """Count what comes of work, if that is translations."""
+        for future in futures:
+            future.add_done_callback(self._translated)
+
+    def _translated(self, future: "Future[Any]") -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        if isinstance(found := future.result(), Translation):
+            self._target_tokens.inc(sum(len(each.tokens) for each in found.hypotheses))
 
     @contextmanager
     def offered(self, host: str, port: int) -> Iterator[int]:

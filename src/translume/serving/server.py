@@ -94,6 +94,7 @@ class Server:
         request.scope.get("translume.note", {})["lines"] = len(items)
         futures = self.scheduler.submit(work, items, timeout_seconds) if items else []
         self.drift.watch(work, futures)
+        self.metrics.watch(futures)
         return _looks(request, futures, changed, timeout_seconds, names)
 
     async def done(
@@ -110,6 +111,7 @@ class Server:
             return []
         futures = self.scheduler.submit(work, items, timeout_seconds)
         self.drift.watch(work, futures)
+        self.metrics.watch(futures)
         waiting = _all_of([asyncio.wrap_future(future) for future in futures])
         gone = asyncio.ensure_future(client_gone(request))
         try:
