@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from translume.checkpoint import Card, write_card
+from translume.checkpoint import Card, append_history, record_evaluation, write_card
 from translume.checkpoint.card import licence_of
 from translume.config import Config
 
@@ -49,3 +49,49 @@ def test_a_folder_without_a_card_has_no_known_licence(tmp_path: Path) -> None:
     assert licence_of(tmp_path) == "unknown"
     (tmp_path / "README.md").write_text("no front matter\nlicense: mit\n")
     assert licence_of(tmp_path) == "unknown"
+
+
+def evaluation(value: float, **files: str) -> dict[str, object]:
+    score = {"name": "bleu", "title": "BLEU", "value": value, "signature": "nrefs:1|tok:zh", "detail": "1/2"}
+    return {"source": "/far/test.en", "reference": "/far/test.zh", **files, "sentences": 7, "scores": [score]}
+
+
+def scores_of(folder: Path) -> str:
+    return (folder / "README.md").read_text().split("## Scores\n\n")[1]
+
+
+def test_recorded_evaluations_stand_in_the_card_below_what_training_measured(tmp_path: Path) -> None:
+    write_card(tmp_path, CONFIG, Card(scores=["validation nll = 1.5000 nats per token, of the weights after update 7"]))
+    before = (tmp_path / "README.md").read_text().split("## Scores")[0]
+    append_history(tmp_path, {"event": "finished", "update": 7})
+    for value, name in ((11.0, "test.en"), (41.017, "test.en"), (5.0, "other.en")):
+        record_evaluation(tmp_path, evaluation(value, source=f"/far/{name}"))
+    assert scores_of(tmp_path) == (
+        "```\n"
+        "validation nll = 1.5000 nats per token, of the weights after update 7\n"
+        "test.en, test.zh: BLEU|nrefs:1|tok:zh = 41.02\n"
+        "other.en, test.zh: BLEU|nrefs:1|tok:zh = 5.00\n"
+        "```\n"
+    )
+    assert (tmp_path / "README.md").read_text().split("## Scores")[0] == before
+
+
+def test_scores_of_weights_that_were_trained_on_are_not_those_of_the_model(tmp_path: Path) -> None:
+    write_card(tmp_path, CONFIG, Card())
+    record_evaluation(tmp_path, evaluation(11.0))
+    append_history(tmp_path, {"event": "progress", "update": 8})
+    record_evaluation(tmp_path, evaluation(12.0, reference="/far/test.en"))
+    assert scores_of(tmp_path) == "```\ntest.en: BLEU|nrefs:1|tok:zh = 12.00\n```\n"
+
+
+def test_what_someone_wrote_below_the_scores_stays(tmp_path: Path) -> None:
+    write_card(tmp_path, CONFIG, Card())
+    path = tmp_path / "README.md"
+    path.write_text(path.read_text() + "\n## Thanks\n\nTo all.\n")
+    record_evaluation(tmp_path, evaluation(11.0))
+    assert scores_of(tmp_path) == "```\ntest.en, test.zh: BLEU|nrefs:1|tok:zh = 11.00\n```\n\n## Thanks\n\nTo all.\n"
+
+
+def test_a_folder_without_a_card_keeps_the_evaluation_in_its_history(tmp_path: Path) -> None:
+    record_evaluation(tmp_path, evaluation(11.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]

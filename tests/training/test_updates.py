@@ -216,6 +216,18 @@ def test_what_has_no_nll_is_called_by_its_name(toy: Make, tmp_path: Path, kind: 
     assert (again.already, again.measure) == (True, measure)
 
 
+def test_the_card_names_the_metric_and_which_weights_have_it(toy: Make, tmp_path: Path) -> None:
+    *_, last = train(toy(updates=5, metric="chrf"), tmp_path)
+    assert isinstance(last, Finished)
+    assert last.nll is not None
+    scores = (tmp_path / "README.md").read_text().split("## Scores\n\n")[1]
+    of = "the weights after update 5, the best by chrf"
+    assert scores == (
+        f"```\nvalidation nll = {last.nll:.4f} nats per token, of {of}\n"
+        f"validation chrf = {last.metrics['chrf']:.2f}, of {of}\n```\n"
+    )
+
+
 def test_short_cuts_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSLUME_SHORT", "1")
     *_, last = train(toy(updates=1000, save_every=1000, validate_every=1000), tmp_path)

@@ -2,6 +2,7 @@
 
 from translume.checkpoint.build import build_model, build_network
 from translume.checkpoint.card import Card, write_card
+from translume.checkpoint.evaluated import record_evaluation
 from translume.checkpoint.folder import Content, commit, committed, read_committed, verify
 from translume.checkpoint.history import append_history, read_history
 from translume.checkpoint.lock import FolderLock
@@ -56,6 +57,7 @@ __all__ = [
     "read_tensors",
     "read_tokenizers",
     "read_vocabularies",
+    "record_evaluation",
     "refuse_threads",
     "save_model",
     "store_temperature",

@@ -11,6 +11,9 @@ from translume.replacing import replace_file
 
 NAME = "README.md"
 UNKNOWN_LICENCE = "unknown"
+TRAINED = "validation "
+"""What the scores that training measured begin with."""
+_SCORES = "## Scores\n\n"
 _LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
@@ -38,6 +41,24 @@ def write_card(folder: Path, config: Config, card: Card) -> None:
         replace_file(path, render_card(folder.resolve().name, config, card, licence).encode())
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
+    """Put lines below those of the last training under the card's "Scores"; where there is no card, none is made."""
+    path = folder / NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+        before, _, after = text.partition(_SCORES)
+        section, below, rest = after.partition("\n## ")
+        trained = [line for line in section.splitlines() if line.startswith(TRAINED)]
+        body = _scores([*trained, *measured])
+        replace_file(path, f"{before.rstrip()}\n\n{_SCORES}{body}\n{below}{rest}".encode())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelFolderError(f"{path}: not UTF-8 text") from None
 
 
 def licence_of(folder: Path) -> str:
@@ -68,9 +89,13 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
         f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
-        "## Scores\n\n" + ("```\n" + "\n".join(card.scores) + "\n```" if card.scores else "None measured yet."),
+        _SCORES + _scores(card.scores),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _scores(lines: Sequence[str]) -> str:
+    return "\n".join(["```", *lines, "```"]) if lines else "None measured yet."
 
 
 def _licence_text(licence: str) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.argument("reference", type=FILE, required=False)
 @click.option("--compare", "other", type=FOLDER, help="Another model: is the difference more than chance?")
 @click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
-@click.option("--record", is_flag=True, help="Keep the scores in the model's history.")
+@click.option("--record", is_flag=True, help="Keep the scores in the model's history and its README.md.")
 @calibration_options
 @evaluation_options
 @decoding_options
@@ -85,10 +85,10 @@ def command(
         write_file(write, "".join(f"{text}\n" for text in found).encode())
     scores = measure(found, references, settings)
     if record:
-        from translume.checkpoint import append_history
+        from translume.checkpoint import append_history, record_evaluation
 
         files = {"source": str(source), "reference": str(reference)}
-        append_history(model, {"event": "evaluated", **files, **scores.to_dict()})
+        record_evaluation(model, {**files, **scores.to_dict()})
         for each in judged:
             append_history(model, {"event": "calibrated", **files, **each.to_dict()})
     if opponent is None:

@@ -40,10 +40,9 @@ def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: 
         write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
     scores = judged(classifier, answers, gold)
     if record:
-        from translume.checkpoint import append_history
+        from translume.checkpoint import record_evaluation
 
-        found = scores.to_dict()
-        append_history(model, {"event": "evaluated", "source": str(file), "reference": str(file), **found})
+        record_evaluation(model, {"source": str(file), "reference": str(file), **scores.to_dict()})
     for line in [json.dumps(scores.to_dict(), ensure_ascii=False)] if as_json else _lines(scores):
         click.echo(line)
 

@@ -156,14 +156,15 @@ class Run:
         return Saved(update=state.update, folder=self._store.folder)
 
     def _scores(self) -> list[str]:
-        state = self._state
-        if self._settings.average_last > 1 and state.mean_nll is not None:
-            nll, _ = state.kept_quality(self._settings)
-            of = kept_words(state, self._settings)
-            return [f"validation {self._measure} = {nll:.4f} nats per token, of {of}"]
-        if state.best_nll is None:
+        state, settings = self._state, self._settings
+        nll, metrics = state.kept_quality(settings)
+        of = kept_words(state, settings)
+        if nll is None:  # the mean of a run that has not ended was not measured
+            nll, metrics, of = state.best_nll, state.best_metrics, f"the weights after update {state.best_update}"
+        if nll is None:
             return []
-        return [f"validation {self._measure} = {state.best_nll:.4f} nats per token after update {state.best_update}"]
+        lines = [f"validation {name} = {value:.2f}, of {of}" for name, value in metrics.items()]
+        return [f"validation {self._measure} = {nll:.4f} nats per token, of {of}", *lines]
 
     # ---- updates
 
