@@ -24,34 +24,38 @@ def selector_of(dtype=torch.float64, seed=5):
     torch.manual_seed(seed)
     made = Selector(WIDTH, VOCABULARY, RANK).to(dtype)
     with torch.no_grad():
-        made.weight.normal_()
-        made.bias.normal_()
+        for parameter in made.parameters():
+            parameter.normal_()
     return made
 
 
+def vectors_of(dtype=torch.float64):
+    return torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype)
+
+
 def given_sources(lengths, dtype=torch.float64, seed=1):
-    """Memory, mask, owners and labels: three of a sentence, the second one twice."""
+    """Memory, mask, the tokens' vectors, owners and labels: three of a sentence, the second one twice."""
     generator = torch.Generator().manual_seed(seed)
     memory = torch.randn(len(lengths), max(lengths, default=0), WIDTH, generator=generator, dtype=torch.float64)
     mask = torch.arange(memory.size(1)) < torch.tensor(lengths, dtype=torch.long)[:, None]
     labels = torch.randint(VOCABULARY, (len(lengths), 3), generator=generator)
     owners = torch.arange(len(lengths)).repeat_interleave(4)
-    return memory.to(dtype), mask, owners, torch.cat([labels, labels[:, 1:2]], 1).flatten()
+    return memory.to(dtype), mask, vectors_of(dtype), owners, torch.cat([labels, labels[:, 1:2]], 1).flatten()
 
 
-def wanted_logits(selector, memory, mask):
+def wanted_logits(selector, memory, mask, vectors):
     """By the definition, a sentence and a place at a time."""
     rows = []
     for states, kept in zip(memory, mask, strict=True):
-        places = [selector.weight @ (selector.states.weight @ state) for state in states[kept]]
+        places = [vectors @ (selector.tokens.weight.T @ (selector.states.weight @ state)) for state in states[kept]]
         rows.append((torch.stack(places).amax(0) if places else 0.0) + selector.bias)
     return torch.stack(rows)
 
 
-def wanted_loss(selector, memory, mask, owners, labels):
+def wanted_loss(selector, memory, mask, vectors, owners, labels):
     bags = torch.zeros(len(memory), VOCABULARY, dtype=memory.dtype)
     bags[owners, labels] = 1.0
-    return F.binary_cross_entropy_with_logits(wanted_logits(selector, memory, mask), bags, reduction="sum")
+    return F.binary_cross_entropy_with_logits(wanted_logits(selector, memory, mask, vectors), bags, reduction="sum")
 
 
 @pytest.mark.parametrize("elements", [1, 50, 700, 1 << 22])
@@ -69,9 +73,9 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(monkeypatch, ele
 
 def test_places_that_tie_share_the_gradient():
     selector = selector_of()
-    memory, mask, owners, labels = given_sources([5])
+    memory, mask, vectors, owners, labels = given_sources([5])
     memory[0, 1:] = memory[0, :1]  # all alike, as the same word is without positions
-    loss, wanted = (selector.loss(memory[:, :count], mask[:, :count], owners, labels) for count in (5, 1))
+    loss, wanted = (selector.loss(memory[:, :count], mask[:, :count], vectors, owners, labels) for count in (5, 1))
     parameters = list(selector.parameters())
     torch.testing.assert_close(loss, wanted)
     for left, right in zip(*(torch.autograd.grad(each, parameters) for each in (loss, wanted)), strict=True):
@@ -85,7 +89,7 @@ def test_the_loss_in_bf16_is_the_loss():
     assert loss.dtype == torch.float32
     grown = torch.autograd.grad(loss, list(narrow.parameters()))
     wide = narrow.double()
-    wanted = wanted_loss(wide, told[0].double(), *told[1:])
+    wanted = wanted_loss(wide, told[0].double(), told[1], told[2].double(), *told[3:])
     slopes = torch.autograd.grad(wanted, list(wide.parameters()))
     assert float(loss.detach()) == pytest.approx(float(wanted.detach()), rel=5e-3)
     for left, right in zip(grown, slopes, strict=True):
@@ -97,14 +101,14 @@ def test_the_loss_in_bf16_is_the_loss():
 @torch.no_grad()
 def test_the_listed_are_those_whose_probability_is_enough(lengths, seed, threshold):
     selector = selector_of(seed=seed)
-    memory, mask, _, _ = given_sources(lengths, seed=seed)
-    listed = selector.listed(memory, mask, threshold)
-    assert torch.equal(listed, wanted_logits(selector, memory, mask).sigmoid() >= threshold)
-    assert bool(selector.listed(memory, mask, 0.0).all())
+    memory, mask, vectors, _, _ = given_sources(lengths, seed=seed)
+    listed = selector.listed(memory, mask, vectors, threshold)
+    assert torch.equal(listed, wanted_logits(selector, memory, mask, vectors).sigmoid() >= threshold)
+    assert bool(selector.listed(memory, mask, vectors, 0.0).all())
     memory[~mask] = torch.nan  # padding is not read
-    assert torch.equal(selector.listed(memory, mask, threshold), listed)
+    assert torch.equal(selector.listed(memory, mask, vectors, threshold), listed)
     for row, length in enumerate(lengths):
-        alone = selector.listed(memory[row : row + 1, :length], mask[row : row + 1, :length], threshold)
+        alone = selector.listed(memory[row : row + 1, :length], mask[row : row + 1, :length], vectors, threshold)
         assert torch.equal(alone[0], listed[row])
 
 
@@ -128,12 +132,12 @@ def head_of(seed=5, threshold=0.02, **chosen):
     head = ShortlistHead(chosen, sizes, None)
     head.learn(data(VOCABULARY))
     with torch.no_grad():
-        head.selector.weight.normal_()
+        head.selector.states.weight.normal_()
     return head.eval()
 
 
 def begun(head, lengths):
-    memory, mask, owners, labels = given_sources(lengths, torch.float32)
+    memory, mask, _, owners, labels = given_sources(lengths, torch.float32)
     context = head.begin(torch.zeros_like(mask, dtype=torch.long), mask, memory)
     return None if context is None else context.select(owners), labels
 
@@ -145,8 +149,8 @@ def states(rows):
 @torch.no_grad()
 def test_candidates_are_the_listed_and_the_frequent():
     head = head_of(threshold=0.5)
-    memory, mask, _, _ = given_sources([5, 0, 3], torch.float32)
-    wanted = head.selector.listed(memory, mask, 0.5)
+    memory, mask, _, _, _ = given_sources([5, 0, 3], torch.float32)
+    wanted = head.selector.listed(memory, mask, head.softmax.weight, 0.5)
     assert not bool(wanted[:, head.always.long()].all())
     wanted[:, head.always.long()] = True
     lists = head.begin(torch.zeros(3, 5, dtype=torch.long), mask, memory).lists
@@ -167,12 +171,12 @@ def test_a_threshold_of_zero_gives_the_whole_softmax():
 
 def test_training_adds_the_selectors_loss_and_leaves_the_rest_of_the_model_alone():
     head = head_of().train()
-    memory, mask, owners, labels = given_sources([4, 2], torch.float32)
+    memory, mask, _, owners, labels = given_sources([4, 2], torch.float32)
     memory.requires_grad_()
     hidden = states(8).requires_grad_()
     context = head.begin(torch.zeros(2, 4, dtype=torch.long), mask, memory).select(owners)
     loss, plain = (each.loss(hidden, labels, context, LossOptions(0.1)) for each in (head, head.softmax))
-    bags = head.selector.loss(memory.detach(), mask, owners, labels)
+    bags = head.selector.loss(memory, mask, head.softmax.weight, owners, labels)
     torch.testing.assert_close(loss.objective, plain.objective + SELECTOR_SHARE * bags)
     assert torch.equal(loss.nll, plain.nll)
     assert loss.tokens == 8
@@ -189,26 +193,26 @@ def test_training_adds_the_selectors_loss_and_leaves_the_rest_of_the_model_alone
 
 
 def test_bags_that_depend_on_their_source_are_learned():
-    """Each source's words name three targets of their own, by no order of ids."""
+    """Each word of a source names three targets of their own, by no order of ids."""
     torch.manual_seed(3)
-    words = torch.randn(17, WIDTH)
-    named = torch.randperm(VOCABULARY)[:51].view(17, 3)
-    selector = Selector(WIDTH, VOCABULARY, RANK)
+    words, vectors = torch.randn(17, WIDTH), vectors_of(torch.float32)
+    named = (vectors @ torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q @ words.t()).topk(3, 0).indices.t()
+    selector = Selector(WIDTH, VOCABULARY, WIDTH)
     selector.learn(np.ones(VOCABULARY, np.int64), END)
     optimizer = torch.optim.Adam(selector.parameters(), lr=0.05)
     mask = torch.ones(8, 2, dtype=torch.bool)
     for _ in range(200):
         source = torch.randint(17, (8, 2))
         owners = torch.arange(8).repeat_interleave(6)
-        loss = selector.loss(words[source], mask, owners, named[source].flatten())
+        loss = selector.loss(words[source], mask, vectors, owners, named[source].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     source = torch.tensor([[a, (5 * a + 3) % 17] for a in range(17)])
-    listed = selector.listed(words[source], torch.ones(17, 2, dtype=torch.bool), 0.2)
+    listed = selector.listed(words[source], torch.ones(17, 2, dtype=torch.bool), vectors, 0.2)
     found = listed.gather(1, named[source].flatten(1)).float().mean()
-    assert float(found) > 0.95
-    assert float(listed.float().sum(1).mean()) < 12
+    assert float(found) > 0.9
+    assert float(listed.float().sum(1).mean()) < 15
 
 
 @torch.no_grad()

@@ -137,8 +137,8 @@ class ShortlistSettings(LinearHead):
     """Candidates for each source token, of the table."""
     threshold: float = Field(default=0.001, ge=0.0, lt=1.0)
     """A learned selector's candidates are in the target with at least this probability; 0 lists all tokens."""
-    rank: int = Field(default=32, ge=1)
-    """Size of what a learned selector reads of each source token's state."""
+    rank: int = Field(default=64, ge=1)
+    """Size of what a learned selector makes of states and of tokens, to compare them; `width` at most."""
 
     @model_validator(mode="after")
     def _settings_have_their_selector(self) -> Self:

@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.heads import lse_pick
-from translume.heads.parameters import vectors
 from translume.heads.precision import wide
 
-FIRST_SIZE = 0.1
-"""Of the logits beside the bias before training: a selector begins as little more than the tokens' frequencies."""
+FIRST_SIZE = 0.3
+"""Of the product of a state and a token before training, so that frequencies count for most at first."""
 
 
 class Selector(nn.Module):
-    """p(v in target | source) = σ(max_i w_v · U m_i + b_v) over the states m_i of the source's tokens.
+    """p(v in target | source) = σ(max_i (K w_v) · (U m_i) + b_v) over the states m_i of the source's tokens.
 
-    Neural vocabulary selection (Domhan et al. 2022, section 4), with a map of low rank: its cost is that of a head on
-    states of size `rank`, once for each source token.
+    Neural vocabulary selection (Domhan et al. 2022, section 4) whose tokens have no vectors of their own: w_v are those
+    of the head, whose likeness tells of rare tokens what was learned of others. They and the states get no gradient.
     """
 
     def __init__(self, width: int, vocabulary: int, rank: int) -> None:
-        """width: D of the states.  vocabulary: V.  rank: rows of U."""
+        """width: D of states and vectors.  vocabulary: V.  rank: rows of U and K, D at most."""
         super().__init__()
+        rank = min(rank, width)
         self.states = nn.Linear(width, rank, bias=False)
-        nn.init.normal_(self.states.weight, std=width**-0.5)
-        self.weight = vectors(vocabulary, rank)
+        self.tokens = nn.Linear(width, rank, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        nn.init.orthogonal_(self.tokens.weight)
         with torch.no_grad():
-            self.weight.mul_(FIRST_SIZE)
+            self.states.weight.copy_(self.tokens.weight).mul_(FIRST_SIZE)
 
     @torch.no_grad()
     def learn(self, counts: NDArray[np.int64], end: int) -> None:
@@ -45,23 +45,33 @@ class Selector(nn.Module):
         rate = np.maximum(counts, 0.5) / max(1, counts[end])
         self.bias.copy_(torch.from_numpy(np.log(np.expm1(np.minimum(rate, 10.0)))))
 
-    def loss(self, memory: Tensor, mask: Tensor, owners: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, memory: Tensor, mask: Tensor, vectors: Tensor, owners: Tensor, labels: Tensor) -> Tensor:
         """Summed over B sentences: binary cross entropy in nats of which of the V tokens stand in a target.
 
-        memory: [B, S, D], where mask [B, S].  labels: [n], of sentences `owners` [n].  fp32 (fp64 for fp64).
+        memory: [B, S, D], where mask [B, S].  vectors: [V, D].  labels: [n], of sentences `owners` [n].  fp32 (fp64 for
+        fp64).
         """
-        states, met = self.states(memory), torch.unique(labels * len(memory) + owners)
+        states, tokens = self.states(memory.detach()), self.tokens(vectors.detach())
+        met = torch.unique(labels * len(memory) + owners)
         loss: Tensor = _BagLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-            states, mask, self.weight, self.bias, met
+            states, mask, tokens, self.bias, met
         )
         return loss
 
     @torch.no_grad()
-    def listed(self, memory: Tensor, mask: Tensor, threshold: float) -> Tensor:
-        """[B, V]: True where a token's probability is at least `threshold`, from 0 (all of them) to 1, not reached."""
+    def listed(self, memory: Tensor, mask: Tensor, vectors: Tensor, threshold: float) -> Tensor:
+        """[B, V]: True where a token's probability is at least `threshold`, from 0 (all of them) to 1, not reached.
+
+        memory: [B, S, D], where mask [B, S].  vectors: [V, D].
+        """
         floor = -math.inf if threshold == 0.0 else math.log(threshold) - math.log1p(-threshold)
-        states = self.states(memory)
-        parts = [_best(_places(states, mask, self.weight[block])) for block in _blocks(states, len(self.weight))]
+        states, tokens = self.states(memory), vectors
+        rank, width = self.tokens.weight.shape
+        if mask.numel() * (width - rank) < width * rank:  # few places: more work to map every token than to read it
+            states = states @ self.tokens.weight
+        else:
+            tokens = self.tokens(vectors)
+        parts = [_best(_places(states, mask, tokens[block])) for block in _blocks(states, len(tokens))]
         return torch.cat(parts, 1).to(wide(states)) + self.bias >= floor
 
 

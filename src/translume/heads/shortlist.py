@@ -76,7 +76,7 @@ class ShortlistHead(Head):
     def _listed(self, source: Tensor, mask: Tensor, memory: Tensor) -> Tensor:
         """[B, V]: True where a token is a candidate."""
         if self.selector is not None:
-            listed = self.selector.listed(memory, mask, self.threshold)
+            listed = self.selector.listed(memory, mask, self.softmax.weight, self.threshold)
             return listed.index_fill_(1, self.always[self.always >= 0].long(), True)
         assert self.translations is not None
         found = self.translations[source].masked_fill(~mask[..., None], -1).flatten(1).long()
@@ -88,7 +88,7 @@ class ShortlistHead(Head):
         loss = self.softmax.loss(hidden, labels, None, options)
         if isinstance(context, Sources):
             assert self.selector is not None
-            bags = self.selector.loss(context.memory, context.mask, context.owners, labels)
+            bags = self.selector.loss(context.memory, context.mask, self.softmax.weight, context.owners, labels)
             return replace(loss, objective=loss.objective + SELECTOR_SHARE * bags)
         return loss if context is None else replace(loss, nll=None)
 

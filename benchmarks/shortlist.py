@@ -1,0 +1,210 @@
+"""Candidates for a source: a table of its tokens' translations against a selector that is learned from its states.
+
+    python benchmarks/shortlist.py MODEL [--updates 2000] [--candidates 5 20 100] [--thresholds 0.01 0.001 0.0001]
+
+MODEL is a folder whose model has a softmax. Its weights stay as they are: the table is made of its training pairs, and
+the learned selector is trained on its encoder's states by `--updates` of 32 pairs each. A training with
+`selector = "learned"` comes to the same, since the selector's loss gives the rest of the model no gradient. Then every
+list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
+
+size: mean candidates of a sentence.  missed: share of the reference tokens, end marks counted, that are not listed.
+bleu: of `--sentences` validation sentences, as [decoding] and [evaluation] of the model say.  batch ms, alone ms: a
+sentence, all of them in one call, and one a call; the fastest of `--rounds`, in which the heads take turns.
+"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+LEARNING_RATE, TOGETHER = 0.003, 32
+
+
+def grouped(corpus: Any, seed: int) -> Iterator[list[int]]:
+    """Numbers of pairs whose sources are of like length, in a shuffled order."""
+    order = sorted(range(corpus.pairs), key=lambda number: len(corpus.source(number)))
+    groups = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
+    random.Random(seed).shuffle(groups)
+    yield from groups
+
+
+def batch(checkpoint: Any, corpus: Any, numbers: list[int]) -> tuple[torch.Tensor, ...]:
+    """Source ids and mask [B, S], and owners and labels [n] of the targets' tokens."""
+    from translume.translator.tensors import padded
+
+    source, target = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials
+    ids = [[*corpus.source(number).tolist(), source.eos] for number in numbers]
+    labels = [[*corpus.target(number).tolist(), target.eos] for number in numbers]
+    owners = [row for row, each in enumerate(labels) for _ in each]
+    return *padded(ids, source.pad, torch.device("cpu")), torch.tensor(owners), torch.tensor(list(chain(*labels)))
+
+
+def learn(checkpoint: Any, head: Any, corpus: Any, updates: int) -> float:
+    """Train the head's selector on states of the encoder with its dropout; the seconds that it took."""
+    begun = time.perf_counter()
+    optimizer = torch.optim.Adam(head.selector.parameters(), betas=(0.9, 0.98))
+    encoder = checkpoint.model.encoder.train()
+    groups = (group for seed in count() for group in grouped(corpus, seed))
+    for update, numbers in enumerate(islice(groups, updates)):
+        source, mask, owners, labels = batch(checkpoint, corpus, numbers)
+        with torch.no_grad():
+            memory = encoder(source, mask)
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * update / updates))
+        optimizer.zero_grad()
+        (head.selector.loss(memory, mask, head.softmax.weight, owners, labels) / len(numbers)).backward()
+        optimizer.step()
+    encoder.eval()
+    return time.perf_counter() - begun
+
+
+def with_head(checkpoint: Any, settings: Any, data: Any) -> Any:
+    """The same checkpoint with a shortlist of the same weights; its table is made of `data`, unless that is None."""
+    from translume.heads.shortlist import ShortlistHead
+    from translume.model import HeadSizes
+
+    model = copy.deepcopy(checkpoint.model)
+    old = model.head
+    sizes = HeadSizes(
+        width=old.weight.size(1), vocabulary=old.vocabulary, source_vocabulary=len(checkpoint.source_tokenizer)
+    )
+    settings = settings.model_copy(update={"bias": old.bias is not None})
+    model.head = ShortlistHead(settings, sizes, old.weight)
+    model.head.softmax.bias = old.bias
+    if data is not None:
+        model.head.learn(data)
+    return replace(checkpoint, model=model.eval())
+
+
+def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """A name and a checkpoint each."""
+    from translume.config import ShortlistSettings
+    from translume.model import HeadData
+
+    pieces = checkpoint.source_tokenizer.pieces(), checkpoint.target_tokenizer.pieces()
+    specials = checkpoint.target_tokenizer.specials
+    marks = frozenset(each for each in (specials.pad, specials.bos, specials.eos, specials.unk) if each is not None)
+    data = HeadData(
+        corpus=corpus, source_pieces=pieces[0], target_pieces=pieces[1], end=specials.eos, specials=marks
+    )  # fmt: skip
+    yield "softmax", checkpoint
+    for each in options.candidates:
+        chosen = ShortlistSettings(tie="target", frequent=options.frequent, candidates=each)
+        yield f"table, {each} a token", with_head(checkpoint, chosen, data)
+    base = ShortlistSettings(tie="target", selector="learned", frequent=options.frequent, rank=options.rank)
+    learned = with_head(checkpoint, base, data)
+    selector = learned.model.head.selector
+    if options.selector is not None and options.selector.exists():
+        selector.load_state_dict(load_file(options.selector))
+    else:
+        seconds = learn(learned, learned.model.head, corpus, options.updates)
+        print(f"selector: {options.updates} updates, {seconds:.0f} s", file=sys.stderr, flush=True)
+        if options.selector is not None:
+            save_file(selector.state_dict(), options.selector)
+    for threshold in options.thresholds:
+        made = with_head(checkpoint, base.model_copy(update={"threshold": threshold}), None)
+        made.model.head.load_state_dict(learned.model.head.state_dict())
+        yield f"learned, {threshold:g}", made
+
+
+@torch.no_grad()
+def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
+    """size and missed over all pairs of a corpus; nothing for a softmax."""
+    size = missed = tokens = 0
+    if not checkpoint.model.head.reads_source:
+        return {}
+    for start in range(0, corpus.pairs, TOGETHER):
+        numbers = list(range(start, min(start + TOGETHER, corpus.pairs)))
+        source, mask, owners, labels = batch(checkpoint, corpus, numbers)
+        lists = checkpoint.model.head.begin(source, mask, checkpoint.model.encoder(source, mask)).lists
+        size += sum(lists.lengths)
+        found = (lists.ids[owners] == labels[:, None]).any(1)
+        missed, tokens = missed + int((~found).sum()), tokens + len(labels)
+    return {"size": size / corpus.pairs, "missed": missed / tokens}
+
+
+def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each contender."""
+    from translume.evaluation import measure
+    from translume.training.decoded import spread, texts_of
+    from translume.translator import Translator
+
+    sources, references = texts_of(valid, spread(valid.pairs, options.sentences))
+    rows: list[dict[str, Any]] = [{"list": name, **listed(made, valid)} for name, made in found]
+    players = [Translator(made).compile() for _, made in found]
+    for _ in range(options.rounds):
+        for row, player in zip(rows, players, strict=True):
+            begun = time.perf_counter()
+            translations = [str(each) for each in player.translate_all(sources)]
+            middle = time.perf_counter()
+            for source in sources[: options.alone]:
+                player.translate(source)
+            last = time.perf_counter()
+            together, alone = (middle - begun) / len(sources), (last - middle) / max(1, options.alone)
+            row["batch_ms"] = min(row.get("batch_ms", math.inf), 1000 * together)
+            row["alone_ms"] = min(row.get("alone_ms", math.inf), 1000 * alone)
+            row["bleu"] = measure(translations, references, player.config.evaluation).scores[0].value
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """The table for people, in Markdown."""
+    print("| list | size | missed | bleu | batch ms | alone ms |")
+    print("|:--|--:|--:|--:|--:|--:|")
+    for row in rows:
+        size = f"{row['size']:,.0f} | {row['missed']:.2%}" if "size" in row else "all | –"
+        print(f"| {row['list']} | {size} | {row['bleu']:.2f} | {row['batch_ms']:.2f} | {row['alone_ms']:.2f} |")
+
+
+def main() -> None:
+    """Measure the lists asked for."""
+    short = bool(os.environ.get("TRANSLUME_SHORT"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="folder of a model with a softmax")
+    parser.add_argument("--updates", type=int, default=20 if short else 2000, help="of the selector")
+    parser.add_argument("--rank", type=int, default=64)
+    parser.add_argument("--selector", type=Path, help="file that keeps it; learned only if there is none yet")
+    parser.add_argument("--frequent", type=int, default=100)
+    parser.add_argument("--candidates", type=int, nargs="*", default=[5, 20, 100])
+    parser.add_argument("--thresholds", type=float, nargs="*", default=[0.01, 0.001, 0.0001])
+    parser.add_argument("--sentences", type=int, default=100 if short else 0, help="0 for all")
+    parser.add_argument("--alone", type=int, default=10 if short else 100, help="of them translated one a call, too")
+    parser.add_argument("--rounds", type=int, default=1 if short else 3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one object on one line")
+    options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+    from translume.data import prepare
+    from translume.translator import load_translator
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    checkpoint = load_translator(options.model, device="cpu", threads=options.threads).checkpoint
+    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    settings = checkpoint.config
+    train, valid = (
+        prepare(
+            settings.data, *tokenizers, options.model / "cache", split=split, max_positions=settings.model.max_positions
+        )
+        for split in ("train", "valid")
+    )
+    rows = measured(list(contenders(checkpoint, train, options)), valid, options)
+    if options.json:
+        print(json.dumps({"updates": options.updates, "rank": options.rank, "rows": rows}))
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()
