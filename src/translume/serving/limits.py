@@ -51,7 +51,7 @@ class Limits(Settings):
     timeout_seconds: float = 30.0
     """How long a request may take from its last byte on, and the most that it may ask for."""
     read_seconds: float = 10.0
-    """How long a client may take to send a body."""
+    """How long a client may take to send a request's head, and to send its body."""
     drain_seconds: float = 30.0
     """How long what was begun may take after the server was told to stop."""
 
