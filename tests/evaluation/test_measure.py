@@ -7,7 +7,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.config import EvaluationSettings
+from translume.config import Config, EvaluationSettings
 from translume.errors import DataError, SettingsError
 from translume.evaluation import METRICS, evaluate, measure, metric_from
 from translume.evaluation.error_rate import edits
@@ -143,6 +143,34 @@ def test_a_translator_is_measured_with_its_translations_kept(upper) -> None:
     assert scores.to_dict()["sentences"] == 2
     assert str(scores).splitlines()[0] == "exact match|nrefs:1|case:mixed = 50.00 (1 of 2)"
     assert [score.name for score in evaluate(upper, ["a"], ["A"])] == ["bleu", "chrf"]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenize", "expected"),
+    [
+        ("zh", "auto", "zh"),
+        ("zh_TW", "auto", "zh"),
+        ("yue-Hant", "auto", "zh"),
+        ("JA", "auto", "char"),
+        ("ko", "auto", "char"),
+        ("th", "auto", "char"),
+        ("de", "auto", "13a"),
+        ("", "auto", "13a"),
+        ("zh", "13a", "13a"),
+        ("de", "none", "none"),
+    ],
+)
+def test_the_target_language_chooses_what_bleu_counts_and_the_signature_says_so(
+    upper, language: str, tokenize: str, expected: str
+) -> None:
+    upper.config = Config().change(f"data.target_language={language}", f"evaluation.tokenize={tokenize}")
+    for chosen in (None, settings("bleu", tokenize=tokenize)):
+        assert f"|tok:{expected}|" in evaluate(upper, ["a b", "c"], ["A B", "D"], chosen)["bleu"].signature
+    assert upper.config.scoring.tokenize == expected
+
+
+def test_texts_without_a_language_are_parted_as_sacrebleu_does() -> None:
+    assert "|tok:13a|" in measure(FOUND, FIRST, settings("bleu"))["bleu"].signature
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(upper) -> None:

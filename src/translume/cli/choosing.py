@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from translume.cli.survey import Side
+from translume.config.evaluation import tokenizer_of
 
 Value = str | int | float | bool | tuple[str, ...]
 
@@ -135,15 +136,12 @@ def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
 
 
 def _evaluation(target: Side) -> Iterable[Choice]:
-    base = target.language.replace("_", "-").split("-")[0]
+    tokenize = tokenizer_of(target.language)
+    if tokenize == "13a" and target.unspaced:
+        tokenize = "char"
+    why = {"zh": "Chinese", "char": "no spaces between words", "13a": "sacreBLEU's default"}[tokenize]
     if target.tokenized:
         tokenize, why = "none", "punctuation stands apart in these files: they are tokenized"
-    elif base == "zh":
-        tokenize, why = "zh", "Chinese"
-    elif target.unspaced or base in ("ja", "ko"):
-        tokenize, why = "char", "no spaces between words"
-    else:
-        tokenize, why = "13a", "sacreBLEU's default"
     yield Choice(path="evaluation.metrics", value=("bleu", "chrf"))
     yield Choice(path="evaluation.tokenize", value=tokenize, why=why)
     if not target.cased:

@@ -123,7 +123,7 @@ def _measure(translator: "Translator", corpus: "DemoCorpus") -> None:
         for translation in translator.translate_all(sources):
             found.append(translation.text)
             meter.advance()
-    scores = measure(found, references, translator.config.evaluation)
+    scores = measure(found, references, translator.config.scoring)
     click.echo(f"\nOn {len(found):,} test pairs that were not in training:")
     click.echo(f"exact match {scores['exact_match'].value:.1f} %")
     for score in scores:

@@ -76,7 +76,7 @@ def command(
     sources, references = _parallel(source, reference)
     translator = _load(model)
     opponent = None if other is None else _load(other)
-    settings = changed(translator.config, "evaluation", "decoding").evaluation
+    settings = changed(translator.config, "evaluation", "decoding").scoring
     for name in settings.metrics:
         metric_from(name, settings)  # refuses what is unknown or not installed before anything is translated
     translator, judged = calibrated(translator, model, sources, references)

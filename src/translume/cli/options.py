@@ -173,7 +173,7 @@ decoding_options = _all(
 evaluation_options = _all(
     [
         _option(_EVALUATION, "--metrics", metavar="NAMES", help="Such as bleu,chrf,ter: evaluation.metrics."),
-        _option(_EVALUATION, "--tokenize", metavar="NAME", help="none, 13a, zh, char, …: evaluation.tokenize."),
+        _option(_EVALUATION, "--tokenize", metavar="NAME", help="auto, none, 13a, zh, char, …: evaluation.tokenize."),
         _option(_EVALUATION, "--lowercase/--cased", type=bool, help="Without or with case: evaluation.lowercase."),
     ]
 )

@@ -56,6 +56,11 @@ class Config(Settings):
         refuse_unfit(config.data, config.model, config.training, place)
         return config
 
+    @property
+    def scoring(self) -> EvaluationSettings:
+        """[evaluation] for the target language: what translations are measured by."""
+        return self.evaluation.of_language(self.data.target_language)
+
     def change(self, *overrides: str) -> Self:
         """A copy with `path=value` overrides applied."""
         return self.build(self.model_dump(), overrides, place="--set")

@@ -10,6 +10,7 @@ from translume.evaluation.sacre import SacreScore
 
 def bleu(settings: EvaluationSettings) -> Metric:
     """Corpus BLEU by sacreBLEU; SettingsError if the tokenizer's own package is not installed."""
+    settings = settings.of_language("")  # texts alone have no language
     try:
         metric = BLEU(
             tokenize=settings.tokenize,

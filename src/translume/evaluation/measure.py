@@ -28,7 +28,7 @@ def evaluate(
     """
     if not hasattr(translator, "translate_all"):  # a path, or a classifier
         raise TypeError(f"evaluate wants a Translator, found {type(translator).__name__}; load gives one of a folder")
-    settings = settings or translator.config.evaluation
+    settings = (settings or translator.config.evaluation).of_language(translator.config.data.target_language)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     for name in settings.metrics:

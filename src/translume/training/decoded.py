@@ -25,7 +25,7 @@ def decoder_of(
     """
     from translume.evaluation import measure, metric_from  # here, since it brings sacreBLEU along
 
-    metric, evaluation = model.config.training.metric, model.config.evaluation
+    metric, evaluation = model.config.training.metric, model.config.scoring
     for name in (*evaluation.metrics, *((metric,) if metric != "nll" else ())):
         metric_from(name, evaluation)
     assert isinstance(model.target, Tokenizer)

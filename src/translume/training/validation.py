@@ -46,7 +46,7 @@ def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
     parts = [corpus.digest, *map(repr, corpus.weights)]
     if config.training.metric != "nll":
         parts += [str(config.training.validation_sentences), config.decoding.model_dump_json()]
-        parts += [config.evaluation.model_dump_json(exclude={"metrics"})]
+        parts += [config.scoring.model_dump_json(exclude={"metrics"})]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
