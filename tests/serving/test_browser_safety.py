@@ -11,7 +11,7 @@ import pytest
 from translume.serving.access import Access
 from translume.serving.keys import Keys, add_key
 from translume.serving.models import Served
-from translume.serving.pages import DRAWN, OWN
+from translume.serving.pages import DRAWN, OWN, PAGES
 from translume.serving.settings import KeySettings
 from translume.serving.usage import Usage
 from translume.translator import Translator
@@ -125,7 +125,7 @@ def test_the_page_fits_phones_and_screens_in_light_and_dark_and_everybody_can_us
 
 
 def test_the_page_is_served_whole_and_lets_nothing_else_in(live: Any) -> None:
-    assert {path.name for path in PAGE.iterdir()} == {*OWN, "index.html"}
+    assert {path.name for path in PAGE.iterdir()} == {*OWN, *PAGES}
     answer = live.get("/")
     policy = dict(each.strip().partition(" ")[::2] for each in answer.headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"

@@ -17,7 +17,7 @@ from translume.serving.usage import LOCK_SECONDS, Bucket, Usage, UsageError
 
 OPEN: Final = frozenset(
     {
-        *("/", "/health", "/health/live", "/health/ready", "/openapi.json"),
+        *("/", "/docs", "/health", "/health/live", "/health/ready", "/openapi.json"),
         *("/languages", "/frontend/settings", "/v1/models", "/v1/info"),
     }
 )

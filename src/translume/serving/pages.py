@@ -1,4 +1,4 @@
-"""The page at /: files of ours and no others, under a policy that lets it ask this server and nobody else."""
+"""The pages at / and /docs: files of ours and no others, under a policy that lets them ask this server alone."""
 
 from importlib.resources import files
 from typing import Final
@@ -9,30 +9,40 @@ from starlette.responses import HTMLResponse, Response
 
 from translume.drawing.document import asset
 from translume.drawing.policy import hashes
+from translume.serving.answer_schema import ALWAYS, TEXT, answers
 from translume.serving.request_error import RequestError
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN: Final = (
-    *("choice.js", "files.js", "history.js", "icon.svg", "lines.js", "output.js", "page.css", "page.js"),
-    *("sentence.js", "server.js", "step.js", "storage.js", "theme.js", "translating.js"),
+    *("asking.js", "choice.js", "docs.css", "docs.js", "files.js", "history.js", "icon.svg", "lines.js", "output.js"),
+    *("page.css", "page.js", "sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js"),
+    *("theming.js", "translating.js"),
 )
 DRAWN: Final = ("steps.css", "steps.js")
 """What the page of a trace is drawn with too."""
+PAGES: Final = ("index.html", "docs.html")
 
 
 def routes() -> APIRouter:
-    """/ and what it is made of, below /page."""
+    """/, /docs and what they are made of, below /page."""
     router = APIRouter(tags=["page"])
     root = files("translume.serving").joinpath("page")
     contents = {name: root.joinpath(name).read_bytes() for name in OWN} | {name: asset(name).encode() for name in DRAWN}
-    index = root.joinpath("index.html").read_bytes()
-    policy = _policy()
+    pages = {name: root.joinpath(name).read_bytes() for name in PAGES}
+    policy = {"Content-Security-Policy": _policy()}
+    described = answers(TEXT, "The page.", *ALWAYS, kind="text/html")
 
     @router.head("/", include_in_schema=False)
-    @router.get("/", response_class=HTMLResponse)
+    @router.get("/", response_class=HTMLResponse, responses=described)
     async def page() -> Response:
         """A page for people."""
-        return Response(index, media_type=TYPES["html"], headers={"Content-Security-Policy": policy})
+        return Response(pages["index.html"], media_type=TYPES["html"], headers=policy)
+
+    @router.head("/docs", include_in_schema=False)
+    @router.get("/docs", response_class=HTMLResponse, responses=described)
+    async def docs() -> Response:
+        """This document, for people."""
+        return Response(pages["docs.html"], media_type=TYPES["html"], headers=policy)
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def part(request: Request) -> Response:

@@ -8,6 +8,7 @@ import { Refused, get, hasKey, pause, useKey } from "./server.js";
 import { closeStep, lookInside, setUpStep, showStep, takeNumber } from "./step.js";
 import { doubt, element, line, one, percent } from "./steps.js";
 import { store, stored } from "./storage.js";
+import { setUpTheme } from "./theming.js";
 import { classify, translate } from "./translating.js";
 
 const TYPING = 350, SETTLED = 1500;
@@ -171,15 +172,6 @@ function legend() {
   colour();
 }
 
-function theme() {
-  at("theme").value = stored("translume.theme") ?? "auto";
-  at("theme").addEventListener("change", () => {
-    store("translume.theme", at("theme").value);
-    document.documentElement.dataset.chosen = at("theme").value;
-    dispatchEvent(new Event("translume:theme"));
-  });
-}
-
 function listen() {
   at("text").addEventListener("input", () => go(TYPING));
   at("clear").addEventListener("click", () => {
@@ -208,7 +200,7 @@ function listen() {
 }
 
 async function begin() {
-  theme();
+  setUpTheme();
   legend();
   count();
   draw();
@@ -218,7 +210,7 @@ async function begin() {
     choice.setUpChoice(models.models, () => go(0));
     setUpFiles(settings, info.limits, waiting);
     at("key-form").hidden = !settings.keyRequired || hasKey();
-    at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "openapi.json" }, "API"));
+    at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));
   } catch (error) {
     fail(error);
     return;

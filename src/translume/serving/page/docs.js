@@ -1,0 +1,121 @@
+// The page of the interface: openapi.json as people read it.
+import { example, requestOf } from "./asking.js";
+import { shape, told } from "./shape.js";
+import { get, useKey } from "./server.js";
+import { element } from "./steps.js";
+import { setUpTheme } from "./theming.js";
+
+const at = (id) => document.getElementById(id);
+const nameOf = (method, path) => `${method}${path.replaceAll(/[^\w]+/g, "-")}`;
+const settled = (schema, shapes) => (schema.$ref ? shapes[schema.$ref.split("/").pop()] : schema);
+
+function operationsOf(api, tag) {
+  return Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods)
+    .filter(([, operation]) => operation.tags.includes(tag))
+    .map(([method, operation]) => ({ method, path, operation, id: nameOf(method, path) })));
+}
+
+const badge = (method) => element("span", { class: `method ${method}` }, method);
+
+function taken(operation, shapes) {
+  const kinds = Object.entries(operation.requestBody?.content ?? {});
+  if (!kinds.length) return [];
+  const also = kinds.length > 1 ? `${kinds.map(([type]) => type).join(" or ")}` : kinds[0][0];
+  return [element("h3", {}, "What it takes"), element("p", { class: "hint" }, also), ...shape(settled(kinds[0][1].schema, shapes), true)];
+}
+
+function given(operation, shapes) {
+  const rows = [], made = [element("h3", {}, "What it answers")];
+  for (const [status, answer] of Object.entries(operation.responses)) {
+    const [type, content] = Object.entries(answer.content ?? {})[0] ?? ["", {}];
+    if (status < "300") {
+      made.push(element("p", { class: "hint" }, `${status} ${type}: ${answer.description}`));
+      if (content.schema) made.push(...shape(settled(content.schema, shapes)));
+    } else rows.push(element("div", {}, element("dt", {}, element("code", {}, status)), element("dd", {}, answer.description)));
+  }
+  const refused = element("details", { class: "more" }, element("summary", {}, `${rows.length} ways to be refused`),
+    element("p", { class: "hint" }, "Each an ", element("a", { href: "#shape-Error" }, "Error"), "."), element("dl", { class: "fields" }, ...rows));
+  return [...made, refused];
+}
+
+function card({ method, path, operation, id }, shapes, server) {
+  const secret = server.keyRequired && Boolean(operation.security);
+  const inside = element("div", { class: "inside" });
+  const made = element("details", { class: "card", id },
+    element("summary", {}, badge(method), element("code", {}, path), element("span", { class: "hint" }, ...told(operation.description))), inside);
+  // Drawn when it is opened: most are not.
+  const draw = () => {
+    if (!made.open || inside.childElementCount) return;
+    inside.append(element("h3", {}, "Example"), ...example(requestOf(method, path, operation, server.languages), secret),
+      ...taken(operation, shapes), ...given(operation, shapes));
+  };
+  made.addEventListener("toggle", draw);
+  return made;
+}
+
+function shapesOf(shapes) {
+  return Object.entries(shapes).sort(([one], [other]) => (one < other ? -1 : 1)).map(([name, schema]) => {
+    const [first, ...rest] = (schema.description ?? "").split(/(?<=\.)\s+/);
+    return element("details", { class: "card", id: `shape-${name}` },
+      element("summary", {}, element("span", { class: "method" }, "shape"), element("code", {}, name), element("span", { class: "hint" }, ...told(first))),
+      element("div", { class: "inside" }, ...(rest.length ? [element("p", { class: "hint" }, ...told(rest.join(" ")))] : []), ...shape(schema)));
+  });
+}
+
+const LIMITS = ["characters", "texts", "lines", "width", "body_bytes", "file_bytes", "timeout_seconds"];
+
+function limits(found) {
+  const rows = LIMITS.map((name) => element("div", {}, element("dt", {}, name), element("dd", {}, found[name].toLocaleString("en"))));
+  return element("details", { class: "more" }, element("summary", {}, "Limits of this server"), element("dl", {}, ...rows));
+}
+
+function draw(api, server) {
+  const shapes = api.components.schemas, groups = [];
+  const link = (id, ...words) => element("li", {}, element("a", { href: `#${id}` }, ...words));
+  for (const { name, description } of api.tags) {
+    const operations = operationsOf(api, name);
+    groups.push(element("section", { "aria-label": name }, element("h2", {}, name), element("p", { class: "hint" }, description),
+      ...operations.map((each) => card(each, shapes, server))));
+    at("list").append(element("h2", {}, name), element("ul", {}, ...operations.map(({ id, method, path }) => link(id, badge(method), path))));
+  }
+  groups.push(element("section", { "aria-label": "Shapes" }, element("h2", {}, "Shapes"), element("p", { class: "hint" }, "What answers are made of."), ...shapesOf(shapes)));
+  at("groups").append(...groups);
+  at("about").replaceChildren(...told(api.info.description));
+  at("limits").replaceChildren(limits(server.limits));
+}
+
+// Open what the address names.
+function follow() {
+  const found = location.hash && at(decodeURIComponent(location.hash.slice(1)));
+  if (found?.tagName !== "DETAILS") return;
+  found.open = true;
+  found.querySelector("summary").focus();
+  found.scrollIntoView();
+}
+
+async function begin() {
+  setUpTheme();
+  at("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(at("key").value.trim());
+    at("key-form").hidden = true;
+  });
+  try {
+    const [api, info, models, settings] = await Promise.all(["openapi.json", "v1/info", "v1/models", "frontend/settings"].map((path) => get(path)));
+    const pair = models.models.find((each) => each.source && each.target);
+    const languages = pair ? { source: pair.source, target: pair.target } : {};
+    draw(api, { languages, limits: info.limits, keyRequired: settings.keyRequired });
+    at("key-form").hidden = !settings.keyRequired;
+  } catch (error) {
+    at("problem").textContent = error.message;
+    at("problem").hidden = false;
+    return;
+  }
+  addEventListener("hashchange", follow);
+  // To where one is already, too.
+  document.addEventListener("click", (event) => { if (event.target.closest("a[href^='#']")) setTimeout(follow); });
+  follow();
+  document.documentElement.dataset.ready = "yes";
+}
+
+begin();

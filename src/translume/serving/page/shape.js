@@ -1,0 +1,57 @@
+// What a JSON schema says, in words and as a list of fields.
+import { element } from "./steps.js";
+
+const WORDS = { string: "text", integer: "whole number", number: "number", boolean: "true or false", null: "null", object: "object", array: "list" };
+const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
+const between = (parts, word) => parts.flatMap((each, place) => (place ? [word, ...each] : each));
+
+// A description, what stands in backticks as code.
+export const told = (text = "") => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+
+// Words and links for what a value may be.
+export function kind(schema) {
+  if (schema.$ref) {
+    const name = schema.$ref.split("/").pop();
+    return [element("a", { href: `#shape-${name}` }, name)];
+  }
+  if ("const" in schema) return [JSON.stringify(schema.const)];
+  if (schema.enum) return [schema.enum.map((each) => JSON.stringify(each)).join(" or ")];
+  const others = schema.oneOf ?? schema.anyOf;
+  if (others) return between(others.map(kind), " or ");
+  if (schema.type === "array") return schema.items ? ["list of ", ...kind(schema.items)] : ["list"];
+  if (schema.properties) return [`{${Object.keys(schema.properties).join(", ")}}`];
+  if (schema.format === "binary") return ["file"];
+  if (typeof schema.additionalProperties === "object") return ["by name, ", ...kind(schema.additionalProperties)];
+  return [[schema.type ?? "anything"].flat().map((each) => WORDS[each] ?? each).join(" or ") + bounds(schema)];
+}
+
+function bounds(schema) {
+  const told = [];
+  if ("minimum" in schema) told.push(`at least ${number(schema.minimum)}`);
+  if ("exclusiveMinimum" in schema) told.push(`above ${number(schema.exclusiveMinimum)}`);
+  if ("maximum" in schema) told.push(`at most ${number(schema.maximum)}`);
+  if ("exclusiveMaximum" in schema) told.push(`below ${number(schema.exclusiveMaximum)}`);
+  return told.length ? `, ${told.join(", ")}` : "";
+}
+
+const FIRST = 12;
+
+// The fields of an object, those that come after the first ones folded away.  asked: of a request, or else of an answer.
+function fields(schema, asked) {
+  const rows = Object.entries(schema.properties).map(([name, each]) => {
+    const must = (schema.required ?? []).includes(name);
+    const mark = must === asked ? [" ", element("span", { class: asked ? "must hint" : "hint" }, asked ? "needed" : "not always")] : [];
+    return element("div", {},
+      element("dt", {}, element("code", {}, name), ...mark),
+      element("dd", {}, element("span", { class: "kind" }, ...kind(each)), ...told(each.description)));
+  });
+  if (rows.length <= FIRST) return [element("dl", { class: "fields" }, ...rows)];
+  const rest = rows.splice(FIRST - 2);
+  return [element("dl", { class: "fields" }, ...rows),
+    element("details", { class: "more" }, element("summary", {}, `${rest.length} more fields`), element("dl", { class: "fields" }, ...rest))];
+}
+
+// The fields of what is an object, or else the words for it.
+export function shape(schema, asked = false) {
+  return schema.properties ? fields(schema, asked) : [element("p", {}, ...kind(schema), ...(schema.description ? [": ", ...told(schema.description)] : []))];
+}

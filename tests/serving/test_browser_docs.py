@@ -1,0 +1,157 @@
+"""The page at /docs, in a real browser: it draws the document of the interface, and what it shows can be asked."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.serving.access import Access
+from translume.serving.keys import Keys, add_key
+from translume.serving.models import Served
+from translume.serving.settings import KeySettings
+from translume.serving.usage import Usage
+from translume.translator import Translator
+
+TRANSLATE = "#post-v1-translate"
+
+
+@pytest.fixture
+def docs(tab: Any) -> Any:
+    return opened(tab)
+
+
+def opened(tab: Any, place: str = "") -> Any:
+    tab.page.goto(f"{tab.url}/docs{place}")
+    tab.page.wait_for_selector("[data-ready]")
+    return tab
+
+
+def test_the_first_page_leads_to_it(tab: Any) -> None:
+    tab.page.click("#about a")
+    tab.page.wait_for_selector("#groups summary")
+    assert tab.page.url == f"{tab.url}/docs"
+
+
+def test_every_address_is_there_with_its_fields_and_what_they_are(docs: Any, live: Any) -> None:
+    document = live.get("/openapi.json").json()
+    wanted = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    shown = docs.page.evaluate("""() => [...document.querySelectorAll("#groups .card:not([id^=shape]) > summary")]
+        .map((each) => [each.querySelector(".method").textContent, each.querySelector("code").textContent])""")
+    assert sorted(map(tuple, shown)) == sorted(wanted)
+    docs.page.click(f"{TRANSLATE} > summary")
+    rows = docs.page.locator(f"{TRANSLATE} .inside > dl, {TRANSLATE} .more > dl")
+    names = rows.locator("dt code").all_text_contents()
+    body = document["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert names[: len(body["properties"])] == list(body["properties"])
+    beam = docs.page.locator(f"{TRANSLATE} dl.fields > div").filter(has=docs.page.locator("dt code:text-is('beam')"))
+    assert beam.locator(".kind").text_content() == "whole number, at least 1, at most 65,536"
+    statuses = set(document["paths"]["/v1/translate"]["post"]["responses"]) - {"200"}
+    assert statuses < set(names)
+    # From what an answer is made of to what that is made of.
+    docs.page.locator(f"{TRANSLATE} a", has_text="Translation").first.click()
+    docs.page.wait_for_selector("#shape-Translation[open] dl")
+    assert docs.page.evaluate("document.activeElement.parentElement.id") == "shape-Translation"
+
+
+def test_an_example_is_copied_and_tried(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
+    tab = opened(open_tab(live, permissions=["clipboard-read", "clipboard-write"]), TRANSLATE)
+    tab.page.fill(f"{TRANSLATE} textarea", """{"text": "it's a man"}""")
+    tab.page.click(f"{TRANSLATE} .copy")
+    tab.tell(f"{TRANSLATE} [role=status]", "Copied.")
+    words = shlex.split(tab.page.evaluate("navigator.clipboard.readText()"))
+    assert words == ["curl", "-s", f"{live.url}/v1/translate", "--json", """{"text": "it's a man"}"""]
+    tab.page.click(f"{TRANSLATE} .try")
+    tab.tell(f"{TRANSLATE} [role=status]", "200 OK")
+    found = json.loads(tab.page.text_content(f"{TRANSLATE} .answer"))
+    assert found["translations"][0]["text"] == translator.translate("it's a man").text
+    tab.page.fill(f"{TRANSLATE} textarea", "{")
+    tab.page.click(f"{TRANSLATE} .try")
+    tab.tell(f"{TRANSLATE} [role=status]", "400 Bad Request")
+    assert json.loads(tab.page.text_content(f"{TRANSLATE} .answer"))["code"] == "invalid_json"
+    tab.faults.clear()  # The browser tells of the 400.
+
+
+def test_every_example_that_can_be_tried_is_answered(docs: Any) -> None:
+    docs.page.evaluate(
+        "for (const each of document.querySelectorAll('#groups .card:not([id^=shape])')) each.open = true"
+    )
+    docs.page.wait_for_selector("#get-docs .try")
+    docs.page.evaluate("for (const each of document.querySelectorAll('.try')) each.click()")
+    answered = "[...document.querySelectorAll('.card:has(.try)')].map((each) => [each.id, %s])"
+    status = "each.querySelector('[role=status]').textContent"
+    docs.page.wait_for_function(f"() => {answered % status}.every(([, text]) => /^[0-9]/.test(text))")
+    found = {name: text.split()[0] for name, text in docs.page.evaluate(answered % status)}
+    assert {"post-v1-translate", "post-v1-inspect", "post-translate", "get-v1-info"} <= set(found)
+    refused = {"post-v1-classify": "404", "post-detect": "501", "post-suggest": "403"}
+    assert found == dict.fromkeys(found, "200") | refused
+    docs.faults.clear()  # The browser tells of what is refused.
+
+
+def test_by_keyboard_alone(docs: Any) -> None:
+    docs.page.keyboard.press("Tab")
+    assert docs.page.evaluate("document.activeElement.textContent") == "To the addresses"
+    docs.page.keyboard.press("Enter")
+    docs.page.keyboard.press("Tab")
+    docs.page.keyboard.press("Enter")
+    docs.page.wait_for_selector(f"{TRANSLATE}[open] .try")
+    docs.page.keyboard.press("Tab")
+    assert docs.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+
+
+def test_a_key_is_taken_where_one_is_needed(
+    start: Callable[..., Any], translator: Translator, open_tab: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    secret = add_key(path, "alice", {})
+    usage = Usage(tmp_path / "usage")
+    live = start(Served.of("en-de", translator), access=Access(Keys.read(path), usage, KeySettings()))
+    tab = opened(open_tab(live), TRANSLATE)
+    assert "Bearer $KEY" in tab.page.text_content(f"{TRANSLATE} pre")
+    tab.page.click(f"{TRANSLATE} .try")
+    tab.tell(f"{TRANSLATE} [role=status]", "401 Unauthorized")
+    tab.faults.clear()  # The browser tells of the 401.
+    tab.page.fill("#key", secret)
+    tab.page.keyboard.press("Enter")
+    tab.page.click(f"{TRANSLATE} .try")
+    tab.tell(f"{TRANSLATE} [role=status]", "200 OK")
+    usage.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
+def test_it_fits_phones_and_screens_in_light_and_dark_and_everybody_can_use_it(
+    open_tab: Callable[..., Any], live: Any, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    tab = opened(open_tab(live, viewport={"width": width, "height": 900}, color_scheme=scheme), TRANSLATE)
+
+    def faults() -> list[tuple[str, str]]:
+        found = axe.Axe().run(tab.page).response
+        assert len(found["passes"]) > 20
+        return [(each["id"], node["html"]) for each in found["violations"] for node in each["nodes"]]
+
+    assert tab.page.evaluate("document.documentElement.dataset.theme") == scheme
+    tab.page.click(f"{TRANSLATE} .try")
+    tab.page.wait_for_selector(f"{TRANSLATE} .answer:not([hidden])")
+    for each in ("#shape-Hypothesis", "#post-v1-files", "#get-v1-files-name-"):
+        tab.page.click(f"{each} > summary")
+    tab.page.click(f"{TRANSLATE} .more > summary >> nth=0")
+    tab.page.click("#limits summary")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert faults() == []
+    other = "dark" if scheme == "light" else "light"
+    tab.page.select_option("#theme", other)
+    assert tab.page.evaluate("document.documentElement.dataset.theme") == other
+    assert faults() == []
+
+
+def test_it_is_under_the_policy_of_the_first_page(live: Any) -> None:
+    first, docs = live.get("/"), live.get("/docs")
+    assert docs.headers["Content-Security-Policy"] == first.headers["Content-Security-Policy"]
+    assert live.ask("HEAD", "/docs").body == b""
+    html = docs.body.decode()
+    assert "<style" not in html
+    assert "<script>" not in html
+    assert "//" not in html
