@@ -57,6 +57,19 @@ def test_broken_utf8_names_file_line_and_column(write):
     assert one_line(error) == f"{path}:812: not UTF-8 (byte 0xff at column 14)"
 
 
+@given(lines=st.lists(TEXT, max_size=9), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_lines_before_a_broken_one_are_read(tmp_path, lines, end, mark):
+    path = tmp_path / "some.txt"
+    text = "\ufeff" * mark + "".join(line + end for line in lines)
+    path.write_bytes(text.encode() + b"so \xff" + end.encode() + b"later" + end.encode())
+    found = []
+    with pytest.raises(DataError) as error:
+        found.extend(read_lines(path))
+    assert found == lines
+    assert one_line(error).startswith(f"{path}:{len(lines) + 1}: not UTF-8 (byte 0xff at column ")
+
+
 def test_text_cut_inside_a_character_is_broken(write):
     path = write("train.de", "schö".encode()[:-1])
     with pytest.raises(DataError) as error:

@@ -1,8 +1,12 @@
 """Windows keep the order; batches keep the budget."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translume.errors import DataError
 from translume.translator.batching import batches, windows
 
 
@@ -29,3 +33,15 @@ def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_t
 def test_batches_by_hand() -> None:
     assert list(batches([3, 9, 2, 3], 9)) == [[1], [0, 3, 2]]
     assert list(batches([3, 9, 2, 3], 9, shortest=4)) == [[1], [0, 3], [2]]
+
+
+@given(st.lists(st.integers(0, 9), max_size=13), st.integers(1, 5))
+def test_an_error_of_the_items_comes_after_all_of_them(sizes: list[int], lines: int) -> None:
+    def items() -> Iterator[tuple[int, int]]:
+        yield from enumerate(sizes)
+        raise DataError("line 14: broken")
+
+    found: list[list[int]] = []
+    with pytest.raises(DataError, match=r"^line 14: broken$"):
+        found.extend(windows(items(), lines=lines, characters=17))
+    assert [item for window in found for item in window] == list(range(len(sizes)))

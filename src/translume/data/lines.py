@@ -31,23 +31,28 @@ def refuse_one_input(first: Path | str, second: Path | str) -> None:
 def read_lines(path: Path | str) -> Iterator[str]:
     """The lines of a file, without their ends; "-" is standard input, read as it arrives.
 
-    A byte order mark at the beginning is left out. Raises DataError naming file and line where the bytes are not UTF-8.
+    A byte order mark at the beginning is left out. Where the bytes are not UTF-8, all lines before that one come first;
+    then DataError names file and line.
     """
     number = 1
     first = True
     for block in _whole_lines(path):
+        broken = None
         try:
             text = block.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(_not_utf8(path, block, error, number)) from None
+            broken = _not_utf8(path, block, error, number)
+            text = block[: block.rfind(b"\n", 0, error.start) + 1].decode("utf-8")
         if first:
             text, first = text.removeprefix("\ufeff"), False
-        lines = text.removesuffix("\n").split("\n")
+        lines = text.removesuffix("\n").split("\n") if text or broken is None else []
         number += len(lines)
         if "\r" in text:
             yield from (line.removesuffix("\r") for line in lines)
         else:
             yield from lines
+        if broken is not None:
+            raise DataError(broken)
 
 
 def count_lines(path: Path | str) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from translume.errors import TranslumeError
+
 WINDOW_LINES = 4096
 """Most lines that are read before the first of them is given back."""
 WINDOW_CHARACTERS = 2_000_000
@@ -21,17 +23,25 @@ T = TypeVar("T")
 def windows(
     items: Iterable[tuple[T, int]], *, lines: int = WINDOW_LINES, characters: int = WINDOW_CHARACTERS
 ) -> Iterator[list[T]]:
-    """Lists of consecutive items, which come with their sizes in characters."""
+    """Lists of consecutive items, which come with their sizes in characters.
+
+    An error that the items end in, such as a line that is not UTF-8, comes after the list of those before it.
+    """
     window: list[T] = []
-    total = 0
-    for item, size in items:
-        if window and (len(window) == lines or total + size > characters):
-            yield window
-            window, total = [], 0
-        window.append(item)
-        total += size
+    total, broken = 0, None
+    try:
+        for item, size in items:
+            if window and (len(window) == lines or total + size > characters):
+                yield window
+                window, total = [], 0
+            window.append(item)
+            total += size
+    except TranslumeError as error:
+        broken = error
     if window:
         yield window
+    if broken is not None:
+        raise broken
 
 
 def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:
