@@ -122,7 +122,12 @@ def test_show_tells_what_a_model_is_and_draws_it(run, trained: Path) -> None:
     assert facts["data"]["training"]["read"] == 125
     assert facts["size"]["parameters"] > 0
     assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "parameters" in run("show", trained / "model").stdout
+    text = run("show", trained / "model").stdout
+    assert "parameters" in text
+    assert [line for line in text.splitlines() if " data: " in line] == [
+        "training data: 125 pairs read, 123 used, 2 held out, 0 dropped",
+        "validation data: 2 held out of the training data",
+    ]
 
 
 def test_an_unknown_picture_is_one_line(run, trained: Path) -> None:

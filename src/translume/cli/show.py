@@ -114,7 +114,9 @@ def _print(facts: dict[str, Any], settings: str) -> None:
         sizes = f"{vocabulary['source']:,} source and {vocabulary['target']:,} target tokens"
     click.echo(f"vocabulary: {sizes}")
     for name, account in facts["data"].items():
-        if account:
+        if account and account["held_out"] and name == "validation":  # its account is that of the training data
+            click.echo(f"validation data: {account['held_out']:,} held out of the training data")
+        elif account:
             dropped = sum(account["dropped"].values())
             click.echo(
                 f"{name} data: {account['read']:,} pairs read, {account['used']:,} used, "
