@@ -227,6 +227,25 @@ def test_a_missing_file_is_named(folder, tmp_path, name, message):
     assert refused(folder, tmp_path / "out", ModelFolderError) == wanted
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ('{"a": "', "JSONDecodeError: Unterminated string starting at: line 1 column 7 (char 6)"),
+        ('{"tokenizer_class": 3}', "AttributeError: 'int' object has no attribute 'removesuffix'"),
+    ],
+)
+def test_what_transformers_cannot_read_is_one_line(tmp_path, text, found):
+    save_model(tmp_path / "model", checkpoint_of())
+    folder = tmp_path / "foreign" / "exported"
+    folder.parent.mkdir()
+    translume.export(tmp_path / "model", "huggingface", folder)
+    (folder / "tokenizer_config.json").write_text(text)
+    message = refused(folder, folder.parent / "out", TranslumeError)
+    assert message.startswith(f"{folder}: transformers cannot read it ({found}")
+    assert message.endswith("), wanted a folder that it loads, tokenizer_config.json included")
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
 def test_pickles_and_shards_are_refused_with_what_to_do(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)

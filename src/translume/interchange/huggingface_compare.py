@@ -38,11 +38,7 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
 
     Where ours has Marian's sinusoids, transformers' model is given them as well.
     """
-    with quiet():
-        theirs = AutoModelForSeq2SeqLM.from_pretrained(
-            str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True
-        ).eval()
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    theirs, tokenizer = _theirs(folder)
     if checkpoint.config.model.positions == "marian":
         _give_positions(checkpoint, theirs)
     forced = forced_targets(checkpoint)
@@ -58,6 +54,23 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
             f"wanted at most {TOLERANCE}"
         )
     return certificate
+
+
+def _theirs(folder: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder, as transformers reads them."""
+    with quiet():
+        try:
+            model = AutoModelForSeq2SeqLM.from_pretrained(
+                str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True
+            ).eval()
+            return model, AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # What transformers says of a file that is cut, empty or missing is whatever its reading came upon.
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            first = str(error).strip().splitlines()[:1]
+            raise TranslumeError(
+                f"{folder}: transformers cannot read it ({type(error).__name__}: {''.join(first)}), "
+                "wanted a folder that it loads, tokenizer_config.json included"
+            ) from error
 
 
 @torch.no_grad()
