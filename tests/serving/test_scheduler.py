@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -407,6 +408,34 @@ def test_the_rest_of_a_long_request_is_no_reason_to_refuse_a_short_one() -> None
         short = made.submit(slow, [2], 4)
         gate.open.set()
         assert short[0].result(10) == 4
+        for future in long:
+            future.cancel()
+
+
+def test_who_comes_after_long_requests_to_slow_work_is_taken_and_soon_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("translume.serving.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class Timed(Doubling):
+        """20 items a second, by that clock."""
+
+        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+            clock.now += 0.05 * len(items)
+            return super().run(items)
+
+    timed, gate = Timed(), Doubling()
+    timed.open.set()
+    with scheduler(queue=5000) as made:
+        assert made.submit(timed, [1], 60)[0].result(10) == 2
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        long = [future for _ in range(3) for future in made.submit(timed, [1] * 1000, 600)]
+        clock.now += 10
+        short = made.submit(timed, [2], 60)
+        gate.open.set()
+        assert short[0].result(10) == 4
+        done = [item for batch in timed.batches for item in batch]
+        assert done.index(2) <= 10 / 0.05
         for future in long:
             future.cancel()
 

@@ -20,7 +20,10 @@ from translume.serving.request_error import RequestError
 from translume.serving.worker import Worker, WorkerLostError
 
 PACE_SECONDS = 0.01
-"""How much later than the one before it each item of a request is due: a long list lets short requests in between."""
+"""How much later than the one before it each item of a request is due, at least: a long list lets short requests in
+between."""
+SHARE = 0.5
+"""Share of the workers that a long request may take for itself; the more that wait, the less."""
 RECENT = 16
 """Batches by which it is judged how fast work is done."""
 WAITING = 0.5
@@ -151,15 +154,9 @@ class Scheduler:
         with self._changed:
             if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
                 raise refused
+            pace, end = self._pace(len(items)), now + timeout_seconds
             taken = [
-                _Waiting(
-                    work=work,
-                    item=item,
-                    came=now,
-                    due=now + place * PACE_SECONDS,
-                    deadline=now + timeout_seconds,
-                    future=Answer(),
-                )
+                _Waiting(work=work, item=item, came=now, due=now + place * pace, deadline=end, future=Answer())
                 for place, item in enumerate(items)
             ]
             for each in taken:
@@ -205,6 +202,14 @@ class Scheduler:
             reason = f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         return None
+
+    def _pace(self, count: int) -> float:
+        """Seconds between the turns of a request's items: they are spread over the time that all that waits will take.
+
+        Nobody is slower for it where nobody else comes: what is due first is done, however early.
+        """
+        share = SHARE * count / max(1, self._count + count)
+        return max(PACE_SECONDS, self._seconds_per_item / share) if count else PACE_SECONDS
 
     def _put(self, each: _Waiting) -> None:
         heapq.heappush(self._heaps.setdefault(each.work, []), (each.due, next(self._order), each))
