@@ -12,7 +12,7 @@ from translume.translator import Workers
     ("words", "engine", "plain"),
     [
         (["--engine", "plain"], None, "fp32"),
-        (["--dtype", "bf16"], None, "bf16"),
+        (["--dtype", "bf16"], "bf16", "fp32"),
         (["--engine", "plain", "--dtype", "bf16"], None, "bf16"),
         (["--engine", "fast", "--dtype", "bf16"], "bf16", "fp32"),
     ],

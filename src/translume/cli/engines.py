@@ -137,21 +137,22 @@ def computing(where: Compute, name: str) -> "Computing":
 def findings(model: Path) -> dict[str, Any]:
     """What the probe and the self-test of the engine find for a model on this machine, a dtype each.
 
-    The probe is made anew: what was kept of earlier ones is neither read nor changed.
+    What is packed and tested is what the other verbs use, which an earlier probe may have chosen; the times are of a
+    probe made now.
     """
     import torch
 
-    from translume.engine import Choice, Engine, self_test
+    from translume.engine import Choice, Engine, build_engine, self_test
     from translume.engine.probe import CANDIDATES
     from translume.translator import load_translator
 
     network = load_translator(model, device="cpu", dtype="fp32").checkpoint.model
     found: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
     for dtype in CANDIDATES:
-        engine = Engine(network, Choice(dtype))
+        engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice
         found["dtypes"][dtype] = {
-            "packed": engine.choice.kinds,
-            "microseconds": engine.choice.microseconds,
+            "packed": {shape: engine.choice.kinds[shape] for shape in probed.kinds},
+            "microseconds": probed.microseconds,
             **self_test(engine, network).to_dict(),
         }
     return found

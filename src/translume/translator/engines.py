@@ -38,19 +38,24 @@ def translator_in(folder: Path, computing: Computing) -> Translator:
         if computing.engine == "plain":
             raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
         return load_translator(folder, device=device, dtype="fp32", threads=threads).compile("int8")
-    plain = "fp32" if computing.engine == "fast" else computing.dtype  # the engine packs weights itself
-    translator = load_translator(folder, device=device, dtype=plain, threads=threads)
     if computing.engine == "plain":
-        return translator
+        return load_translator(folder, device=device, dtype=computing.dtype, threads=threads)
+    # An engine packs weights itself, in any dtype, of a model in fp32.
+    dtype: Literal["fp32", "bf16"] = "bf16" if computing.dtype == "bf16" else "fp32"
+    whole = "fp32" if computing.engine == "fast" or dtype == "bf16" else computing.dtype
+    translator = load_translator(folder, device=device, dtype=whole, threads=threads)
     if computing.engine == "fast":
-        return translator.compile("bf16" if computing.dtype == "bf16" else "fp32")
-    return translator if computing.dtype == "bf16" else _if_sound(translator)
+        return translator.compile(dtype)
+    sound = _if_sound(translator, dtype)
+    if sound.engine is None and dtype == "bf16":
+        return load_translator(folder, device=device, dtype=dtype, threads=threads)
+    return sound
 
 
-def _if_sound(translator: Translator) -> Translator:
-    """The translator with an engine in its own dtype if there is one and it agrees with the plain model."""
+def _if_sound(translator: Translator, dtype: Literal["fp32", "bf16"]) -> Translator:
+    """The translator with an engine if there is one and it agrees with the plain model, else as it is."""
     try:
-        compiled = translator.compile("fp32")
+        compiled = translator.compile(dtype)
     except EngineError:
         return translator
     if compiled.engine is None or not self_test(compiled.engine, translator.checkpoint.model, alone=False).agrees:

@@ -1,0 +1,24 @@
+"""`show --engine` tells of what the other verbs translate with."""
+
+import json
+from pathlib import Path
+
+from translume.engine import build_engine
+from translume.engine.machine import cache_folder
+from translume.translator import load_translator
+
+
+def test_what_is_shown_is_what_is_kept_for_the_other_verbs(run, files: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    network = load_translator(files / "model", device="cpu", dtype="fp32").checkpoint.model
+    shapes = [shape for shape in build_engine(network).choice.kinds if not shape.startswith("decoder ")]
+    kept = cache_folder() / "engine.json"
+    found = json.loads(kept.read_text())
+    for kinds in found.values():
+        kinds.update(dict.fromkeys(shapes, "fp32"))
+    kept.write_text(json.dumps(found))
+    shown = json.loads(run("show", files / "model", "--engine", "--json").stdout)["dtypes"]
+    assert {shown["fp32"]["packed"][shape] for shape in shapes} == {"fp32"}
+    assert set(shown["fp32"]["packed"]) == set(build_engine(network).choice.kinds)
+    assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}
