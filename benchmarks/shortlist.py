@@ -3,9 +3,8 @@
     python benchmarks/shortlist.py MODEL [--updates 2000] [--candidates 5 20 100] [--thresholds 0.01 0.001 0.0001]
 
 MODEL is a folder whose model has a softmax. Its weights stay as they are: the table is made of its training pairs, and
-the learned selector is trained on its encoder's states by `--updates` of 32 pairs each. A training with
-`selector = "learned"` comes to the same, since the selector's loss gives the rest of the model no gradient. Then every
-list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
+the learned selector is trained on its encoder's states by `--updates` of 32 pairs each. In a training with `selector =
+"learned"` its loss gives the rest of the model no gradient either, but the states move while it learns. Then every list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
 
 size: mean candidates of a sentence.  missed: share of the reference tokens, end marks counted, that are not listed.
 bleu: of `--sentences` validation sentences, as [decoding] and [evaluation] of the model say.  batch ms, alone ms: a
@@ -171,7 +170,7 @@ def main() -> None:
     """Measure the lists asked for."""
     short = bool(os.environ.get("TRANSLUME_SHORT"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of a model with a softmax")
+    parser.add_argument("model", type=Path, nargs="?", help="folder of a model with a softmax")
     parser.add_argument("--updates", type=int, default=20 if short else 2000, help="of the selector")
     parser.add_argument("--rank", type=int, default=64)
     parser.add_argument("--selector", type=Path, help="file that keeps it; learned only if there is none yet")
@@ -184,6 +183,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one object on one line")
     options = parser.parse_args()
+    if options.model is None:
+        print("left out: wanted MODEL")
+        return
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
     from translume.data import prepare
     from translume.translator import load_translator
