@@ -4,7 +4,8 @@
 
 MODEL is a folder whose model has a softmax. Its weights stay as they are: the table is made of its training pairs, and
 the learned selector is trained on its encoder's states by `--updates` of 32 pairs each. In a training with `selector =
-"learned"` its loss gives the rest of the model no gradient either, but the states move while it learns. Then every list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
+"learned"` its loss gives the rest of the model no gradient either, but the states move while it learns. Then every
+list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
 
 size: mean candidates of a sentence.  missed: share of the reference tokens, end marks counted, that are not listed.
 bleu: of `--sentences` validation sentences, as [decoding] and [evaluation] of the model say.  batch ms, alone ms: a
