@@ -214,21 +214,18 @@ def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, tra
     )
 
 
-class Held:
+class Held(Translator):
     """A translator that waits before it translates."""
 
     def __init__(self, translator: Translator) -> None:
+        vars(self).update(vars(translator))
         self.open, self.begun, self.count = threading.Event(), threading.Event(), 0
-        self._translator = translator
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._translator, name)
-
-    def translate(self, text: str, **options: Any) -> Any:
+    def translate(self, *texts: Any, **options: Any) -> Any:
         self.count += 1
         self.begun.set()
         assert self.open.wait(30)
-        return self._translator.translate(text, **options)
+        return super().translate(*texts, **options)
 
 
 def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clients(

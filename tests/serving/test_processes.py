@@ -173,7 +173,7 @@ def test_a_search_is_left_off_where_its_process_is_told_to(folder: Path) -> None
     about = {"lines": [[0, "a b c", []]], "settings": settings_text(DecodingSettings()), "told": []}
     channel.send({"do": "translate", "call": 1, "key": "0", **about})
     channel.send({"do": "leave", "call": 1})
-    until(lambda: working._left[1].is_set())
+    until(lambda: (left := working._left.get(1)) is not None and left.is_set())
     held.set()
     answer = channel.receive()
     assert answer is not None
