@@ -94,7 +94,7 @@ def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=answer, daemon=True).start()
-        serve(build_app(server), listener, bound)
+        serve(build_app(server), listener, bound, lambda: None)
 
 
 def plainly(translator: Translator, *, together: bool) -> None:

@@ -186,6 +186,26 @@ def test_a_search_is_left_off_where_its_process_is_told_to(folder: Path) -> None
         each.close()
 
 
+def test_a_file_that_cannot_be_read_is_told_and_keeps_nobody_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("translume.serving.working.served_in", unreadable)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel, working = Channel(ours), Working(Channel(theirs))
+        computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
+        load = {"name": "a", "folder": str(folder), "state": "", "computing": computing}
+        working._left[0] = threading.Event()
+        working._answer(0, {"do": "load", "call": 0, "key": "0", **load})
+        answer = channel.receive()
+    assert answer is not None
+    assert answer.head["kind"] == "error"
+    assert "PermissionError" in str(answer.head["error"])
+
+
 def test_what_a_client_that_has_gone_asked_for_is_left_off(processes: Processes, far: Any) -> None:
     assert far.post("/v1/translate", text="a").status == 200
     process = processes.any()

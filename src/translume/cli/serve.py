@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ def command(
     access = access_for(settings.keys)
     # Only whether the port is free: who comes while models are loaded is refused, and may go to another replica.
     listen(settings.host, settings.port).close()
+    log_to_stderr()
     with ExitStack() as stack:
         processes = stack.enter_context(Processes(settings.limits.workers, computing(compute(), engine())))
         loader = Loader(with_manifest(processes.load))
@@ -95,12 +97,11 @@ def command(
             note(f"counts for Prometheus at {_address(counted[0], at)}/metrics")
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
-        log_to_stderr()
         reload_at_hangup(reloader.ask)
         if access is None and not _is_loopback(settings.host):
             note(f"whoever reaches {settings.host} may ask, without a key; --keys asks for one")
-        note(f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}")
-        serve(build_app(server, detector=installed_detector()), bound, server.limits)
+        told = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
+        serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, told))
 
 
 def _reader(

@@ -41,13 +41,13 @@ class Call:
         last = time.monotonic()
         try:
             while True:
+                if look is not None:
+                    look()
                 try:
                     message = self.inbox.get(timeout=LOOK_SECONDS)
                 except queue.Empty:
                     if time.monotonic() - last > patience_seconds:
                         self._process.kill()
-                    if look is not None:
-                        look()
                     continue
                 last = time.monotonic()
                 if message is None:
@@ -72,7 +72,8 @@ class Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "translume.serving.working", str(theirs.fileno())]
+        # -P: no module of the folder that the server was begun in stands in for one of its own.
+        command = [sys.executable, "-P", "-m", "translume.serving.working", str(theirs.fileno())]
         with theirs:
             self._popen = subprocess.Popen(
                 command,
@@ -80,6 +81,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for the server alone, while this one still begins too
             )
         self.pid = self._popen.pid
         self._channel = Channel(ours)

@@ -25,6 +25,8 @@ LOAD_SECONDS: Final = 600.0
 """How long a model may take to be loaded."""
 REPLACE_SECONDS: Final = 60.0
 """How long work waits for a process that replaces another one."""
+AGAIN_SECONDS: Final = 10.0
+"""After how long a process tries once more to load a model that it could not: memory, or a file, may be back."""
 SOON_SECONDS: Final = 30.0
 """A process that ends before it is so old is replaced later, the more often that happened."""
 
@@ -76,6 +78,9 @@ class Processes:
                 told = [_told(call) for call in calls]
             except (WorkerLostError, FailedElsewhereError) as error:
                 self._unused.put(key)
+                if isinstance(error, FailedElsewhereError):
+                    fields = {"model": name, "error": error.kind, "traceback": error.places}
+                    log.error("a model was not loaded", extra={"fields": fields})
                 raise TranslumeError(f"{name}: not loaded: {error}; the log may say why") from None
             except BaseException:
                 self._unused.put(key)
@@ -168,20 +173,23 @@ class Processes:
             begun = time.monotonic()
             try:
                 process = Process()
-            except OSError as error:
-                # The machine has no room for one just now.
-                log.error("no worker process can be begun", extra={"fields": {"error": error.strerror or ""}})
+            except (OSError, RuntimeError) as error:
+                # The machine has no room for one, or for its threads, just now.
+                log.error("no worker process can be begun", extra={"fields": {"error": str(error)}})
                 self._closing.wait(1.0)
                 continue
             with self._loading:
-                for key, load in list(self._loads.items()):
-                    self._load_again(process, key, load)
+                lacking = [key for key, load in list(self._loads.items()) if not self._load_again(process, key, load)]
                 with self._changed:
                     self._ready.append(process)
                     self._idle.append(process)
                     if self._closing.is_set():
                         process.end()
                     self._changed.notify_all()
+            while lacking and not process.over and not self._closing.wait(AGAIN_SECONDS):
+                with self._loading:
+                    wanted = [(key, load) for key in lacking if (load := self._loads.get(key)) is not None]
+                    lacking = [key for key, load in wanted if not self._load_again(process, key, load)]
             how = process.wait()
             with self._changed:
                 self._ready.remove(process)
@@ -195,14 +203,16 @@ class Processes:
             soon = soon + 1 if time.monotonic() - begun < SOON_SECONDS else 0
             self._closing.wait(min(30.0, 0.1 * 2**soon) if soon > 1 else 0.0)
 
-    def _load_again(self, process: Process, key: str, load: _Load) -> None:
-        """Have a new process load what others had. What it cannot load, it says of every text."""
+    def _load_again(self, process: Process, key: str, load: _Load) -> bool:
+        """Have a new process load what others had; whether it has. What it cannot load, it says of every text."""
         try:
             _told(self._asked_to_load(process, key, load))
         except WorkerLostError:
-            return
+            return False
         except (TranslumeError, FailedElsewhereError) as error:
             log.error("a model was not loaded again", extra={"fields": {"model": load.name, "reason": str(error)}})
+            return False
+        return True
 
     def _unload(self) -> None:
         """Have processes forget the models that nobody uses any more."""

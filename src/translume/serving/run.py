@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+from collections.abc import Callable
 from typing import ClassVar
 
 import uvicorn
@@ -86,7 +87,22 @@ def uvicorn_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
     )
 
 
-def serve(app: ASGIApp, bound: socket.socket, limits: Limits) -> None:
-    """Answer until SIGTERM or Ctrl-C; then no more is taken, and what was begun is finished."""
+class _Telling(uvicorn.Server):
+    """Says when it answers: signals are heard by then, however they were dealt with before."""
+
+    begun: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun()
+
+
+def serve(app: ASGIApp, bound: socket.socket, limits: Limits, begun: Callable[[], None]) -> None:
+    """Answer until SIGTERM or Ctrl-C; then no more is taken, and what was begun is finished.
+
+    begun: is called once it answers.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
-    uvicorn_server(app, limits).run(sockets=[bound])
+    server = _Telling(uvicorn_server(app, limits).config)
+    server.begun = begun
+    server.run(sockets=[bound])

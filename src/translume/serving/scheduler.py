@@ -20,8 +20,7 @@ from translume.serving.request_error import RequestError
 from translume.serving.worker import Worker, WorkerLostError
 
 PACE_SECONDS = 0.01
-"""How much later than the one before it each item of a request is due, at least: a long list lets short requests in
-between."""
+"""How much later than the one before it each item of a request is due, at least."""
 SHARE = 0.5
 """Share of the workers that a long request may take for itself; the more that wait, the less."""
 RECENT = 16
@@ -256,6 +255,8 @@ class Scheduler:
             batch = self._gather(worker, work)
             if batch:
                 self._do(worker, work, batch)
+            # A model that was replaced meanwhile ends with the last that holds it.
+            del work, batch
 
     def _gather(self, worker: Worker, work: Work) -> list[_Waiting]:
         """The items of a work that are due first, as many as the budget takes and are still wanted."""
@@ -270,6 +271,7 @@ class Scheduler:
                 with self._changed:
                     heapq.heappush(self._heaps.setdefault(work, []), entry)
                     self._count += 1
+                    self._changed.notify()  # another worker may have found nothing to do just now
                 break
             if each.tried and each.future.unwanted:
                 _fail(each, _unwanted())

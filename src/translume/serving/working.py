@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -72,7 +73,8 @@ class Working:
                     if (left := self._left.get(number)) is not None:
                         left.set()
                 case "unload":
-                    self._models.pop(head["key"], None)
+                    # After a load of it that still goes on.
+                    self._lanes["load"].submit(self._models.pop, head["key"], None)
                 case what:
                     self._left[number] = threading.Event()
                     self._lanes[LANES[what]].submit(self._answer, number, head)
@@ -82,13 +84,12 @@ class Working:
             for body in self._results(head["do"], number, head):
                 self._channel.send({"call": number, "kind": "result"}, body)
             self._channel.send({"call": number, "kind": "done"})
-        except OSError:
-            # Nobody is there any more: the process is about to end.
-            return
         except BaseException as error:
             # Whoever waits is told of everything, of what would end the thread too.
             places = "".join(traceback.format_tb(error.__traceback__))
-            self._channel.send({"call": number, "kind": "error", "error": error_text(error, places)})
+            # Where nobody is there any more, the process is about to end.
+            with suppress(OSError):
+                self._channel.send({"call": number, "kind": "error", "error": error_text(error, places)})
         finally:
             del self._left[number]
 
