@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, UNSHIFTED, BeliefError, Bias, Logits, maxima_and_sums
+from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
 from translume.engine import Choice, Engine, EngineError, build_engine, layers, native, self_test
 from translume.engine.layers import chosen_layers
 from translume.engine.machine import compiler
@@ -102,7 +102,7 @@ def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
     for ours, wanted in zip(found[:2], maxima_and_sums(logits), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=2e-6, atol=0)
     assert torch.equal(found.first, logits.max(1, keepdim=True).indices)
-    assert (found.normaliser is None) == bool((logits.amax(1).abs() > UNSHIFTED).any())
+    assert found.normaliser is not None
     torch.testing.assert_close(Logits(logits, found).log_probs(), logits.log_softmax(1), rtol=1e-5, atol=1e-5)
     for bias in (None, Bias.forbid(torch.arange(rows), found.first[:, 0])):
         if bias is not None and size == 1:
@@ -301,3 +301,19 @@ def test_a_model_that_is_not_fp32_has_no_engine(make):
     assert str(caught.value) == (
         "engine: found a model in torch.bfloat16, wanted one in torch.float32 (load it with dtype fp32)"
     )
+
+
+def test_a_row_far_from_zero_leaves_its_neighbours_as_they_are():
+    logits = torch.randn(53, 1009, generator=torch.Generator().manual_seed(3)) * 7
+    for far in (1e2, -1e4, 1e30):
+        rows = torch.cat([logits, logits[:1] + far])
+        alone, beside = (Logits(each, summary(each)).log_probs() for each in (logits, rows))
+        assert torch.equal(alone, beside[:-1])
+        torch.testing.assert_close(beside[-1], rows[-1].double().log_softmax(0).float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_broken_row_has_no_normaliser(value):
+    logits = torch.randn(3, 101)
+    logits[1, 97] = value
+    assert summary(logits).normaliser is None

@@ -40,7 +40,8 @@ def write_file(path: Path, content: bytes) -> None:
         if special:
             path.write_bytes(content)
         else:
-            replace_file(path.resolve(), content)
+            whole = path.resolve()
+            replace_file(whole, content, permissions=whole.stat().st_mode & 0o777 if whole.exists() else None)
     except OSError as error:
         raise _refused(path, error) from None
 

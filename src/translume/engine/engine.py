@@ -163,7 +163,7 @@ def _segment(ids: Tensor, state: EngineState) -> Segment:
     state.check()
     buffers, place, count = state.buffers, state.position, ids.size(1)
     if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
-        state = replace(state, slots=None)
+        state = replace(state, slots=None, generation=buffers.changed())
     reach = state.reach
     if state.width > 1:
         own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)

@@ -78,7 +78,7 @@ def summary(logits: Tensor, origin: native.Origin | None = None) -> Summary:
     count, size = logits.shape
     maxima, first = logits.new_empty(count, -(-size // BLOCK)), logits.new_empty(count, 1, dtype=torch.long)
     sums, peak, rest = logits.new_empty(3, count, 1).unbind()
-    far = native.kernels().library.translume_summarise(
+    broken = native.kernels().library.translume_summarise(
         logits.data_ptr(),
         count,
         size,
@@ -87,7 +87,7 @@ def summary(logits: Tensor, origin: native.Origin | None = None) -> Summary:
         None if origin is None else ctypes.addressof(origin),
         *map(address, (maxima, first, sums, peak, rest)),
     )
-    return Summary(maxima, sums, first, None if far else (peak, rest))
+    return Summary(maxima, sums, first, None if broken else (peak, rest))
 
 
 class NativeInt8Linear(NativeLinear):

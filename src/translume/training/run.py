@@ -31,6 +31,8 @@ class Run:
         self._new_best: Weights | None = None
         self._saved = self._first = prepared.state.update
         self._unsaved = prepared.outdated
+        if prepared.outdated:
+            self._state.forget_mean()
         self._earlier, self._clock = prepared.state.seconds, time.monotonic()
         self._busy, self._busy_tokens = 0.0, 0
 

@@ -53,6 +53,10 @@ class Joining:
     share: float = 0.25
     steps: int = 32
 
+    def __post_init__(self) -> None:
+        if self.cohorts < 1:
+            raise ValueError(f"cohorts is {self.cohorts}, wanted at least 1")
+
     def lets_in(self, left: int, began: int, steps: int) -> bool:
         """Whether others may enter beside a cohort of which so many are left."""
         return left <= self.share * began or steps >= self.steps
@@ -72,6 +76,7 @@ def translate_entering(
     begins at once, as a cohort: with its own count of steps, beside those that are under way. What does not fit waits
     here, and nobody is asked meanwhile. Where it gives nothing while nothing is searched, this ends; to wait is the
     caller's part.
+    What an entry's `tell` raises ends all of them.
     max_tokens: most that is searched at a time, counted as batches are; None for [decoding].max_tokens of the model.
 
     A translation is the one that `translate` gives, whatever is beside it and whenever it came.
@@ -238,7 +243,13 @@ class _Crowd:
             self._waiting = [part for part in self._waiting if id(part) not in begun]
             for company in self._companies:
                 company.compact()
-            self._companies.append(_Company(chosen, self._cohort(chosen), set(range(len(chosen))), len(chosen)))
+            try:
+                cohort = self._cohort(chosen)
+            except TranslumeError as error:  # a file that rules name may be gone since they were checked
+                for part in chosen:
+                    self._refuse(part.of, error)
+                continue
+            self._companies.append(_Company(chosen, cohort, set(range(len(chosen))), len(chosen)))
 
     def step(self) -> None:
         """One step of all that is searched."""
@@ -251,7 +262,10 @@ class _Crowd:
             if company.cohort.search.leaving:
                 for place in beam.sentences[beam.finished].tolist():
                     company.left.remove(place)
-                    self._found(company, place)
+                    try:
+                        self._found(company, place)
+                    except TranslumeError as error:
+                        self._refuse(company.parts[place].of, error)
         self._companies = [company for company in self._companies if company.left]
 
     def leaving(self) -> Iterator[Done]:
@@ -331,6 +345,13 @@ class _Crowd:
         if one.left == 0:
             self._finish(one)
 
+    def _refuse(self, one: _Entered, error: TranslumeError) -> None:
+        """End a line in an error; what of it waits does not begin."""
+        if not one.over:
+            one.over = True
+            self._done.append((one.entry, error))
+        self._waiting = [part for part in self._waiting if not part.of.over]
+
     def _finish(self, one: _Entered) -> None:
         (translation,) = finished(self._translator.checkpoint, [one.plan], one.found, one.wanted.settings)
         one.over = True
@@ -340,9 +361,7 @@ class _Crowd:
         """One of a company cannot be translated: its line ends in an error, and the others begin again without it."""
         one = company.parts[error.sentence].of
         told = explained(error, self._translator.checkpoint, one.wanted.search)
-        if not one.over:
-            one.over = True
-            self._done.append((one.entry, LineError(one.plan.line, f"token {told.token}: {told.reason}")))
+        self._refuse(one, LineError(one.plan.line, f"token {told.token}: {told.reason}"))
         again = [company.parts[place] for place in sorted(company.left)]
         company.left.clear()
         self._waiting = [part for part in (*again, *self._waiting) if not part.of.over]

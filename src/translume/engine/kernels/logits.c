@@ -38,14 +38,24 @@ static float sharpen(const origin *by, const float *hidden, float *logits, int64
     return gained;
 }
 
+/* The sum of e^(logit - peak), where that of e^logit may be beyond floats. */
+static float shifted(const float *logits, int64_t size, float peak) {
+    vector total = {0};
+    int64_t column = 0;
+    for (; column + LANES <= size; column += LANES) total += exponential(load(logits + column) - peak);
+    float found = sum(total);
+    for (; column < size; column++) found += expf(logits[column] - peak);
+    return found;
+}
+
 /* Of each row of logits [rows, size] the largest in each block of columns, maxima [rows, blocks], the first column of the
    largest of all, and the sum of e^logit, which is of no use where a logit is beyond 88. A row that holds a NaN has one
    among its maxima, and any column. rests: [rows], the logarithm of the sum of e^(logit - largest). by: what to sharpen the
-   logits by first; NULL: they stay. Returns how many rows have no largest logit of a size up to `limit`, whose rests are of
-   no use. */
+   logits by first; NULL: they stay. limit: size of a largest logit beyond which the sum is taken again, shifted. Returns how
+   many rows have a NaN or no finite largest logit, whose rests are of no use. */
 int64_t translume_summarise(float *logits, int64_t rows, int64_t size, int64_t block, float limit, const origin *by,
                             float *maxima, int64_t *first, float *sums, float *peaks, float *rests) {
-    int64_t blocks = (size + block - 1) / block, far = 0;
+    int64_t blocks = (size + block - 1) / block, broken = 0;
     for (int64_t row = 0; row < rows; row++, logits += size, maxima += blocks) {
         int64_t best = 0;
         vector total = {0};
@@ -76,10 +86,10 @@ int64_t translume_summarise(float *logits, int64_t rows, int64_t size, int64_t b
         while (logits[first[row]] < maxima[best]) first[row]++;
         sums[row] = sum(total) + tail;
         if (sums[row] != sums[row]) maxima[0] = NAN;
-        float share = sums[row] * expf(-maxima[best]);
         peaks[row] = maxima[best];
+        float share = fabsf(peaks[row]) <= limit ? sums[row] * expf(-peaks[row]) : shifted(logits, size, peaks[row]);
         rests[row] = logf(share > 1.0f ? share : 1.0f); /* the peak's own share is 1 */
-        far += !(fabsf(peaks[row]) <= limit && sums[row] == sums[row]);
+        broken += !(peaks[row] - peaks[row] == 0 && sums[row] == sums[row]); /* a NaN, or no finite largest */
     }
-    return far;
+    return broken;
 }
