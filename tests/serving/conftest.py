@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,6 @@ from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Translator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LABELS = ("animal", "colour", "fruit")
 
 
@@ -195,17 +193,6 @@ addEventListener("DOMContentLoaded", () => {
   }).observe(document.getElementById("output"), { childList: true, subtree: true });
 });
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: `make browser` installs it")
-    with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 class Tab:
