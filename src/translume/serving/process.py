@@ -141,15 +141,18 @@ class Process:
         self._channel.end()
 
     def _read(self) -> None:
-        while (message := self._channel.receive()) is not None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                with self._lock:
+                    call = self._calls.get(message.head["call"])
+                if call is not None:
+                    call.inbox.put(message)
+        finally:
+            # However it ended, also where what came is no message: nobody shall wait for more.
             with self._lock:
-                call = self._calls.get(message.head["call"])
-            if call is not None:
-                call.inbox.put(message)
-        with self._lock:
-            self.over = True
-            for call in self._calls.values():
-                call.inbox.put(None)
+                self.over = True
+                for call in self._calls.values():
+                    call.inbox.put(None)
 
     def _log(self, stream: IO[bytes]) -> None:
         """Write into the log what the process, or a library in it, says on its standard error."""

@@ -50,6 +50,7 @@ class Processes:
         self.told: Callable[[], object] | None = None
         """Is called whenever a process has ended that was not to."""
         self._changed = threading.Condition()
+        self._begun: list[Process] = []  # also those that are loading what the others have
         self._ready: list[Process] = []
         self._idle: list[Process] = []
         self._loads: dict[str, _Load] = {}
@@ -130,7 +131,7 @@ class Processes:
         """End all processes."""
         with self._changed:
             self._closing.set()
-            for each in self._ready:
+            for each in self._begun:
                 each.end()
             self._changed.notify_all()
         self._unused.put(None)
@@ -178,13 +179,15 @@ class Processes:
                 log.error("no worker process can be begun", extra={"fields": {"error": str(error)}})
                 self._closing.wait(1.0)
                 continue
+            with self._changed:
+                self._begun.append(process)
+                if self._closing.is_set():
+                    process.end()
             with self._loading:
                 lacking = [key for key, load in list(self._loads.items()) if not self._load_again(process, key, load)]
                 with self._changed:
                     self._ready.append(process)
                     self._idle.append(process)
-                    if self._closing.is_set():
-                        process.end()
                     self._changed.notify_all()
             while lacking and not process.over and not self._closing.wait(AGAIN_SECONDS):
                 with self._loading:
@@ -192,6 +195,7 @@ class Processes:
                     lacking = [key for key, load in wanted if not self._load_again(process, key, load)]
             how = process.wait()
             with self._changed:
+                self._begun.remove(process)
                 self._ready.remove(process)
                 with suppress(ValueError):
                     self._idle.remove(process)
@@ -217,8 +221,9 @@ class Processes:
     def _unload(self) -> None:
         """Have processes forget the models that nobody uses any more."""
         while (key := self._unused.get()) is not None:
-            self._loads.pop(key, None)
-            with self._changed:
+            # A process that is coming up may be loading it.
+            with self._loading, self._changed:
+                self._loads.pop(key, None)
                 ready = list(self._ready)
             for process in ready:
                 process.post("unload", -1, {"key": key})
