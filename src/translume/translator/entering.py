@@ -134,13 +134,15 @@ class _Part:
 class _Company:
     """Parts that began together.
 
-    left: of them, by their places, those that are not done.  held: how many there is memory for.
+    left: of them, by their places, those that are not done.  held: how many there is memory for.  each: tokens that
+    one of them counts for.
     """
 
     parts: list[_Part]
     cohort: Cohort
     left: set[int]
     held: int
+    each: int
 
     def compact(self) -> None:
         """Give back the memory of those that are done, where that is at least half of it."""
@@ -151,8 +153,7 @@ class _Company:
     @property
     def tokens(self) -> int:
         """What those that are left count for."""
-        longest = max(len(part.piece.ids) + 1 for part in self.parts)
-        return len(self.left) * self.parts[0].tokens(longest)
+        return len(self.left) * self.each
 
 
 class _Crowd:
@@ -249,7 +250,8 @@ class _Crowd:
                 for part in chosen:
                     self._refuse(part.of, error)
                 continue
-            self._companies.append(_Company(chosen, cohort, set(range(len(chosen))), len(chosen)))
+            count, each = len(chosen), first.tokens(longest)
+            self._companies.append(_Company(chosen, cohort, set(range(count)), held=count, each=each))
 
     def step(self) -> None:
         """One step of all that is searched."""
