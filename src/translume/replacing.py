@@ -17,7 +17,8 @@ def replace_file(
 ) -> None:
     """Write `path` beside its place and rename it: whole at any moment, and as it was before where this fails.
 
-    synced, permissions and owner are those of `write`.  Raises OSError.
+    synced, permissions and owner are those of `write`.  A link is replaced itself; what it leads to stays.
+    Raises OSError.
     """
     part = beside(path)
     try:
@@ -27,6 +28,19 @@ def replace_file(
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+    if synced:
+        # It is in its place: that a folder cannot be synced undoes nothing.
+        with suppress(OSError):
+            sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in a folder onto the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def write(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from translume.replacing import beside as beside
 from translume.replacing import replace_file as replace_file
+from translume.replacing import sync_folder as sync_folder
 from translume.replacing import write as write
 
 
@@ -18,15 +19,6 @@ def sync(path: Path) -> None:
     """Bring a file that someone else wrote onto the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Bring the names in a folder onto the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def replace(path: Path, place: Path) -> None:
