@@ -36,13 +36,15 @@ COMMANDS = [
 def parsed(words: list[str]) -> dict[str, Any]:
     """The values that `translume WORDS` is called with; fails where it would not take them."""
     verb: click.Command = main
-    context = click.Context(main, info_name="translume")
+    # As the command line makes them, one inside the other: click keeps the first help option a verb gets.
+    context = click.Context(main, info_name="translume", **main.context_settings)
     while isinstance(verb, click.Group):
         found = verb.get_command(context, words[0])
         assert found is not None, words
         verb, words = found, words[1:]
-        context = click.Context(verb, info_name=verb.name, parent=context)
-    return verb.make_context(verb.name, list(words)).params
+        if isinstance(verb, click.Group):
+            context = click.Context(verb, info_name=verb.name, parent=context)
+    return verb.make_context(verb.name, list(words), parent=context).params
 
 
 def instructions(name: str) -> list[str]:
