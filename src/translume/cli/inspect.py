@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from translume.cli.attributing import blaming_attribution, methods_told
 from translume.cli.lens import show_corpus
 from translume.cli.options import (
     FILE,
@@ -107,7 +108,7 @@ def command(
     """
     from translume.checkpoint import read_config
     from translume.inspection import record_beam, trace
-    from translume.inspection.tracing import EVERYTHING
+    from translume.inspection.tracing import EVERYTHING, METHODS
     from translume.translator import load_translator
 
     if (text is None) == (corpus is None):
@@ -125,10 +126,11 @@ def command(
         show_corpus(model, corpus, other=view["compare"], count=count, html=html, as_json=as_json)
         return
     assert text is not None
+    more = methods_told(view["attribution"], METHODS)
     translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
     settings = changed(translator.config, "decoding").decoding
-    more = [view["attribution"]] if view["attribution"] else []
-    found = trace(translator, text, target, k=view["top"], settings=settings, show=(*EVERYTHING, *more))
+    with blaming_attribution():
+        found = trace(translator, text, target, k=view["top"], settings=settings, show=(*EVERYTHING, *more))
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=reference, settings=settings) if searched else None
     if html is not None:

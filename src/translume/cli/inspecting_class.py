@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.attributing import blaming_attribution, methods_told
 from translume.cli.terminal import Meter, note
 from translume.cli.writing import write_file
-from translume.errors import DataError, SettingsError, nearest
+from translume.errors import DataError
 
 if TYPE_CHECKING:
     from translume.evaluation.classification import ClassScores
     from translume.inspection import ClassTrace
-    from translume.inspection.classes import ClassPart
     from translume.translator import Classification, Classifier
 
 BAR = 20
@@ -26,12 +26,11 @@ def inspect_text(
     classifier: "Classifier", text: str, *, k: int, attribution: str | None, html: Path | None, as_json: bool
 ) -> None:
     """Show what the classifier believed about a text, and which of its tokens made it."""
-    from translume.inspection.classes import EVERYTHING, KNOWN, trace_classification
+    from translume.inspection.classes import EVERYTHING, METHODS, trace_classification
 
-    if attribution is not None and attribution not in KNOWN:
-        raise SettingsError(f"attribution: found '{attribution}'{nearest(attribution, KNOWN)}")
-    more: list[ClassPart] = [each for each in KNOWN if each == attribution]
-    found = trace_classification(classifier, text, k=k, show=(*EVERYTHING, *more))
+    more = methods_told(attribution, METHODS)
+    with blaming_attribution():
+        found = trace_classification(classifier, text, k=k, show=(*EVERYTHING, *more))
     if html is not None:
         from translume.drawing import class_page
 

@@ -34,6 +34,8 @@ ClassPart = Literal[
 EVERYTHING: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
 """What is shown unless told."""
 KNOWN: tuple[ClassPart, ...] = (*EVERYTHING, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
+METHODS = KNOWN[1:]
+"""Parts that say what a class owes to each token."""
 
 
 def trace_classification(
@@ -60,7 +62,7 @@ def trace_classification(
     source = torch.tensor([*ids, tokenizer.specials.eos], device=device)
     with torch.no_grad():
         looked = _Looked.at(checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several)
-        evidence = tuple(looked.evidence(method, tokenizer.specials.unk) for method in KNOWN[1:] if method in show)
+        evidence = tuple(looked.evidence(method, tokenizer.specials.unk) for method in METHODS if method in show)
         weights = looked.pooling() if "pooling" in show else None
     spans = tokenizer.spans_in(text)
     tokens = tokens_of(tokenizer, source.tolist(), [spans[place] for place in places])

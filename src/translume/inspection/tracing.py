@@ -47,9 +47,11 @@ Part = Literal[
 ]
 EVERYTHING: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion")
 """What a trace shows unless told: all but a second method of attribution, which costs as much as all else together."""
-KNOWN: tuple[Part, ...] = (
-    *EVERYTHING, "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
+METHODS: tuple[Part, ...] = (
+    "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
 )  # fmt: skip
+"""Parts that say what a target token owes to each source token."""
+KNOWN: tuple[Part, ...] = (*EVERYTHING, *METHODS[1:])
 DECIMALS = 6
 """Of attention weights and a head's own terms."""
 
