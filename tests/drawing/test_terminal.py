@@ -8,8 +8,8 @@ def test_every_step_is_a_line_with_its_numbers(make_trace, make_beam):
     shown = [line.plain for line in lines(found, beam=beam)]
     assert shown[0] == f"source  {found.source}"
     assert shown[2] == f"log p   {found.log_p:.3f} nats, finished by {found.finished_by}"
-    for token, step, line in zip(found.target_tokens, found.steps, shown[5:], strict=False):
-        assert line.startswith(f"{token.text:14}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} ")
+    for place, (token, step, line) in enumerate(zip(found.target_tokens, found.steps, shown[5:], strict=False)):
+        assert line.startswith(f"{place:4}  {token.text:14}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} ")
         assert f"others {step.top_model.tail:.3f}" in line
         for candidate in step.top_model.candidates:
             assert f"{candidate.text} {candidate.p_model:.3f}" in line

@@ -46,6 +46,17 @@ def test_forcing_what_was_chosen_changes_nothing(make):
     assert forced.fork.chosen == forced.fork.wanted
 
 
+def test_a_text_of_several_pieces_is_forced_whole(make):
+    translator = make()
+    tokenizer = translator.checkpoint.target_tokenizer
+    forced = translume.force_token(translator, SOURCE, 1, "qxz")
+    spelt = tuple(tokenizer.encode("qxz"))
+    assert len(spelt) == 3
+    assert forced.after.ids[1:4] == spelt
+    assert forced.after.ids[0] == forced.before.ids[0]
+    assert (forced.fork.step, forced.fork.wanted.id) == (1, spelt[0])
+
+
 def test_forcing_the_end_ends_the_target(make):
     translator = make()
     forced = translume.force_token(translator, SOURCE, 2, "</s>")

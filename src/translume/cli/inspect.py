@@ -20,6 +20,7 @@ from translume.cli.options import (
     set_option,
 )
 from translume.cli.terminal import Meter, note
+from translume.cli.what_if import NAMES, answer, questions, refuse_beside, what_if_options
 from translume.cli.writing import check_writable, write_file
 from translume.errors import SettingsError
 
@@ -87,6 +88,7 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str |
     help="One more method, such as input-gradient or integrated-gradients.",
 )
 @click.option("--html", type=FILE, help="Write one self-contained page to this file; '-' is standard output.")
+@what_if_options
 @decoding_options
 @json_option
 @set_option
@@ -107,28 +109,45 @@ def command(
     and their labels, how far its probabilities may be believed.
     """
     from translume.checkpoint import read_config
-    from translume.inspection import record_beam, trace
-    from translume.inspection.tracing import EVERYTHING, METHODS
+    from translume.inspection.tracing import METHODS
     from translume.translator import load_translator
 
     if (text is None) == (corpus is None):
         raise SettingsError("inspect: wanted one of TEXT and --corpus SOURCE TARGET")
     view, where = click.get_current_context().meta[_VIEW], compute()
-    _refuse_unread(corpus is not None, view, given=target or reference)
+    given = target if target is not None else reference
+    _refuse_unread(corpus is not None, view, given=given)
+    if questions():
+        refuse_beside(html, given)
     if html is not None:
         check_writable(html)
     if read_config(model).data.task == "classification":
-        _of_classifier(model, text, corpus, given=target or reference, html=html, as_json=as_json)
+        _of_classifier(model, text, corpus, given=given, html=html, as_json=as_json)
         return
     if corpus is not None:
-        given = click.get_current_context().get_parameter_source("top") == COMMANDLINE
-        count = view["top"] if given else PAGE_ENTRIES if html else ENTRIES
+        counted = click.get_current_context().get_parameter_source("top") == COMMANDLINE
+        count = view["top"] if counted else PAGE_ENTRIES if html else ENTRIES
         show_corpus(model, corpus, other=view["compare"], count=count, html=html, as_json=as_json)
         return
     assert text is not None
-    more = methods_told(view["attribution"], METHODS)
+    methods_told(view["attribution"], METHODS)  # refused before the model is loaded
     translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    if asked := questions():
+        answer(translator, text, asked, as_json=as_json)
+    else:
+        _show(translator, text, target, reference, html=html, as_json=as_json)
+
+
+def _show(
+    translator: "Translator", text: str, target: str | None, reference: str | None, *, html: Path | None, as_json: bool
+) -> None:
+    """The trace of a translation or of a given target, and the record of the search."""
+    from translume.inspection import record_beam, trace
+    from translume.inspection.tracing import EVERYTHING, METHODS
+
+    view = click.get_current_context().meta[_VIEW]
     settings = changed(translator.config, "decoding").decoding
+    more = methods_told(view["attribution"], METHODS)
     with blaming_attribution():
         found = trace(translator, text, target, k=view["top"], settings=settings, show=(*EVERYTHING, *more))
     searched = settings.strategy in ("beam", "greedy")
@@ -167,7 +186,10 @@ def _of_classifier(
 
     context = click.get_current_context()
     view = context.meta[_VIEW]
-    if given or view["compare"] is not None or context.get_parameter_source("alternatives") == COMMANDLINE:
+    if questions():
+        raise SettingsError(f"inspect: {NAMES} are for translators, found a classifier")
+    told = context.get_parameter_source("alternatives") == COMMANDLINE
+    if given is not None or view["compare"] is not None or told:
         raise SettingsError(
             "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
         )
@@ -190,10 +212,12 @@ def _refuse_unread(of_corpus: bool, view: dict[str, Any], *, given: str | None) 
         return
     context = click.get_current_context()
     told = [name for name in ("alternatives", "attribution") if context.get_parameter_source(name) == COMMANDLINE]
-    if given or told:
+    if given is not None or told:
         raise SettingsError(
             "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
         )
+    if questions():
+        raise SettingsError(f"inspect: {NAMES} are for a TEXT, found --corpus")
     if overrides() and view["compare"] is None:
         raise SettingsError("inspect: decoding options are for a TEXT or --compare, found --corpus alone")
 

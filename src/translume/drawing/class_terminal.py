@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from translume.drawing.terminal import BAR, NARROW
+from translume.drawing.terminal import BAR, NARROW, cut
 from translume.inspection import ClassTrace
 
 STRONG = 0.25
@@ -68,7 +68,7 @@ def _evidence(trace: ClassTrace) -> Iterator[Text]:
             style="bold",
         )
     for number, token in enumerate(trace.source_tokens):
-        line = Text(f"{_cut(trace.shown(token)):{NARROW}}")
+        line = Text(f"{cut(trace.shown(token)):{NARROW}}")
         for (method, _, row), w in zip(columns, wide, strict=True):
             value = row[number]
             told = "none" if value is None else f"{value:.3f}" if method == "pooling" else f"{value:+z.2f}"
@@ -93,7 +93,3 @@ def _style(value: float | None, row: Sequence[float | None]) -> str:
     if value is None or abs(value) < STRONG * most or most == 0.0:
         return ""
     return "bold green" if value > 0 else "bold red"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= NARROW else text[: NARROW - 1] + "…"

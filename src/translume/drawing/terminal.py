@@ -23,10 +23,10 @@ def lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Text]:
     yield Text(f"log p   {trace.log_p:.3f} nats, finished by {trace.finished_by}")
     yield Text("")
     yield Text(
-        f"{'token':{NARROW}}  {'p':>6} {'rank':>5} {'H':>5} {'gain':>6}  likeliest, and all others", style="bold"
+        f"step  {'token':{NARROW}}  {'p':>6} {'rank':>5} {'H':>5} {'gain':>6}  likeliest, and all others", style="bold"
     )
-    for token, step in zip(trace.target_tokens, trace.steps, strict=True):
-        yield _step(token.text, step)
+    for place, (token, step) in enumerate(zip(trace.target_tokens, trace.steps, strict=True)):
+        yield _step(place, token.text, step)
     if trace.attention is not None and trace.attention.cross:
         yield Text("")
         yield from _heat_map(trace)
@@ -50,9 +50,9 @@ def _style(p: float) -> str:
     return "dark_orange" if p >= 0.2 else "bold red"
 
 
-def _step(text: str, step: Step) -> Text:
+def _step(place: int, text: str, step: Step) -> Text:
     gain = "" if step.prior is None or step.prior.gain is None else f"{step.prior.gain:+.1f}"
-    head = f"{_cut(text):{NARROW}}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
+    head = f"{place:4}  {cut(text):{NARROW}}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
     line = Text(head, style=_style(step.p_model)).append(f"{'█' * round(BAR * step.p_model):{BAR}}", style="blue")
     line.append(f" {_told(step.top_model)}")
     for rule in step.rules:
@@ -77,7 +77,7 @@ def _heat_map(trace: Trace) -> Iterator[Text]:
         yield Text(f"{'':{NARROW}}  {'│' * place}╭ {token.text}")
     for row, token in enumerate(trace.target_tokens):
         cells = [sum(head[row][column] for head in layer) / len(layer) for column in range(len(trace.source_tokens))]
-        yield Text(f"{_cut(token.text):{NARROW}}  ").append("".join(map(_shade, cells)), style="blue")
+        yield Text(f"{cut(token.text):{NARROW}}  ").append("".join(map(_shade, cells)), style="blue")
 
 
 def _shade(weight: float) -> str:
@@ -97,5 +97,6 @@ def _search(beam: BeamRecord) -> Iterator[Text]:
         yield Text(f"  reference ({score}): {beam.reference.text}: {beam.verdict}")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """A text as it fits into a narrow column."""
     return text if len(text) <= NARROW else text[: NARROW - 1] + "…"

@@ -43,7 +43,8 @@ class Fork:
 class Forced:
     """What becomes of a target when one of its tokens is another.
 
-    before: the target as it was.  after: the best one that begins with the tokens before the fork and the wanted one.
+    before: the target as it was.  after: the best one that begins with the tokens before the fork and the wanted ones,
+    the first of which is the fork's.
     """
 
     schema: Literal["forced/1"]

@@ -29,8 +29,9 @@ def force_token(
 ) -> Forced:
     """The translation with another token after the first `step` ones, decoded on from there.
 
-    token: an id, or a piece as `tokens` show it; `▁` may be left out. target: what to part from, instead of the best
-    translation. Raises TranslationError for a step that the target has not, an unknown token, or one that rules forbid.
+    token: an id, a piece as `tokens` show it (`▁` may be left out), or a text that several pieces make up. target: what
+    to part from, instead of the best translation. Raises TranslationError for a step that the target has not, a token
+    that the vocabulary has not, or one that rules forbid.
     """
     check_alone(translator)
     searched = Searched.of(translator, source, settings)
@@ -38,13 +39,13 @@ def force_token(
     before = _outcome(searched.best(), tokenizer) if target is None else _of_text(target)
     if not 0 <= step < len(before.ids):
         raise TranslationError(f"step: found {step}, wanted 0 to {len(before.ids) - 1}, a token of the target")
-    wanted = _id(tokenizer, token)
-    after = searched.best([*before.ids[:step], wanted])
+    wanted = _ids(tokenizer, token)
+    after = searched.best([*before.ids[:step], *wanted])
     return Forced(
         schema="forced/1",
         source=source,
         before=before,
-        fork=_fork(searched, before.ids[: step + 1], wanted),
+        fork=_fork(searched, before.ids[: step + 1], wanted[0]),
         after=_outcome(after, tokenizer),
     )
 
@@ -144,16 +145,19 @@ def _log_probs(searched: Searched, ids: Sequence[int]) -> torch.Tensor:
     return model.head.score(found.hidden, sentence.labels, found.context).double()
 
 
-def _id(tokenizer: Tokenizer, token: str | int) -> int:
-    """The id of a token; TranslationError where there is none."""
+def _ids(tokenizer: Tokenizer, token: str | int) -> tuple[int, ...]:
+    """The id of a token, or the ids of a text of known tokens; TranslationError where there are none."""
     if isinstance(token, int):
         if not 0 <= token < len(tokenizer):
             raise TranslationError(f"token: found id {token}, wanted 0 to {len(tokenizer) - 1}")
-        return token
+        return (token,)
     pieces = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
     for piece in (token, MARK + token):
         if piece in pieces:
-            return pieces[piece]
+            return (pieces[piece],)
+    spelt = tuple(tokenizer.encode(token))
+    if spelt and tokenizer.specials.unk not in spelt:
+        return spelt
     close = get_close_matches(token, [piece.removeprefix(MARK) for piece in pieces], n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     raise TranslationError(f"token: found '{token}', wanted a piece of the target's vocabulary{hint}")

@@ -1,0 +1,80 @@
+"""Answers to "what if?" in a terminal say the numbers of their values."""
+
+from dataclasses import replace
+
+import pytest
+
+from translume.drawing.what_if import edited_lines, forced_lines, why_not_lines
+from translume.inspection import edit_source, force_token, why_not
+
+SOURCE = "hello you"
+
+
+def shown(drawn):
+    return [line.plain for line in drawn]
+
+
+def priced(name, outcome, wide):
+    return f"  {name:{wide}}  {outcome.score:8.3f} {outcome.log_prob:9.3f}  {outcome.text}"
+
+
+def test_a_forced_token_stands_beside_the_chosen_one(translator):
+    forced = force_token(translator, SOURCE, 2, "q")
+    chosen, before = forced.fork.chosen, "".join(forced.before.tokens[:2]).replace("▁", " ").strip()
+    lines = shown(forced_lines(forced))
+    assert lines[:4] == [f"source   {SOURCE}", "forced   q, at step 2", "", f"step 2, after: {before}"]
+    assert lines[4].startswith(f"  chosen  {chosen.text:14}  p {chosen.p_model:.6f}, rank {chosen.rank:<5} ")
+    assert lines[5].startswith(f"  wanted  q               p {forced.fork.wanted.p_model:.6f}, rank ")
+    assert lines[8:] == [priced("as it was", forced.before, 9), priced("forced", forced.after, 9)]
+    assert shown(forced_lines(forced, "queue"))[1] == "forced   queue, at step 2"
+
+
+def test_the_best_score_is_bold(translator):
+    forced = force_token(translator, SOURCE, 2, "q")
+    low = replace(forced, after=replace(forced.after, score=forced.before.score - 1.0))
+    high = replace(forced, after=replace(forced.after, score=forced.before.score + 1.0))
+    styles = [[str(line.style) for line in forced_lines(each)][8:] for each in (low, high)]
+    assert styles == [["bold", ""], ["", "bold"]]
+
+
+def test_why_not_shows_both_ways_on_and_the_wanted_text(translator):
+    why = why_not(translator, SOURCE, "qx")
+    lines = shown(why_not_lines(why))
+    assert lines[:4] == [f"source   {SOURCE}", "why not  qx", "", "step 0, where the target begins"]
+    assert lines[8:] == [
+        priced("found", why.found, 11),
+        priced("best with q", why.continued, 11),
+        priced("wanted", why.wanted, 11),
+    ]
+    forbidden = shown(why_not_lines(replace(why, wanted=None)))
+    assert forbidden[-1] == "  wanted       rules forbid it"
+
+
+def test_without_a_fork_it_says_why_there_is_none(translator):
+    why = why_not(translator, SOURCE, "qx")
+    same = replace(why, fork=None, continued=None, wanted=why.found)
+    assert shown(why_not_lines(same))[2] == "         it is what the search found"
+    cut = shown(why_not_lines(replace(why, fork=None, continued=None)))
+    assert cut[2] == "         the target that was found was cut at its limit before it could part from it"
+    assert [line.split()[0] for line in cut[5:]] == ["found", "wanted"]
+
+
+def test_an_edited_source_moves_every_token_of_the_old_target(translator):
+    edited = edit_source(translator, SOURCE, "hello me")
+    lines = shown(edited_lines(edited))
+    parting = "stays the same" if edited.step is None else f"parts at step {edited.step}"
+    assert lines[:3] == [f"source   {SOURCE}", "edited   hello me", f"         the translation {parting}"]
+    assert lines[5:7] == [priced("before", edited.before, 6), priced("after", edited.after, 6)]
+    rows = lines[9:]
+    assert len(rows) == len(edited.before.tokens)
+    for row, log_p, move in zip(rows, edited.before.token_log_probs, edited.moves, strict=True):
+        assert row[20:38] == f"  {log_p:8.3f} {move:+z7.2f}"
+    most = max(edited.moves, key=abs)
+    assert rows[edited.moves.index(most)].count("█") == 20
+
+
+@pytest.mark.parametrize(("move", "end"), [(None, "    none"), (0.001, "   +0.00"), (-3.0, "   -3.00  " + "█" * 20)])
+def test_a_move_worked_by_hand(translator, move, end):
+    edited = edit_source(translator, SOURCE, "hello me")
+    moves = (0.004, *[0.0] * (len(edited.moves) - 2), move)
+    assert shown(edited_lines(replace(edited, moves=moves)))[-1].endswith(end)
