@@ -1,6 +1,7 @@
 """From labelled texts to a classifier, and what it says of others."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -201,6 +202,49 @@ def test_the_command_line_measures(trained, files, tmp_path):
     assert len((tmp_path / "out").read_text().splitlines()) == 43
     assert "13 tokens" not in run("show", trained).output
     assert "3 labels" in run("show", trained).output
+
+
+def test_the_reliability_of_labels_is_drawn(trained, files, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("translume.cli.reliability.write_figure", lambda figure, path: drawn.append(figure))
+    done = run("evaluate", trained, files / "valid.tsv", "--calibration", tmp_path / "plot.png")
+    assert (done.exit_code, done.stderr) == (0, f"{tmp_path}/plot.png: written\n")
+    found = judge(load_classifier(trained, device="cpu"), *zip(*texts(43, 2), strict=True)).reliability
+    upper, lower = drawn[0].axes
+    assert upper.get_title() == "labels (43 of 43 texts)"
+    dots = [line for line in upper.lines if line.get_marker() == "o"]
+    points = {tuple(point) for line in dots for point in line.get_xydata().tolist() if not math.isnan(point[0])}
+    assert points == {(each.confidence, each.accuracy) for each in found.bins if each.count}
+    (counts,) = lower.patches
+    assert counts.get_data().values.tolist() == [each.count for each in found.bins]
+    assert lower.get_ylabel() == "labels"
+
+
+def test_the_reliability_of_decisions_is_drawn_and_written(make, files, tmp_path):
+    data = {"train": str(files / "several.tsv"), "valid": (), "columns": [1, 0], "label_separator": "+"}
+    head = {"kind": "classify", "labels": "several", "pooling": "max"}
+    folder, picture = tmp_path / "m", tmp_path / "plot.svg"
+    list(
+        train(
+            make({"data": data, "model": {"head": head}}, updates=1, label_smoothing=0.0),
+            folder,
+            device="cpu",
+            threads=1,
+        )
+    )
+    done = run("evaluate", folder, files / "several.tsv", "--calibration", picture)
+    assert (done.exit_code, done.stderr) == (0, f"{picture}: written\n")
+    assert "<svg" in picture.read_text(encoding="utf-8")
+    plain = run("evaluate", folder, files / "several.tsv", "--calibration", "-")
+    assert (plain.exit_code, plain.stderr, plain.stdout) == (0, "", done.stdout)
+
+
+@pytest.mark.parametrize("option", ["--fit-temperature", "--compare"])
+def test_what_only_a_translator_has_is_refused(trained, files, option):
+    words = [option] if option == "--fit-temperature" else [option, trained]
+    done = run("evaluate", trained, files / "valid.tsv", *words)
+    wanted = "Error: evaluate: --compare and --fit-temperature are for translators, found a classifier\n"
+    assert (done.exit_code, done.stderr) == (1, wanted)
 
 
 def test_a_classifier_is_no_translator(trained, make, files, tmp_path):

@@ -12,6 +12,7 @@ from translume.cli.writing import check_writable
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
     from translume.evaluation import Calibration
+    from translume.evaluation.classification import ClassScores
     from translume.translator import Translator
 
 NOWHERE = Path("-")
@@ -76,6 +77,16 @@ def calibrated(
         draw_reliability(measured, wanted.picture, title=str(model))
         note(f"{wanted.picture}: written")
     return translator, findings
+
+
+def draw_classes(scores: "ClassScores", *, title: str) -> None:
+    """Draw what --calibration asks for of a classifier, if anything."""
+    picture = calibrate().picture
+    if picture is not None and picture != NOWHERE:
+        from translume.cli.reliability import draw_class_reliability
+
+        draw_class_reliability(scores, picture, title=title)
+        note(f"{picture}: written")
 
 
 def _temperatures(translator: "Translator", fitted: bool) -> list[float]:

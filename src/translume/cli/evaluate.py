@@ -13,7 +13,6 @@ from translume.cli.group import resume_with
 from translume.cli.options import (
     FILE,
     FOLDER,
-    Calibrate,
     calibrate,
     calibration_options,
     changed,
@@ -62,7 +61,7 @@ def command(
     """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature.
 
     Of a classifier, name one TSV or JSONL file with texts and labels: it prints accuracy, a row for each class, who is
-    taken for whom, and the calibration error.
+    taken for whom, and the calibration error, which --calibration draws.
     """
     from translume.evaluation import compare, measure, metric_from
 
@@ -111,8 +110,8 @@ def _of_classifier(
 
     if read_config(model).data.task != "classification":
         raise SettingsError(f"evaluate: {model} is a translator, wanted MODEL SOURCE REFERENCE")
-    if other is not None or calibrate() != Calibrate():
-        raise SettingsError("evaluate: --compare, --calibration and --fit-temperature are for translators")
+    if other is not None or calibrate().fit:
+        raise SettingsError("evaluate: --compare and --fit-temperature are for translators, found a classifier")
     from translume.cli.judging import evaluate_classifier
 
     evaluate_classifier(model, file, write=write, record=record, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.calibrating import draw_classes
 from translume.cli.classify import load_as_told, tell_of_cuts
 from translume.cli.terminal import Meter
 
@@ -39,6 +40,7 @@ def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: 
 
         write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
     scores = judged(classifier, answers, gold)
+    draw_classes(scores, title=str(model))
     if record:
         from translume.checkpoint import record_evaluation
 
