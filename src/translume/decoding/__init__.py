@@ -39,6 +39,7 @@ from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
 from translume.decoding.table_drafts import TableDrafts
 from translume.decoding.together import advance
 from translume.decoding.truncation import Truncation
+from translume.decoding.whole import Searcher, WholeSearch
 
 __all__ = [
     "Attentive",
@@ -85,6 +86,7 @@ __all__ = [
     "Search",
     "SearchError",
     "SearchState",
+    "Searcher",
     "SourceDrafts",
     "Speculation",
     "Spellings",
@@ -100,6 +102,7 @@ __all__ = [
     "Truncation",
     "Unsmoothed",
     "Watch",
+    "WholeSearch",
     "advance",
     "best_of",
     "decode",

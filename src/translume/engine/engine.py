@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
+from translume.decoding import Rule, Strategy
 from translume.engine.layers import chosen_layers
 from translume.engine.linear import PackedLinear
 from translume.engine.native_layers import native_layers
 from translume.engine.native_linear import LANES, Sharpener, summary
+from translume.engine.native_search import NativeSearch, Parts, Plain
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState, Segment
 from translume.model import Transformer
@@ -106,6 +108,17 @@ class Engine:
         logits = self.head(hidden.transpose(0, 1).flatten(0, 1))
         by_place = logits.view(hidden.size(1), hidden.size(0), -1).unbind()
         return map(self._belief, by_place, hidden.unbind(1)), state
+
+    @torch.inference_mode()
+    def whole_search(
+        self, state: EngineState, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
+    ) -> NativeSearch | None:
+        """See `Searcher`: greedy and plain beam search, where the kernels read the layers and give the logits."""
+        parts = Parts.of(self.decoder, self.head, self.model.decoder.embedding, self.sharpener)
+        if parts is None or not limits.numel() or state.position:
+            return None
+        plain = Plain.of(strategy, rules, eos, parts.head.outputs)
+        return None if plain is None else NativeSearch(parts, plain, state, bos=bos, eos=eos, limits=limits)
 
     def _belief(self, logits: Tensor, hidden: Tensor) -> Logits:
         """Of logits [N, V] that were made of hidden states [N, D]."""

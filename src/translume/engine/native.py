@@ -20,7 +20,9 @@ from torch import Tensor
 
 from translume.engine.machine import abilities, cache_folder, compiler, folder_for_now, processor
 
-SOURCES: Final = ("vectors.h", "linear.h", "stack.h", "attention.h", "layers.c", "logits.c")
+SOURCES: Final = (
+    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "layers.c", "logits.c", "search.c",
+)  # fmt: skip
 """What is in `kernels/`."""
 FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 SECONDS: Final = 120
@@ -91,12 +93,38 @@ class Reading(ctypes.Structure):
 
 
 class Origin(ctypes.Structure):
-    """`origin` of logits.c."""
+    """`origin` of logits.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("hidden", "weight", "bias")),
         ("inputs", ctypes.c_int64),
         ("margin", ctypes.c_float),
+    )
+
+
+class Task(ctypes.Structure):
+    """`task` of search.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("stack", "head", "sharp", "table", "places")),
+        *((name, ctypes.c_float) for name in ("scale", "unshifted")),
+        *((name, ctypes.c_int64) for name in ("size", "block", "bos", "eos")),
+        ("forbidden", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("forbids", "shortest", "width", "wanted", "nbest")),
+        ("patience", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("divisors", "last", "limits")),
+    )
+
+
+class Search(ctypes.Structure):
+    """`search` of search.c."""
+
+    _fields_ = (
+        ("read", Reading),
+        *((name, ctypes.c_int64) for name in ("sentences", "length", "longest", "capacity")),
+        *((name, ctypes.c_void_p) for name in ("slots", "reach", "free", "said", "sums", "total", "best", "ended")),
+        *((name, ctypes.c_void_p) for name in ("lengths", "tokens", "log_probs", "x", "logits", "maxima", "each")),
+        *((name, ctypes.c_void_p) for name in ("peaks", "rests", "first", "block")),
     )
 
 
@@ -195,6 +223,7 @@ def _loaded(path: Path) -> Kernels:
         "translume_panel",
         "translume_summarise",
         "translume_room",
+        "translume_search",
     ):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -203,6 +232,7 @@ def _loaded(path: Path) -> Kernels:
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarise.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
+    library.translume_search.argtypes = [pointer, pointer, number]
     return Kernels(
         library=library,
         int8=bool(library.translume_has_int8()),

@@ -97,7 +97,7 @@ class NativeLayers:
             layer=self._layers,
             last=self._norm(part.norm),
         )
-        self._address = ctypes.addressof(self._stack)
+        self.address = ctypes.addressof(self._stack)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "NativeLayers":
         """Itself: it holds addresses, and nothing writes to what stands there."""
@@ -148,18 +148,18 @@ class NativeLayers:
         self._kept.append((weight, bias))
         return native.Norm(address(weight), address(bias))
 
-    def _room(self, rows: int, longest: int, each: int) -> Tensor:
+    def room(self, rows: int, longest: int, each: int) -> Tensor:
         """What a call works in; each: rows that read the same keys and values."""
-        return torch.empty(self._kernels.library.translume_room(self._address, rows, longest, each), dtype=torch.uint8)
+        return torch.empty(self._kernels.library.translume_room(self.address, rows, longest, each), dtype=torch.uint8)
 
     def encode(self, x: Tensor, layout: Layout) -> Tensor:
         """x [n, D], the embedded tokens of a layout, which is overwritten, to the same shape."""
         begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
         begins[1:] = layout.mask.sum(1).cumsum(0)
         longest, x = layout.mask.size(1), x.float().contiguous()
-        room = self._room(x.size(0), longest, 1)
+        room = self.room(x.size(0), longest, 1)
         self._kernels.library.translume_encode(
-            self._address,
+            self.address,
             begins.data_ptr(),
             layout.mask.size(0),
             longest,
@@ -173,16 +173,16 @@ class NativeLayers:
         x = x.float().contiguous()
         # What is read must stand until the call has ended.
         reaches = [None if each.reach is None else each.reach.contiguous() for each in segments]
-        readings = (native.Reading * len(segments))(*map(_reading, segments, reaches))
+        readings = (native.Reading * len(segments))(*map(reading, segments, reaches))
         longest = [max(each.end, each.state.buffers.cross.size(3)) for each in segments]
-        room = self._room(x.size(0), max(longest), max([each.state.width * each.count for each in segments]))
+        room = self.room(x.size(0), max(longest), max([each.state.width * each.count for each in segments]))
         self._kernels.library.translume_step(
-            self._address, ctypes.addressof(readings), len(segments), x.data_ptr(), room.data_ptr()
+            self.address, ctypes.addressof(readings), len(segments), x.data_ptr(), room.data_ptr()
         )
         return x
 
 
-def _reading(segment: Segment, reach: Tensor | None) -> native.Reading:
+def reading(segment: Segment, reach: Tensor | None) -> native.Reading:
     """A segment as the kernels know it."""
     state = segment.state
     past, cross = state.buffers.past, state.buffers.cross

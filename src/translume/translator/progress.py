@@ -1,7 +1,7 @@
 """What the targets of lines are certain to begin with, told while they are still searched."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from translume.decoding import Beam, Certainty, Watch
 from translume.text import Tokenizer
@@ -57,17 +57,22 @@ class Progress:
             line.know(place, text, whole=whole)
 
 
+@dataclass(frozen=True, slots=True)
+class WhileWanted:
+    """Watches as `watch` does, and asks at each beam whether to go on."""
+
+    go_on: Callable[[], None]
+    watch: Watch | None = None
+
+    def __call__(self, beam: Beam) -> None:
+        self.go_on()
+        if self.watch is not None:
+            self.watch(beam)
+
+
 def while_wanted(watch: Watch | None, go_on: Callable[[], None] | None) -> Watch | None:
     """What watches as `watch` does, and asks at each beam whether to go on; None where there is nothing to do."""
-    if go_on is None:
-        return watch
-
-    def look(beam: Beam) -> None:
-        go_on()
-        if watch is not None:
-            watch(beam)
-
-    return look
+    return watch if go_on is None else WhileWanted(go_on, watch)
 
 
 class _Line:

@@ -1,6 +1,6 @@
 """From the pieces of lines to hypotheses: what settings ask of a search, put together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from translume.decoding import (
     Rule,
     RuleContext,
     Search,
+    Searcher,
     SearchError,
     Speculation,
     Step,
@@ -32,8 +33,12 @@ from translume.decoding import (
 from translume.translator.constraints import constrained_beam, cost_of, width_of
 from translume.translator.drafting import counted, speculates, speculation_of
 from translume.translator.plan import Piece
+from translume.translator.progress import WhileWanted
 from translume.translator.rules import explained, rules_of
 from translume.translator.tensors import padded
+
+MANY = 1 << 30
+"""Steps beyond any search's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,28 @@ class Prepared:
         """The beam after every step, as `decode` gives them."""
         return self.search().beams()
 
+    def whole(self, go_on: Callable[[], None] | None) -> list[list[Hypothesis]] | None:
+        """What the stepper finds by itself; None where it cannot search so, or only the loop can say why it fails.
+
+        go_on: is called after each step, and may raise.
+        """
+        stepper = self.step.stepper if isinstance(self.step, StepOf) else None
+        if not isinstance(stepper, Searcher):
+            return None
+        search = stepper.whole_search(
+            self.state, bos=self.bos, eos=self.eos, strategy=self.strategy, limits=self.limits, rules=self.rules
+        )
+        if search is None:
+            return None
+        if go_on is None:
+            search.go_on(MANY)
+            return search.found()
+        more = True
+        while more:
+            more = search.go_on(1)
+            go_on()
+        return search.found()
+
 
 @torch.inference_mode()
 def search_pieces(
@@ -88,6 +115,11 @@ def search_pieces(
     Raises SearchError for a piece that cannot be searched.
     """
     prepared = prepare(checkpoint, pieces, settings, stepper, fusion, table)
+    go_on = watch.go_on if isinstance(watch, WhileWanted) and watch.watch is None else None
+    if watch is None or go_on is not None:
+        whole = prepared.whole(go_on)
+        if whole is not None:
+            return whole
     cohort = Cohort(prepared, len(pieces), watch)
     try:
         for beam in cohort.search.beams():

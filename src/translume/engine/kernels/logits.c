@@ -1,15 +1,6 @@
 /* What a search wants to know of logits before it looks at any of them. */
 
-#include "vectors.h"
-
-/* What logits are made of, in fp32. Those that come from bytes and are within `margin` of their row's largest are summed
-   again from it: what decides between the likeliest tokens shall not be rounding. */
-typedef struct {
-    const float *hidden;         /* [rows, inputs]; whole vectors */
-    const float *weight, *bias;  /* [size, inputs], [size] or NULL */
-    int64_t inputs;
-    float margin;
-} origin;
+#include "logits.h"
 
 INLINE float largest_of(const float *from, int64_t count) {
     float peak = -INFINITY;

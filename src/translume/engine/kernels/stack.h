@@ -37,6 +37,9 @@ typedef struct {
     int64_t halves;         /* whether past and cross are of halves; of cells they are not */
 } reading;
 
+int64_t translume_room(const stack *of, int64_t rows, int64_t longest, int64_t each);
+void translume_step(const stack *of, const reading *steps, int64_t count, float *x, char *block);
+
 /* All of it taken from one block. */
 typedef struct {
     float *normal, *parts, *mixed, *inner, *scores;

@@ -80,6 +80,16 @@ INLINE void keep(int halves, void *to, int64_t at, vector value) {
     store((float *)to + at, value);
 }
 
+INLINE int any(integers where) {
+#if HALVES
+    return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0;
+#else
+    int found = 0;
+    for (int lane = 0; lane < LANES; lane++) found |= where[lane];
+    return found;
+#endif
+}
+
 INLINE float largest(vector value) {
     float found = value[0];
     for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;

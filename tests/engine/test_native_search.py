@@ -1,0 +1,165 @@
+"""The kernels' own search finds what the loop finds with the same engine, every number bit for bit."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from translume.checkpoint import build_model
+from translume.config import ModelSettings, SoftmaxSettings
+from translume.decoding import (
+    BannedPhrases,
+    BeamSearch,
+    Coverage,
+    DiverseBeam,
+    ForbidTokens,
+    Greedy,
+    LengthPenalty,
+    MinimumLength,
+    SearchError,
+    search,
+)
+from translume.engine import Choice, Engine, native
+from translume.engine.machine import compiler
+from translume.engine.native_linear import NativeLinear
+from translume.engine.packing import packed_as
+
+LENGTHS = (5, 2, 19, 3, 7)
+WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
+
+penalties = st.builds(
+    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])
+)
+
+
+@st.composite
+def strategies(draw):
+    width, penalty = draw(st.integers(1, 5)), draw(penalties)
+    if width == 1:
+        return Greedy(length_penalty=penalty)
+    stop = draw(st.sampled_from(["optimal", "first"]))
+    return BeamSearch(
+        width=width,
+        nbest=draw(st.integers(1, width)),
+        length_penalty=penalty,
+        stop=stop,
+        patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if stop == "first" else 1.0,
+    )
+
+
+def kernels_only(model, engine, dtype):
+    """The engine with its head packed by the kernels, whatever is faster here."""
+    if dtype == "int8" and not native.kernels().int8:
+        pytest.skip("this processor has no products of bytes")
+    engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def of_many():
+    """A network of a vocabulary of several blocks, in which many tokens are each other's twins, and an engine of it."""
+    torch.manual_seed(11)
+    head = SoftmaxSettings(tie="none")
+    model = build_model(ModelSettings(**WIDE, dropout=0.0, max_positions=79, head=head), 17, 523).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(3.0)
+        model.head.weight[300:511] = model.head.weight[3:214]
+        model.head.bias[300:511] = model.head.bias[3:214]
+    return model, Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
+
+
+def asked(strategy, limits, rules=()):
+    return {"bos": 1, "eos": 2, "strategy": strategy, "limits": torch.tensor(limits), "rules": list(rules)}
+
+
+def by_the_kernels(engine, state, words, steps=1 << 30):
+    whole = engine.whole_search(state, **words)
+    assert whole is not None
+    while whole.go_on(steps):
+        pass
+    return whole.found()
+
+
+limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@settings(max_examples=5)
+@given(strategy=strategies(), limits=limits_of_five, seed=st.integers(0, 99), steps=st.sampled_from([1, 7, 99]))
+def test_for_every_network_the_kernels_find_what_the_loop_finds(
+    fresh, whole, sources, dtype, strategy, limits, seed, steps
+):
+    model, engine = fresh(whole, dtype)
+    engine = kernels_only(model, engine, dtype)
+    words = asked(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
+    source, mask = sources(*LENGTHS, seed=seed)
+    wanted = search(engine.step, engine.start(source, mask), **words)
+    assert by_the_kernels(engine, engine.start(source, mask), words, steps) == wanted
+
+
+@settings(max_examples=25)
+@given(
+    strategy=strategies(),
+    limits=limits_of_five,
+    seed=st.integers(0, 999),
+    forbidden=st.sets(st.integers(3, 522), max_size=3),
+    shortest=st.integers(0, 9),
+)
+def test_equal_tokens_and_hypotheses_stand_in_the_loop_s_order(
+    of_many, sources, strategy, limits, seed, forbidden, shortest
+):
+    model, engine = of_many
+    engine = kernels_only(model, engine, "fp32")
+    words = asked(strategy, limits, [ForbidTokens(tuple(forbidden)), MinimumLength(shortest)])
+    source, mask = sources(*LENGTHS, seed=seed)
+    wanted = search(engine.step, engine.start(source, mask), **words)
+    assert by_the_kernels(engine, engine.start(source, mask), words) == wanted
+
+
+@settings(max_examples=10)
+@given(strategy=strategies(), seed=st.integers(0, 99), some=st.sets(st.integers(0, 4), min_size=1))
+def test_a_sentence_gets_what_it_gets_alone(of_many, sources, strategy, seed, some):
+    assume(len(some) > 1)
+    model, engine = of_many
+    engine = kernels_only(model, engine, "fp32")
+    source, mask = sources(*LENGTHS, seed=seed)
+    chosen, limits = torch.tensor(sorted(some)), [23, 41, 5, 71, 12]
+    words = asked(strategy, [limits[number] for number in chosen.tolist()])
+    together = by_the_kernels(engine, engine.start(source[chosen], mask[chosen]), words)
+    for number, found in zip(chosen.tolist(), together, strict=True):
+        alone = engine.start(
+            source[number : number + 1, : LENGTHS[number]], mask[number : number + 1, : LENGTHS[number]]
+        )
+        assert by_the_kernels(engine, alone, asked(strategy, [limits[number]])) == [found]
+
+
+def test_what_is_not_plain_is_left_to_the_loop(of_many, sources):
+    model, engine = of_many
+    engine = kernels_only(model, engine, "fp32")
+    state = engine.start(*sources(3))
+    for strategy in (
+        BeamSearch(width=2, coverage=Coverage(weight=0.2)),
+        DiverseBeam(group=BeamSearch(width=2), groups=2),
+        BeamSearch(width=1),
+        BeamSearch(width=262),
+    ):
+        assert engine.whole_search(state, **asked(strategy, [5])) is None
+    assert engine.whole_search(state, **asked(Greedy(), [5], [ForbidTokens((2,))])) is None
+    banned = BannedPhrases([b"a"] * 523, ("a",), str.isalpha)
+    assert engine.whole_search(state, **asked(Greedy(), [5], [banned])) is None
+    engine.head = packed_as("fp32", model.head.weight, model.head.bias)
+    assert engine.whole_search(state, **asked(Greedy(), [5])) is None
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3)], ids=["greedy", "beam"])
+def test_where_the_loop_raises_an_error_the_kernels_find_nothing(sources, strategy):
+    model = build_model(ModelSettings(**WIDE, head=SoftmaxSettings(tie="none")), 17, 523).eval()
+    with torch.no_grad():
+        model.head.bias[7] = torch.nan
+    engine = Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
+    engine.head = NativeLinear(model.head.weight, model.head.bias)
+    words = asked(strategy, [5, 9])
+    assert by_the_kernels(engine, engine.start(*sources(3, 2)), words) is None
+    with pytest.raises(SearchError, match="hold a NaN"):
+        search(engine.step, engine.start(*sources(3, 2)), **words)

@@ -1,0 +1,87 @@
+"""A stepper that can search by itself does so where nobody looks at its beams, and the loop does the rest."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from translume.config import DecodingSettings
+from translume.decoding import Hypothesis, ScoreTerms
+from translume.translator import Translator
+from translume.translator.plan import Piece
+from translume.translator.progress import WhileWanted
+from translume.translator.searching import search_pieces
+
+FOUND = [[Hypothesis(tokens=(5, 2), log_prob=-1.0, log_probs=(-0.25, -0.75), score=-0.5,
+                     terms=ScoreTerms(total=-1.0, divisor=2.0), finished_by="eos")]]  # fmt: skip
+PIECES = [Piece(text="abc", ids=(5, 6, 7), first=True)]
+GREEDY = DecodingSettings(strategy="greedy", max_length=3)
+
+
+class Itself:
+    """Searches by itself in `takes` steps, unless `found` is None: then it cannot say what there is."""
+
+    def __init__(self, model: Any, found: list[list[Hypothesis]] | None = FOUND, takes: int = 3) -> None:
+        self.start, self.step = model.start, model.step
+        self._found, self._left, self.asked = found, takes, []
+
+    def whole_search(self, state: Any, **words: Any) -> "Itself":
+        self.words = words
+        return self
+
+    def go_on(self, steps: int) -> bool:
+        self.asked.append(steps)
+        self._left -= steps
+        return self._left > 0
+
+    def found(self) -> list[list[Hypothesis]] | None:
+        return self._found
+
+
+@pytest.fixture(scope="module")
+def plain(make: Callable[..., Translator]) -> Translator:
+    return make()
+
+
+def searched(plain: Translator, stepper: Itself | None, settings: DecodingSettings = GREEDY, **words: Any) -> Any:
+    return search_pieces(plain.checkpoint, PIECES, settings, stepper, **words)
+
+
+def test_what_the_stepper_finds_by_itself_is_what_is_found(plain):
+    stepper = Itself(plain.checkpoint.model)
+    assert searched(plain, stepper) == FOUND
+    assert len(stepper.asked) == 1
+    assert (stepper.words["bos"], stepper.words["eos"]) == (1, 2)
+    assert stepper.words["limits"].tolist() == [3]
+
+
+def test_whoever_may_stop_it_is_asked_after_every_step(plain):
+    stepper, asked = Itself(plain.checkpoint.model), []
+    assert searched(plain, stepper, watch=WhileWanted(lambda: asked.append(len(stepper.asked)))) == FOUND
+    assert (stepper.asked, asked) == ([1, 1, 1], [1, 2, 3])
+
+    def enough() -> None:
+        raise KeyError("enough")
+
+    stepper = Itself(plain.checkpoint.model)
+    with pytest.raises(KeyError):
+        searched(plain, stepper, watch=WhileWanted(enough))
+    assert stepper.asked == [1]
+
+
+def test_where_it_cannot_say_what_there_is_the_loop_does(plain):
+    assert searched(plain, Itself(plain.checkpoint.model, found=None)) == searched(plain, None)
+
+
+def test_what_goes_through_more_than_the_stepper_is_for_the_loop(plain):
+    settings, stepper = GREEDY.model_copy(update={"unsmooth": 0.1}), Itself(plain.checkpoint.model)
+    assert searched(plain, stepper, settings) == searched(plain, None, settings)
+    assert stepper.asked == []
+
+
+def test_whoever_looks_at_beams_sees_those_of_the_loop(plain):
+    for wrap in (lambda look: look, lambda look: WhileWanted(lambda: None, look)):
+        stepper, beams = Itself(plain.checkpoint.model), []
+        assert searched(plain, stepper, watch=wrap(beams.append)) == searched(plain, None)
+        assert stepper.asked == []
+        assert beams
