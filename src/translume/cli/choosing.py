@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from translume.cli.survey import Side
 from translume.config.evaluation import tokenizer_of
 
-Value = str | int | float | bool | tuple[str, ...]
+Value = str | int | float | bool | tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -10,71 +10,177 @@ from translume.cli.options import FILE
 from translume.cli.terminal import Meter, note
 
 if TYPE_CHECKING:
-    from translume.cli.choosing import Choice
+    from translume.cli.choosing import Choice, Value
+    from translume.cli.columns import Columns
+    from translume.config import DataSettings
+    from translume.data.pairs import Split
 
+Task = Literal["sequence", "classification"]
 HELD_OUT_NAMES = ("valid", "val", "dev")
 
 
 @click.command(
     "init",
-    short_help="Choose settings from two files.",
+    short_help="Choose settings from training files.",
     epilog="Example: translume init train.en train.de > en-de.toml   then   translume train en-de.toml",
 )
 @click.argument("train_source", type=FILE)
-@click.argument("train_target", type=FILE)
+@click.argument("train_target", type=FILE, required=False)
 @click.option("--valid-source", type=FILE, help="Validation sources; looked for beside the training file if not given.")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
-def command(train_source: Path, train_target: Path, valid_source: Path | None, valid_target: Path | None) -> None:
-    """Print settings chosen from the data's size and scripts, as commented TOML."""
-    from translume.cli.choosing import Choice, choose
-    from translume.cli.survey import language_of, survey
-    from translume.data.lines import STANDARD_INPUT, read_lines
-    from translume.errors import DataError
+@click.option("--valid", type=FILE, help="The same in one TSV or JSONL file.")
+@click.option(
+    "--task",
+    type=click.Choice(["sequence", "classification"]),
+    default="sequence",
+    show_default=True,
+    help="What is learnt: text to text, or the label of a text.",
+)
+@click.option(
+    "--columns",
+    metavar="A,B",
+    help="Of one file: columns of a TSV file, counted from 0, or keys of a JSONL file, that are source and target, or "
+    "text and label.  [default: found out where there are two]",
+)
+def command(
+    train_source: Path,
+    train_target: Path | None,
+    valid_source: Path | None,
+    valid_target: Path | None,
+    valid: Path | None,
+    task: Task,
+    columns: str | None,
+) -> None:
+    """Print settings chosen from the data's size and scripts, as commented TOML.
+
+    TRAIN_SOURCE and TRAIN_TARGET are two files, line by line; TRAIN_SOURCE alone is a TSV or JSONL file of pairs. With
+    --task classification, the second file or column holds the labels of the texts in the first.
+    """
+    from translume.cli.columns import columns_found, columns_told
+    from translume.data.lines import STANDARD_INPUT
+    from translume.errors import DataError, SettingsError
 
     if (valid_source is None) != (valid_target is None):
         raise click.UsageError("--valid-source and --valid-target go together")
-    if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target)):
+    if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, wanted files: settings name them")
-    pairs = _count_pairs(train_source, train_target)
-    source = survey(read_lines(train_source), language_of(train_source))
-    target = survey(read_lines(train_target), language_of(train_target))
-    if valid_source is None or valid_target is None:
-        valid_source, valid_target = _beside(train_source), _beside(train_target)
-    choices = [
-        Choice(path="data.source_language", value=source.language),
-        Choice(path="data.target_language", value=target.language),
-        Choice(path="data.train_source", value=(str(train_source),)),
-        Choice(path="data.train_target", value=(str(train_target),)),
-    ]
-    if valid_source and valid_target:
-        _count_pairs(valid_source, valid_target)
-        choices += [
-            Choice(path="data.valid_source", value=(str(valid_source),)),
-            Choice(path="data.valid_target", value=(str(valid_target),)),
-        ]
-    choices += choose(pairs, source, target)
-    click.echo(_toml(choices, pairs), nl=False)
-    held = f"validated on {valid_source}" if valid_source and valid_target else "2 % of it held out for validation"
-    scripts = [side.script or "no letters" for side in (source, target)]
-    note(f"{_counted(pairs)}, {' to '.join(scripts)}; {held}")
+    if train_target is not None and columns is not None:
+        raise SettingsError("--columns: found two training files, wanted it with one TSV or JSONL file")
+    if valid is not None and (train_target is not None or valid_source is not None):
+        raise SettingsError("--valid: wanted with one TSV or JSONL file to train with, and without --valid-source")
+    if train_target is not None:
+        held = valid_source or _beside(train_source), valid_target or _beside(train_target)
+        files = _parallel((train_source, train_target), held)
+    else:
+        found = columns_told(columns) if columns else columns_found(train_source, labelled=task == "classification")
+        if valid_source is None:
+            valid = valid or _beside(train_source)
+        files = _together(train_source, valid, found)
+        if valid_source is not None:
+            files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
+    _print_chosen(files, task)
 
 
-def _count_pairs(source: Path, target: Path) -> int:
-    """Pairs in two files; raises DataError naming both files and both counts where they differ."""
+def _parallel(train: tuple[Path, Path], valid: "tuple[Path | None, Path | None]") -> "dict[str, Value]":
+    """What [data] says of two files, and of two to validate with if there are both."""
+    named = {"train_source": train[0], "train_target": train[1]}
+    if valid[0] and valid[1]:
+        named |= {"valid_source": valid[0], "valid_target": valid[1]}
+    return {name: (str(file),) for name, file in named.items()}
+
+
+def _together(train: Path, valid: Path | None, columns: "Columns") -> "dict[str, Value]":
+    """What [data] says of one file with both sides, and perhaps of one to validate with."""
+    files: dict[str, Value] = {"columns": columns} if columns else {}
+    named = {"train": train} if valid is None else {"train": train, "valid": valid}
+    return files | {name: (str(file),) for name, file in named.items()}
+
+
+def _print_chosen(files: "dict[str, Value]", task: Task) -> None:
+    """Look at the data, choose, and print."""
+    from translume.cli.choosing import Choice
     from translume.config import DataSettings
+
+    data = DataSettings.model_validate({"task": task, **files})
+    count = _count(data, "train")
+    valid = (*data.valid_source, *data.valid)
+    if valid:
+        _count(data, "valid")
+    chosen, scripts = (_of_classifier if task == "classification" else _of_pairs)(data, count)
+    named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
+    languages = [choice for choice in chosen if choice.path.endswith("_language") or choice.path == "data.task"]
+    rest = [choice for choice in chosen if choice not in languages]
+    counted = _counted(count, "text" if task == "classification" else "pair")
+    click.echo(_toml([*languages, *named, *rest], counted), nl=False)
+    held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
+    note(f"{counted}{scripts}; {held}")
+
+
+def _of_pairs(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
+    """What is chosen for sources and targets, and a word on their scripts."""
+    from translume.cli.choosing import Choice, choose
+    from translume.cli.columns import language_of_columns
+    from translume.cli.survey import language_of, languages_of, survey
     from translume.data import read_pairs
 
-    settings = DataSettings(train_source=(str(source),), train_target=(str(target),))
+    if data.train:
+        languages = language_of_columns(data.columns)
+        languages = languages if any(languages) else languages_of(Path(data.train[0]))
+    else:
+        languages = language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
+    source = survey((pair.source for pair in read_pairs(data, "train")), languages[0])
+    target = survey((pair.target for pair in read_pairs(data, "train")), languages[1])
+    chosen = [
+        Choice(path="data.source_language", value=source.language),
+        Choice(path="data.target_language", value=target.language),
+        *choose(count, source, target),
+    ]
+    return chosen, ", " + " to ".join(side.script or "no letters" for side in (source, target))
+
+
+def _of_classifier(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
+    """What is chosen for texts with labels, and a word on what there is."""
+    from translume.cli.choosing import Choice
+    from translume.cli.choosing_class import choose_class
+    from translume.cli.survey import language_of, survey
+    from translume.cli.survey_labels import FEW_TEXTS, survey_labelled
+    from translume.data import read_pairs
+    from translume.errors import DataError
+
+    file = (*data.train_source, *data.train)[0]
+    side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))
+    found = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
+    if found.labels < 2 or (count >= FEW_TEXTS and found.labels * 2 > count):
+        hint = "; --columns TEXT,LABEL says where they stand" if data.train else ""
+        labels = (*data.train_target, *data.train)[0]
+        raise DataError(
+            f"{labels}: found {found.labels:,} different labels of {count:,} texts, wanted at least 2, "
+            f"and many texts of each{hint}"
+        )
+    if found.lone:
+        note(f"{file}:1: no other text has the label '{found.lone}'; if this is a header, take the line out")
+    chosen = [
+        Choice(path="data.source_language", value=side.language),
+        Choice(path="data.task", value="classification"),
+        *choose_class(side, found),
+    ]
+    return chosen, f" with {found.labels:,} labels, {side.script or 'no letters'}"
+
+
+def _count(data: "DataSettings", split: "Split") -> int:
+    """How many pairs there are; raises DataError where a line is none, or two files differ in length."""
+    from translume.data import read_pairs
+
     with Meter("reading", unit="pairs") as meter:
-        for _ in read_pairs(settings, "train"):
+        for _ in read_pairs(data, split):
             meter.done += 1
             if meter.done % 10_000 == 0:
                 meter.to(meter.done)
         return meter.done
 
 
-def _counted(pairs: int) -> str:
-    return f"{pairs:,} pair" if pairs == 1 else f"{pairs:,} pairs"
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _beside(training: Path) -> Path | None:
@@ -87,13 +193,13 @@ def _beside(training: Path) -> Path | None:
     return None
 
 
-def _toml(choices: Sequence["Choice"], pairs: int) -> str:
+def _toml(choices: Sequence["Choice"], counted: str) -> str:
     """Commented TOML; checked by reading it back."""
     from translume.config import Config
     from translume.config.toml import literal
 
     lines = [
-        f"# Settings for {_counted(pairs)}, written by `translume init`; docs/init.md says how they were chosen.",
+        f"# Settings for {counted}, written by `translume init`; docs/init.md says how they were chosen.",
         "# `translume config` with this file's name prints every setting and what it means.",
         "# Paths are relative to the folder this file lies in.",
     ]

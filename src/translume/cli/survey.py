@@ -90,3 +90,12 @@ def language_of(path: Path) -> str:
     code = suffix.replace("_", "-").split("-")[0]
     is_code = 2 <= len(code) <= 3 and code.isascii() and code.isalpha() and code.islower()
     return suffix if dot and is_code and code not in ("txt", "tok", "raw", "bpe", "tsv", "src", "tgt", "trg") else ""
+
+
+def languages_of(path: Path) -> tuple[str, str]:
+    """The language codes that the name of one file with both sides holds ("train.en-de.tsv"); empty ones where none."""
+    for part in reversed(path.name.split(".")[1:]):
+        codes = part.split("-")
+        if len(codes) == 2 and all(language_of(Path(f"train.{code}")) for code in codes):
+            return codes[0], codes[1]
+    return "", ""

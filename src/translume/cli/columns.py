@@ -1,0 +1,93 @@
+"""Which columns of a TSV file, or keys of a JSONL file, are source and target, or text and label."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from translume.config import DataSettings
+from translume.data import read_lines, read_pairs
+from translume.data.pairs import origins
+from translume.errors import DataError, SettingsError
+
+Columns = tuple[int | str, ...]
+
+LOOKED = 10_000
+"""Lines by which a label is told from a text."""
+
+
+def columns_told(told: str) -> Columns:
+    """What --columns says: two numbers from 0, or two keys."""
+    parts = [part.strip() for part in told.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise SettingsError(f"--columns: found '{told}', wanted two of them such as 0,1 or source,target")
+    return tuple(int(part) if part.isascii() and part.isdigit() and len(part) < 10 else part for part in parts)
+
+
+def columns_found(file: Path, *, labelled: bool) -> Columns:
+    """The columns of a file that has two of them; empty where they stand as [data] expects them unless told.
+
+    Raises DataError, which asks for --columns, where it cannot be told.
+    """
+    line = next(iter(read_lines(file)), None)
+    if line is None:
+        raise DataError(f"{file}: empty file, wanted one {'text and its label' if labelled else 'pair'} a line")
+    if is_json(file):
+        return _keys(file, line, labelled=labelled)
+    fields = line.split("\t")
+    if len(fields) == 1:
+        kinds = "texts and labels" if labelled else "pairs"
+        raise DataError(
+            f"{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file of {kinds} "
+            "(named .jsonl, .ndjson or .json)"
+        )
+    if len(fields) > 2:
+        sides = "text and label" if labelled else "source and target"
+        raise DataError(f"{file}:1: found {len(fields)} columns; --columns 0,1 says which are {sides}, counted from 0")
+    return (1, 0) if labelled and _label_is_first(file) else ()
+
+
+def language_of_columns(columns: Columns) -> tuple[str, str]:
+    """The language codes that keys such as "en" or "translation.de" are; empty ones where they are none."""
+    first, second = (str(column).rpartition(".")[2] for column in columns or ("", ""))
+    codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", name) for name in (first, second)]
+    return (first, second) if all(codes) else ("", "")
+
+
+def is_json(file: Path) -> bool:
+    """Whether a file is read as JSON, an object a line, by its name."""
+    (origin,) = origins(DataSettings(train=(str(file),)), "train")
+    return origin.kind == "json"
+
+
+def _keys(file: Path, line: str, *, labelled: bool) -> Columns:
+    usual = ("text", "label") if labelled else ("source", "target")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):  # read_pairs says what is wrong with it
+        return ()
+    texts = dict(_texts(value)) if isinstance(value, dict) else {}
+    if all(key in texts for key in usual):
+        return ()
+    if labelled or len(texts) != 2:
+        sides = " and ".join(usual)
+        found = ", ".join(texts) or "none"
+        raise DataError(f"{file}:1: found texts under: {found}; --columns KEY,KEY says which are {sides}")
+    return tuple(texts)
+
+
+def _texts(value: dict[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in an object and in those it holds, by the names that data.columns gives them."""
+    for key, each in value.items():
+        if isinstance(each, str):
+            yield above + key, each
+        elif isinstance(each, dict) and not above:
+            yield from _texts(each, f"{key}.")
+
+
+def _label_is_first(file: Path) -> bool:
+    """Whether the first of two columns has fewer different values, as labels have."""
+    pairs = islice(read_pairs(DataSettings(train=(str(file),)), "train"), LOOKED)
+    first, second = (len(set(side)) for side in zip(*((pair.source, pair.target) for pair in pairs), strict=True))
+    return first < second

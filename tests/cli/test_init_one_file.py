@@ -1,0 +1,246 @@
+"""`init` of one TSV or JSONL file of pairs, and of labelled texts."""
+
+import json
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from translume.cli.choosing_class import choose_class
+from translume.cli.survey import Side, languages_of
+from translume.cli.survey_labels import Labelled, survey_labelled
+from translume.config import Config
+from translume.data import Pair
+
+PAIRS = [(f"one {word}", f"{word[::-1]} eno") for word in ("two", "three", "four", "five", "six")]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def texts(count: int) -> list[tuple[str, str]]:
+    """Labels and texts."""
+    draw = random.Random(7)
+    names = ("good", "bad", "odd")
+    return [
+        (label := draw.choice(names), f"{draw.choice('abcdefgh')} {label}ly {draw.choice('abcdefgh')}")
+        for _ in range(count)
+    ]
+
+
+def data_of(result) -> dict[str, object]:
+    assert result.exit_code == 0, result.stderr
+    Config.parse(result.stdout)
+    data: dict[str, object] = tomllib.loads(result.stdout)["data"]
+    return data
+
+
+def test_a_tsv_file_of_pairs_is_enough(run, tmp_path: Path) -> None:
+    file = write(tmp_path / "train.en-de.tsv", ["\t".join(pair) for pair in PAIRS])
+    write(tmp_path / "valid.en-de.tsv", ["a\tb"])
+    result = run("init", file)
+    assert data_of(result) == {
+        "source_language": "en",
+        "target_language": "de",
+        "train": str(file),
+        "valid": str(tmp_path / "valid.en-de.tsv"),
+    }
+    assert result.stderr == f"5 pairs, latin to latin; validated on {tmp_path}/valid.en-de.tsv\n"
+    assert result.stdout.startswith("# Settings for 5 pairs, written by `translume init`")
+
+
+def test_it_chooses_as_two_files_with_the_same_pairs_do(run, files: Path) -> None:
+    sides = [(files / f"train.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "de")]
+    write(files / "train.en-de.tsv", ["\t".join(pair) for pair in zip(*sides, strict=True)])
+    one, two = run("init", files / "train.en-de.tsv"), run("init", files / "train.en", files / "train.de")
+    settings = [tomllib.loads(result.stdout) for result in (one, two)]
+    for each in settings:
+        del each["data"]
+    assert settings[0] == settings[1]
+    assert one.stderr == two.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "columns", "languages"),
+    [
+        ([{"source": a, "target": b} for a, b in PAIRS], (), None, ("", "")),
+        ([{"en": a, "de": b} for a, b in PAIRS], (), ["en", "de"], ("en", "de")),
+        ([{"en": a, "de": b} for a, b in PAIRS], ("--columns", "de,en"), ["de", "en"], ("de", "en")),
+        (
+            [{"translation": {"en": a, "pt-BR": b}} for a, b in PAIRS],
+            (),
+            ["translation.en", "translation.pt-BR"],
+            ("en", "pt-BR"),
+        ),
+    ],
+)
+def test_the_keys_of_jsonl_are_found_out(run, tmp_path: Path, lines, options, columns, languages) -> None:
+    file = write(tmp_path / "train.jsonl", [json.dumps(line) for line in lines])
+    data = data_of(run("init", file, *options))
+    assert (data.get("columns"), data["train"]) == (columns, str(file))
+    assert (data["source_language"], data["target_language"]) == languages
+
+
+def test_the_toml_of_pairs_and_of_labelled_texts_trains(run, tmp_path: Path) -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    pairs = write(tmp_path / "pairs.tsv", [f"{one} {other}\t{other} {one}" for one in words for other in words])
+    labelled = write(tmp_path / "texts.tsv", ["\t".join(pair) for pair in texts(97)])
+    for name, typed in (("a", [pairs]), ("b", [labelled, "--task", "classification"])):
+        (tmp_path / f"{name}.toml").write_text(run("init", *typed).stdout, encoding="utf-8")
+        short = ["--set", "training.updates=2", "--set", "training.warmup_updates=1", "--set", "model.width=16"]
+        result = run("train", tmp_path / f"{name}.toml", "--out", tmp_path / name, "--threads", "1", *short)
+        assert result.exit_code == 0, result.stderr
+    assert run("classify", tmp_path / "b", text="a goodly b\n").stdout.strip() in ("good", "bad", "odd")
+
+
+@pytest.mark.parametrize("label_first", [True, False])
+def test_the_label_is_the_column_with_fewer_values(run, tmp_path: Path, label_first: bool) -> None:
+    found = texts(97) if label_first else [pair[::-1] for pair in texts(97)]
+    file = write(tmp_path / "train.tsv", ["\t".join(pair) for pair in found])
+    result = run("init", file, "--task", "classification")
+    wanted = {"source_language": "", "task": "classification", "train": str(file)}
+    if label_first:
+        wanted["columns"] = [1, 0]
+    assert {name: value for name, value in data_of(result).items() if name != "cleaning"} == wanted
+    assert result.stderr == "97 texts with 3 labels, latin; 2 % of it held out for validation\n"
+
+
+def test_labels_may_stand_in_a_file_of_their_own_or_in_jsonl(run, tmp_path: Path) -> None:
+    labels, lines = zip(*texts(97), strict=True)
+    write(tmp_path / "train.texts", list(lines))
+    write(tmp_path / "train.labels", list(labels))
+    apart = run("init", tmp_path / "train.texts", tmp_path / "train.labels", "--task", "classification")
+    assert data_of(apart)["train_target"] == str(tmp_path / "train.labels")
+    file = write(tmp_path / "t.jsonl", [json.dumps({"label": a, "text": b, "id": "x"}) for a, b in texts(97)])
+    together = run("init", file, "--task", "classification")
+    assert "columns" not in data_of(together)
+    named = run("init", file, "--task", "classification", "--columns", "text,label")
+    assert data_of(named)["columns"] == ["text", "label"]
+    settings = [tomllib.loads(result.stdout) for result in (apart, together, named)]
+    assert settings[0]["training"] == settings[1]["training"] == settings[2]["training"]
+
+
+def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Path) -> None:
+    file = write(tmp_path / "train.tsv", ["text\tlabel", *(f"{text}\t{label}" for label, text in texts(97))])
+    result = run("init", file, "--task", "classification")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"{file}:1: no other text has the label 'label'; if this is a header, take the line out\n"
+        "98 texts with 4 labels, latin; 2 % of it held out for validation\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "options", "message"),
+    [
+        (
+            "train.en",
+            ["one two"],
+            (),
+            "{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file of pairs "
+            "(named .jsonl, .ndjson or .json)",
+        ),
+        (
+            "a.tsv",
+            ["a\tb\tc"],
+            (),
+            "{file}:1: found 3 columns; --columns 0,1 says which are source and target, counted from 0",
+        ),
+        (
+            "a.tsv",
+            ["a\tb\tc"],
+            ("--task", "classification"),
+            "{file}:1: found 3 columns; --columns 0,1 says which are text and label, counted from 0",
+        ),
+        ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
+        ("a.tsv", [], (), "{file}: empty file, wanted one pair a line"),
+        (
+            "a.jsonl",
+            ['{"a": "b", "n": 1}'],
+            (),
+            "{file}:1: found texts under: a; --columns KEY,KEY says which are source and target",
+        ),
+        (
+            "a.jsonl",
+            ['{"a": "b", "c": "d"}'],
+            ("--task", "classification"),
+            "{file}:1: found texts under: a, c; --columns KEY,KEY says which are text and label",
+        ),
+        ("a.jsonl", ["a b"], (), "{file}:1: not JSON; wanted one object a line"),
+        (
+            "a.tsv",
+            ["a\tb"],
+            ("--columns", "1"),
+            "--columns: found '1', wanted two of them such as 0,1 or source,target",
+        ),
+        (
+            "a.tsv",
+            [f"{number}\t{-number}" for number in range(20)],
+            ("--task", "classification"),
+            "{file}: found 20 different labels of 20 texts, wanted at least 2, and many texts of each; "
+            "--columns TEXT,LABEL says where they stand",
+        ),
+        (
+            "a.tsv",
+            ["a\tb"],
+            ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
+            "--valid: wanted with one TSV or JSONL file to train with, and without --valid-source",
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_asked_for_in_one_line(run, tmp_path: Path, name, lines, options, message) -> None:
+    file = write(tmp_path / name, lines)
+    result = run("init", file, *options)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message.format(file=file)}\n")
+
+
+def test_columns_are_of_one_file(run, files: Path) -> None:
+    result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: --columns: found two training files, wanted it with one TSV or JSONL file\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [
+        ("train.en-de.tsv", ("en", "de")),
+        ("a.zh-en.jsonl.gz", ("zh", "en")),
+        ("a.tsv", ("", "")),
+        ("a.b-c.tsv", ("", "")),
+    ],
+)
+def test_both_languages_are_guessed_from_one_name(name: str, languages: tuple[str, str]) -> None:
+    assert languages_of(Path(name)) == languages
+
+
+def pairs_of(found: list[tuple[str, str]]) -> list[Pair]:
+    return [Pair(source=text, target=label, file="f", line=line) for line, (text, label) in enumerate(found, start=1)]
+
+
+def test_a_survey_of_labelled_texts_worked_by_hand() -> None:
+    found = survey_labelled(pairs_of([("A b", "x"), ("a  c d", " y"), ("e b", "y")]), unspaced=False)
+    assert found == Labelled(texts=3, labels=2, recurring=2, units=7 / 3, longest=3, lone="")
+    assert survey_labelled(pairs_of([("你好", "x"), ("你们", "y")]), unspaced=True).recurring == 1
+    many = pairs_of([("head", "label"), *[("a", "x"), ("b", "y")] * 10])
+    assert survey_labelled(many, unspaced=False).lone == "label"
+    assert survey_labelled(many[:19], unspaced=False).lone == ""
+
+
+@pytest.mark.parametrize("count", [2, 300, 5_000, 100_000, 10**7])
+@pytest.mark.parametrize("unspaced", [False, True])
+def test_what_is_chosen_for_labelled_texts_is_a_valid_run(count: int, unspaced: bool) -> None:
+    side = Side(
+        language="", script="han" if unspaced else "latin", characters=61, words=9.0, length=50.0, cased=True,
+        tokenized=False,
+    )  # fmt: skip
+    found = Labelled(texts=count, labels=2, recurring=count // 3, units=9.0, longest=300, lone="")
+    chosen = {choice.path: choice.value for choice in choose_class(side, found)}
+    assert (chosen["model.max_positions"], chosen["data.cleaning.max_tokens"]) == (512, 504)
+    assert chosen["tokenizer.kind"] == ("character" if unspaced else "word")
+    assert chosen["training.updates"] * chosen["training.max_tokens"] >= 2 * 9 * count
+    assert chosen["training.save_every"] * 10 <= chosen["training.updates"]
