@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from translume.serving.limits import Limits
 from translume.serving.port_error import PortError, port_error
+from translume.serving.settled import settle
 
 SWITCH_SECONDS = 0.0005
 """How long the thread that translates may keep others from running Python; at 5 ms, the usual, those that only refuse
@@ -103,6 +104,7 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, begun: Callable[[]
     begun: is called once it answers.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    settle()
     server = _Telling(uvicorn_server(app, limits).config)
     server.begun = begun
     server.run(sockets=[bound])

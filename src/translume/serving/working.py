@@ -37,6 +37,7 @@ from translume.serving.plain import (
 )
 from translume.serving.remote import Told
 from translume.serving.request_error import RequestError
+from translume.serving.settled import settle
 from translume.translator import Classifier, Translator
 from translume.translator.engines import Computing
 
@@ -176,6 +177,7 @@ def main() -> None:
         signal.signal(each, signal.SIG_IGN)
     os.nice(NICER)
     faulthandler.enable()  # where native code crashed goes to standard error, and from there into the server's log
+    settle()
     Working(Channel(socket.socket(fileno=int(sys.argv[1])))).serve()
     # What goes on in threads is for nobody any more.
     os._exit(0)
