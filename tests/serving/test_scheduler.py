@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from translume.errors import TranslumeError
 from translume.serving.request_error import RequestError
 from translume.serving.scheduler import BatchDone, Scheduler
-from translume.serving.worker import MOST_LOST
+from translume.serving.worker import MOST_LOST, Worker
 
 
 @dataclass(eq=False)
@@ -90,6 +91,40 @@ def test_items_of_unlike_works_are_done_apart_and_of_like_works_together() -> No
             made.submit(first if number % 2 else second, [number], 60)
         gate.open.set()
     assert (first.batches, second.batches) == ([[1, 3]], [[0, 2]])
+
+
+def test_the_tokens_of_all_that_wait_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, gate, outcome, asked = opened(), Doubling(), Worker.outcome, list[object]()
+
+    def counted(worker: Worker, do: Callable[[], object]) -> "Future[object]":
+        asked.append(do)
+        return outcome(worker, do)
+
+    with scheduler(batch_tokens=100) as made:
+        made.submit(gate, [1], 60)
+        assert gate.begun.wait(10)
+        monkeypatch.setattr(Worker, "outcome", counted)
+        futures = made.submit(work, [1] * 50, 60)
+        gate.open.set()
+        assert [future.result(10) for future in futures] == [2] * 50
+    assert work.batches == [[1] * 50]
+    assert len(asked) == 2  # once to count, once to work
+
+
+def test_one_whose_tokens_cannot_be_counted_keeps_nobody_else_from_an_answer() -> None:
+    class Uncountable(Doubling):
+        def size(self, item: int) -> int:
+            if item == 7:
+                raise RuntimeError
+            return super().size(item)
+
+    work = Uncountable()
+    work.open.set()
+    with scheduler(batch_tokens=100) as made:
+        found = made.submit(work, [1, -1, 7, 2, 7, 3], 60)
+        told = [future.exception(10) for future in found]
+        assert [future.result(0) for future, error in zip(found, told, strict=True) if error is None] == [2, 4, 6]
+    assert [error.status if isinstance(error, RequestError) else 0 for error in told] == [0, 422, 500, 0, 500, 0]
 
 
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from translume.serving.failures import told_as
 from translume.serving.request_error import RequestError
-from translume.serving.scheduler import told_as
 from translume.serving.waiting import client_gone, unless_gone
 
 T = TypeVar("T")

@@ -18,10 +18,11 @@ from typing import Any, Final
 from translume.replacing import replace_file
 from translume.serving.documents.files import FORMATS
 from translume.serving.documents.sheet import Sheet
+from translume.serving.failures import told_as
 from translume.serving.limits import Limits
 from translume.serving.private_folder import PrivateFolder
 from translume.serving.request_error import RequestError
-from translume.serving.scheduler import Scheduler, Work, told_as
+from translume.serving.scheduler import Scheduler, Work
 from translume.serving.work import Part
 from translume.translator import Translation
 

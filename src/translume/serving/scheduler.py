@@ -2,22 +2,21 @@
 
 import heapq
 import itertools
-import logging
 import math
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from translume.errors import TranslumeError
-from translume.serving.plain import FailedElsewhereError
+from translume.serving.failures import note, told_as
 from translume.serving.request_error import RequestError
-from translume.serving.worker import Worker, WorkerLostError
+from translume.serving.worker import Worker
 
 PACE_SECONDS = 0.01
 """How much later than the one before it each item of a request is due, at least."""
@@ -27,12 +26,12 @@ RECENT = 16
 """Batches by which it is judged how fast work is done."""
 WAITING = 0.5
 """Share of its time that an item may expect to wait for its turn; the rest is for its turn, and for misjudgement."""
+AHEAD = 64
+"""Items that wait whose tokens are counted at a time: to have another thread do it takes longer than to count."""
 LONGEST_WAIT_SECONDS = 60
 """Most that a refused client is told to wait."""
 PATIENCE_SECONDS = 300.0
 """After how long a batch is held for lost: long after the last of its requests was told to wait no more."""
-
-log = logging.getLogger("translume.serving")
 
 
 class Work(Protocol):
@@ -293,14 +292,15 @@ class Scheduler:
             _fail(each, late)
             return None
         if each.size is None:
-            measured = worker.outcome(partial(each.work.size, each.item))
-            if (error := measured.exception()) is not None and not isinstance(error, TranslumeError):
-                _note(error)
-                measured = worker.outcome(partial(each.work.size, each.item))
-            if (error := measured.exception()) is not None:
+            with self._changed:
+                next_ones = [entry[2] for entry in self._heaps.get(each.work, ())[:AHEAD]]
+            error = worker.outcome(partial(_measure, each, next_ones)).exception()
+            if error is not None and not isinstance(error, TranslumeError):
+                note(error)
+                error = worker.outcome(partial(_measure, each)).exception()
+            if error is not None:
                 _fail(each, told_as(error))
                 return None
-            each.size = measured.result()
         return each.size
 
     def _next(self, work: Work) -> tuple[float, int, _Waiting] | None:
@@ -333,20 +333,29 @@ class Scheduler:
             counts = BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds)
             untold = worker.outcome(partial(self._told, counts)).exception()
             if untold is not None:
-                _note(untold)
+                note(untold)
 
     def _again(self, batch: Sequence[_Waiting], error: BaseException) -> bool:
         """Whether a batch that failed is to be done once more, each item alone; then that is arranged."""
         if batch[0].tried or (len(batch) == 1 and isinstance(error, TranslumeError)):
             return False
         if not isinstance(error, TranslumeError):
-            _note(error)
+            note(error)
         with self._changed:
             for each in batch:
                 each.tried = True
                 self._put(each)
             self._changed.notify_all()
         return True
+
+
+def _measure(first: _Waiting, others: Sequence[_Waiting] = ()) -> None:
+    """Count the tokens of an item, which may raise; then of others, each of which is told its own error at its turn."""
+    first.size = first.work.size(first.item)
+    for each in others:
+        if each.size is None:
+            with suppress(TranslumeError):
+                each.size = each.work.size(each.item)
 
 
 def _run(work: Work, batch: Sequence[_Waiting]) -> Sequence[Any]:
@@ -377,23 +386,3 @@ def _fail(each: _Waiting, error: TranslumeError) -> None:
     """Have a future raise, unless its owner has cancelled it just now."""
     if each.future.running() or each.future.set_running_or_notify_cancel():
         each.future.set_exception(error)
-
-
-def told_as(error: BaseException) -> TranslumeError:
-    """What a client hears of an error: nothing of its inside unless it was meant for people."""
-    if isinstance(error, TranslumeError):
-        return error
-    _note(error)
-    if isinstance(error, WorkerLostError):
-        return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
-    name = error.kind if isinstance(error, FailedElsewhereError) else type(error).__name__
-    return RequestError(500, f"the server failed at this text ({name}); its log says where")
-
-
-def _note(error: BaseException) -> None:
-    """Write where an error came from, without its words, which may quote a text."""
-    if isinstance(error, FailedElsewhereError):
-        fields = {"error": error.kind, "traceback": error.places}
-    else:
-        fields = {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
-    log.error("work failed", extra={"fields": fields})
