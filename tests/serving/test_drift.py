@@ -2,14 +2,19 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from translume.inspection import trace
+from translume.serving import drift
 from translume.serving.drift import EVERY
+from translume.serving.metrics import Metrics
 from translume.serving.models import Served
+from translume.serving.work import Translating
 from translume.translator import Translator
 
 
@@ -42,6 +47,28 @@ def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[...,
     count, total = sums(live, "translume_step_entropy_nats")
     assert (count, total) == (len(steps), pytest.approx(sum(step.entropy for step in steps), rel=1e-3))
     assert len(answer["translations"][0]["hypotheses"]) == 1
+
+
+def test_looking_again_takes_a_hundredth_of_the_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looked = [1000.0], list[str]()
+
+    def slowly(_: object, source: str, *__: object) -> list[float]:
+        looked.append(source)
+        clock[0] += 0.5
+        return [1.0]
+
+    monkeypatch.setattr(drift, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(drift, "entropies", slowly)
+    aside = SimpleNamespace(spare=lambda do: do(lambda: None))
+    looking = drift.Drift(Metrics(lambda: 0, 1), aside)  # type: ignore[arg-type]  # does at once what there is to do
+    for seconds, source in enumerate(("a", "b", "c")):
+        done: list[Future[Any]] = [Future() for _ in range(EVERY)]
+        looking.watch(Translating(translator, translator.config.decoding), done)
+        translation = translator.translate(source)
+        for future in done:
+            future.set_result(translation)
+        clock[0] = 1000.0 + 49.9 * (seconds + 1)
+    assert looked == ["a", "c"]
 
 
 def test_target_tokens_are_those_of_all_hypotheses_of_files_too(

@@ -6,6 +6,7 @@ when nothing else is to be done beside translating: the entropy of what it belie
 
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,6 +21,8 @@ from translume.translator import TextHypothesis, Translation
 
 EVERY: Final = 64
 """One line of so many is looked at once more."""
+SHARE: Final = 0.01
+"""Most of the time that looking takes: what the plain model reads of one line takes as long as to translate some."""
 
 
 class Drift:
@@ -28,6 +31,7 @@ class Drift:
     def __init__(self, metrics: Metrics, aside: Aside) -> None:
         self._metrics, self._aside = metrics, aside
         self._lines = itertools.count(1)
+        self._rested = 0.0
 
     def watch(self, work: Work, futures: "Sequence[Future[Any]]") -> None:
         """Look at what becomes of some work, if it is translating."""
@@ -42,12 +46,14 @@ class Drift:
         best = translation.hypotheses[0]
         if math.isfinite(best.log_prob):
             self._metrics.surprise.observe(-best.log_prob / len(best.tokens))
-        if next(self._lines) % EVERY:
+        if next(self._lines) % EVERY or time.monotonic() < self._rested:
             return
         whole = best.ids.count(work.translator.checkpoint.target_tokenizer.specials.eos) <= 1
         if whole:
             self._aside.spare(lambda go_on: self._entropy(work, translation.source, best))
 
     def _entropy(self, work: Translating, source: str, best: TextHypothesis) -> None:
+        begun = time.monotonic()
         for entropy in entropies(work.translator, source, best, work.settings):
             self._metrics.entropy.observe(entropy)
+        self._rested = begun + (time.monotonic() - begun) / SHARE
