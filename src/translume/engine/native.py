@@ -123,8 +123,9 @@ class Search(ctypes.Structure):
         ("read", Reading),
         *((name, ctypes.c_int64) for name in ("sentences", "length", "longest", "capacity")),
         *((name, ctypes.c_void_p) for name in ("slots", "reach", "free", "said", "sums", "total", "best", "ended")),
-        *((name, ctypes.c_void_p) for name in ("lengths", "tokens", "log_probs", "x", "logits", "maxima", "each")),
-        *((name, ctypes.c_void_p) for name in ("peaks", "rests", "first", "block")),
+        *((name, ctypes.c_void_p) for name in ("lengths", "tokens", "log_probs")),
+        ("together", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("x", "logits", "maxima", "each", "peaks", "rests", "first", "block")),
     )
 
 

@@ -39,6 +39,7 @@ class NativeLinear(PackedLinear):
         self._kept = (packed, scales, shift.contiguous())
         self.map = native.Linear(self.inputs + self._missing, self.outputs, self.format, *map(address, self._kept))
         self._address = ctypes.addressof(self.map)
+        self.bytes = packed.numel() * packed.element_size()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "NativeLinear":
         """Itself: it holds addresses, and nothing writes to what stands there."""

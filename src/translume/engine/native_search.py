@@ -149,6 +149,9 @@ class NativeSearch:
         count, width, nbest, longest = limits.numel(), self._plain.width, self._plain.nbest, int(limits.max())
         rows, size = count * width, parts.head.outputs
         source = self._buffers.cross.size(3)
+        # Logits of as many rows as take the room of the head's weight: so both stay near, whatever their sizes.
+        together = max(1, min(count, parts.head.bytes // (4 * size * width)))
+        believed = together * width
         self._lengths = torch.zeros(count, nbest, dtype=torch.long)
         self._scores = torch.full((count, nbest), -math.inf)
         self._tokens = torch.empty(count, nbest, longest, dtype=torch.long)
@@ -168,16 +171,17 @@ class NativeSearch:
             "tokens": self._tokens,
             "log_probs": self._log_probs,
             "x": torch.empty(rows, parts.table.size(1)),
-            "logits": torch.empty(rows, size),
-            "maxima": torch.empty(rows, -(-size // BLOCK)),
-            **{name: torch.empty(rows) for name in ("each", "peaks", "rests")},
-            "first": torch.empty(rows, dtype=torch.long),
+            "logits": torch.empty(believed, size),
+            "maxima": torch.empty(believed, -(-size // BLOCK)),
+            **{name: torch.empty(believed) for name in ("each", "peaks", "rests")},
+            "first": torch.empty(believed, dtype=torch.long),
             "block": parts.layers.room(rows, max(longest + 1, source), width),
         }
         self._kept |= own
         return native.Search(
             read=self._reading(count),
             sentences=count,
+            together=together,
             longest=longest,
             capacity=self._buffers.past.size(3),
             **{name: address(tensor) for name, tensor in own.items()},

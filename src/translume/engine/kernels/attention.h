@@ -7,9 +7,10 @@
 
 /* Weights [count] of scores, which may be -inf; what is behind them up to a whole vector is made 0. */
 static void softmax(float *scores, int64_t count) {
-    float peak = -INFINITY;
-    for (int64_t place = 0; place < count; place++) peak = scores[place] > peak ? scores[place] : peak;
+    vector peaks = all(-INFINITY);
     for (int64_t place = count; place % LANES; place++) scores[place] = -INFINITY;
+    for (int64_t place = 0; place < count; place += LANES) peaks = higher(load(scores + place), peaks);
+    float peak = largest(peaks);
     if (peak == -INFINITY) peak = 0; /* nothing stands there: nothing is read */
     vector total = {0};
     for (int64_t place = 0; place < count; place += LANES) {

@@ -40,7 +40,7 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
         for (int64_t k = 0; k < inputs; k += LANES) {
             vector value = load(x + k);
             vector size = (vector)((integers)value & 0x7fffffff);
-            peaks = pick(size > peaks, size, peaks);
+            peaks = higher(size, peaks);
             broken += value * 0.0f;
         }
         float peak = largest(peaks) + sum(broken), inverse = 127.0f / peak;

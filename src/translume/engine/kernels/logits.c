@@ -3,9 +3,22 @@
 #include "logits.h"
 
 INLINE float largest_of(const float *from, int64_t count) {
-    float peak = -INFINITY;
-    for (int64_t k = 0; k < count; k++) peak = from[k] > peak ? from[k] : peak;
+    vector tops = all(-INFINITY);
+    int64_t k = 0;
+    for (; k + LANES <= count; k += LANES) tops = higher(load(from + k), tops);
+    float peak = largest(tops);
+    for (; k < count; k++) peak = from[k] > peak ? from[k] : peak;
     return peak;
+}
+
+/* What the sum of e^logit gains when the logit of `column` is summed again. */
+static float summed_again(const origin *by, const float *hidden, float *logit, int64_t column) {
+    const float *weight = by->weight + column * by->inputs;
+    vector total = {0};
+    for (int64_t k = 0; k < by->inputs; k += LANES) total += load(hidden + k) * load(weight + k);
+    float found = sum(total) + (by->bias ? by->bias[column] : 0.0f), before = *logit;
+    *logit = found;
+    return expf(found > 88.0f ? 88.0f : found) - expf(before > 88.0f ? 88.0f : before);
 }
 
 /* What the sum of e^logit gains by that; `block` logits belong to each of a row's maxima, which are kept true. */
@@ -15,14 +28,11 @@ static float sharpen(const origin *by, const float *hidden, float *logits, int64
     for (int64_t first = 0; first < size; first += block, maxima++) {
         if (!(*maxima >= border)) continue;
         int64_t end = first + block < size ? first + block : size;
-        for (int64_t column = first; column < end; column++) {
-            if (!(logits[column] >= border)) continue;
-            const float *weight = by->weight + column * by->inputs;
-            vector total = {0};
-            for (int64_t k = 0; k < by->inputs; k += LANES) total += load(hidden + k) * load(weight + k);
-            float found = sum(total) + (by->bias ? by->bias[column] : 0.0f), before = logits[column];
-            gained += expf(found > 88.0f ? 88.0f : found) - expf(before > 88.0f ? 88.0f : before);
-            logits[column] = found;
+        for (int64_t some = first; some < end; some += LANES) {
+            int64_t stop = some + LANES < end ? some + LANES : end;
+            if (stop - some == LANES && !any(load(logits + some) >= all(border))) continue;
+            for (int64_t column = some; column < stop; column++)
+                if (logits[column] >= border) gained += summed_again(by, hidden, logits + column, column);
         }
         *maxima = largest_of(logits + first, end - first);
     }
@@ -56,8 +66,8 @@ int64_t translume_summarise(float *logits, int64_t rows, int64_t size, int64_t b
             vector tops = all(-INFINITY);
             for (; column + LANES <= end; column += LANES) {
                 vector value = load(logits + column);
-                tops = pick(value > tops, value, tops);
-                total += exponential(pick(value > 88.0f, all(88.0f), value)); /* beyond, its sign would turn */
+                tops = higher(value, tops);
+                total += exponential(lower(all(88.0f), value)); /* beyond, it would be infinite */
             }
             float peak = largest(tops);
             for (; column < end; column++) {

@@ -36,8 +36,9 @@ typedef struct {
     int64_t *lengths;                  /* [B, nbest], of what finished; negative: its limit ended it */
     int64_t *tokens;                   /* [B, nbest, longest] */
     float *log_probs;                  /* [B, nbest, longest], of hypotheses up to each token */
-    float *x, *logits, *maxima, *each, *peaks, *rests; /* [N, D], [N, V], [N, blocks], [N] */
-    int64_t *first;                    /* [N] */
+    int64_t together;                  /* how many sentences are believed of at a time; n: their rows */
+    float *x, *logits, *maxima, *each, *peaks, *rests; /* [N, D], [n, V], [n, blocks], [n] */
+    int64_t *first;                    /* [n] */
     char *block;
 } search;
 
@@ -148,14 +149,14 @@ static int done(const task *of, const search *at, int64_t number, float best, in
     return (sooner > later ? sooner : later) <= at->best[(number + 1) * of->nbest - 1];
 }
 
-/* Choose how live sentence `live` goes on, and write that down as the sentence `next`. Returns 1 if it goes on, 0 if it is
+/* Choose how live sentence `live`, whose beliefs stand from `row` on, goes on, and write that down as the sentence `next`. Returns 1 if it goes on, 0 if it is
    done, -1 if it is and nothing finished. */
-static int64_t choose(const task *of, search *at, int64_t live, int64_t next, int64_t width, candidate *list) {
-    int64_t number = at->slots[live], length = at->length + 1, count = 0, going = 0, places = at->length + 1;
+static int64_t choose(const task *of, search *at, int64_t live, int64_t next, int64_t row, candidate *list) {
+    int64_t width = at->read.width, number = at->slots[live], length = at->length + 1, count = 0, going = 0, places = at->length + 1;
     const float *total = at->total + live * of->width;
     const int64_t *reach = at->reach + live * width * places;
     for (int64_t k = 0; k < width; k++)
-        if (total[k] != -INFINITY) rank(of, at, live * width + k, k, total[k], list, &count);
+        if (total[k] != -INFINITY) rank(of, at, row + k, k, total[k], list, &count);
     for (int64_t k = 0; k < count; k++) {
         if (list[k].token != of->eos) {
             if (going < of->width) list[going++] = list[k];
@@ -179,6 +180,18 @@ static int64_t choose(const task *of, search *at, int64_t live, int64_t next, in
     return 1;
 }
 
+/* What is believed of the tokens behind some rows, which are summed up; whether some belief is broken. */
+static int believe(const task *of, search *at, int64_t first, int64_t rows) {
+    const float *x = at->x + first * of->stack->width;
+    int64_t inputs = of->head->inputs;
+    quantized bytes = {(int8_t *)at->block, (float *)(at->block + whole(rows * inputs)),
+                       (int32_t *)(at->block + whole(rows * inputs) + whole(4 * rows))};
+    apply(of->head, x, rows, at->logits, 0, bytes);
+    if (of->sharp) of->sharp->hidden = x;
+    return translume_summarise(at->logits, rows, of->size, of->block, of->unshifted, of->sharp, at->maxima, at->first,
+                               at->each, at->peaks, at->rests) != 0;
+}
+
 /* Go on for up to `steps` steps: OVER when no sentence is left, FULL when the past wants more places, ASKED after `steps`,
    BROKEN where the loop would raise an error. */
 int64_t translume_search(const task *of, search *at, int64_t steps) {
@@ -192,17 +205,14 @@ int64_t translume_search(const task *of, search *at, int64_t steps) {
         embed(of, at, width);
         if (of->places) add_place(of, at, rows);
         translume_step(of->stack, &at->read, 1, at->x, at->block);
-        quantized bytes = {(int8_t *)at->block, (float *)(at->block + whole(rows * of->head->inputs)),
-                           (int32_t *)(at->block + whole(rows * of->head->inputs) + whole(4 * rows))};
-        apply(of->head, at->x, rows, at->logits, 0, bytes);
-        if (of->sharp) of->sharp->hidden = at->x;
-        if (translume_summarise(at->logits, rows, of->size, of->block, of->unshifted, of->sharp, at->maxima, at->first,
-                                at->each, at->peaks, at->rests))
-            return BROKEN;
-        for (int64_t number = 0; number < live; number++) {
-            int64_t stays = choose(of, at, number, next, width, list);
-            if (stays < 0) return BROKEN;
-            next += stays;
+        for (int64_t first = 0; first < live; first += at->together) {
+            int64_t last = first + at->together < live ? first + at->together : live;
+            if (believe(of, at, first * width, (last - first) * width)) return BROKEN;
+            for (int64_t number = first; number < last; number++) {
+                int64_t stays = choose(of, at, number, next, (number - first) * width, list);
+                if (stays < 0) return BROKEN;
+                next += stays;
+            }
         }
         int64_t *reach = at->reach;
         at->reach = at->free, at->free = reach;

@@ -90,19 +90,39 @@ INLINE int any(integers where) {
 #endif
 }
 
+/* The larger and the smaller of each two; `other` where one is a NaN. */
+INLINE vector higher(vector one, vector other) {
+#if HALVES
+    return (vector)_mm512_max_ps((__m512)one, (__m512)other);
+#else
+    return pick(one > other, one, other);
+#endif
+}
+
+INLINE vector lower(vector one, vector other) {
+#if HALVES
+    return (vector)_mm512_min_ps((__m512)one, (__m512)other);
+#else
+    return pick(one < other, one, other);
+#endif
+}
+
+/* Of numbers that are no NaN. */
 INLINE float largest(vector value) {
+#if HALVES
+    return _mm512_reduce_max_ps((__m512)value);
+#else
     float found = value[0];
     for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
     return found;
+#endif
 }
 
 /* e^x for x < 88, within 2 units in the last place; 0 below -87. Cody and Waite's reduction, Cephes' polynomial. */
 INLINE vector exponential(vector x) {
-    integers gone = x < -87.0f;
-    vector nothing = {0}, kept = pick(gone, nothing, x);
     vector magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole numbers */
-    vector whole = (kept * 1.44269504088896341f + magic) - magic;
-    vector rest = (kept - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    vector whole = (x * 1.44269504088896341f + magic) - magic;
+    vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
     vector power = all(1.9875691500e-4f);
     power = power * rest + 1.3981999507e-3f;
     power = power * rest + 8.3334519073e-3f;
@@ -110,9 +130,13 @@ INLINE vector exponential(vector x) {
     power = power * rest + 1.6666665459e-1f;
     power = power * rest + 5.0000001201e-1f;
     power = power * rest * rest + rest + 1.0f;
+#if HALVES
+    __mmask16 there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    return (vector)_mm512_maskz_scalef_ps(there, (__m512)power, (__m512)whole);
+#else
     integers scale = (__builtin_convertvector(whole, integers) + 127) << 23;
-    vector found = power * (vector)scale;
-    return pick(gone, nothing, found);
+    return pick(x < -87.0f, (vector){0}, power * (vector)scale);
+#endif
 }
 
 INLINE vector sigmoid(vector x) {
