@@ -68,3 +68,19 @@ def test_files_that_decoding_reads_are_found_from_another_folder_too(
     monkeypatch.chdir(tmp_path)
     decoding = Config.read("a.toml").decoding
     assert (decoding.terminology, decoding.ban) == (str(tmp_path / "terms.tsv"), (f"@{tmp_path / 'never'}",))
+
+
+def test_a_model_that_moved_obeys_the_files_it_was_trained_with(run, files: Path) -> None:
+    (files / "terms.tsv").write_text("one\tten six\n", encoding="utf-8")
+    (files / "never").write_text("eins\n", encoding="utf-8")
+    text = (files / "en-de.toml").read_text(encoding="utf-8")
+    named = '[decoding]\nterminology = "terms.tsv"\nban = "@never"\n'
+    (files / "named.toml").write_text(text + named, encoding="utf-8")
+    done = run("train", files / "named.toml", "--out", files / "made", "--threads", "1")
+    assert done.exit_code == 0, done.stderr
+    for name in ("terms.tsv", "never"):
+        (files / name).unlink()
+    (files / "made").rename(files / "moved")
+    found = run("translate", files / "moved", text="one two\n")
+    assert found.exit_code == 0, found.stderr
+    assert occurrences("ten six", found.stdout.strip())

@@ -13,8 +13,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from translume.checkpoint import FolderLock, Manifest, committed, disk, load_checkpoint, read_tensors
+from translume.checkpoint import FolderLock, Manifest, committed, disk, load_checkpoint, read_config, read_tensors
 from translume.config import Config
+from translume.errors import DataError
 from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, Validated, Warned, train
 
 Make = Callable[..., Config]
@@ -268,3 +269,24 @@ def test_the_tokenizer_is_in_the_folder_before_the_first_update(toy: Make, tmp_p
         if isinstance(event, Started):
             assert set(Manifest.read(tmp_path).files) == {"config.toml", "tokenizer.json"}
             run.close()
+
+
+def test_what_decoding_names_is_read_once_and_kept_with_the_model(toy: Make, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("a b c\n", encoding="utf-8")
+    config = toy({"decoding": {"vocabulary": str(words)}}, updates=5)
+    events = train(config, tmp_path / "run", device="cpu", threads=1)
+    next(event for event in events if isinstance(event, Started))
+    words.unlink()
+    list(events)
+    vocabulary = Path(read_config(tmp_path / "run").decoding.vocabulary)
+    assert (vocabulary.parent, vocabulary.read_text(encoding="utf-8")) == (tmp_path / "run" / "decoding", "a b c\n")
+    longer = config.change("training.updates=9")
+    with pytest.raises(DataError) as error:
+        list(train(longer, tmp_path / "run", device="cpu", threads=1))
+    assert str(error.value) == f"decoding.vocabulary: {words}: cannot be read: No such file or directory"
+    moved = longer.change(f'decoding.vocabulary="{vocabulary}"')
+    list(train(moved, tmp_path / "run", device="cpu", threads=1))
+    assert Path(read_config(tmp_path / "run").decoding.vocabulary) == vocabulary
+    list(train(longer.change('decoding.vocabulary=""', "training.updates=11"), tmp_path / "run", device="cpu"))
+    assert not vocabulary.exists()

@@ -22,6 +22,7 @@ from translume.checkpoint.model import (
     refuse_threads,
     save_model,
 )
+from translume.checkpoint.named import left_over, taken_in
 from translume.checkpoint.pretrained import load_pretrained, mark_separators
 from translume.checkpoint.temperature import Temperature, store_temperature
 from translume.checkpoint.weights import fill, read_metadata, read_tensors, tensor_file, unique_tensors
@@ -44,6 +45,7 @@ __all__ = [
     "commit",
     "committed",
     "fill",
+    "left_over",
     "load_any",
     "load_checkpoint",
     "load_classifier_checkpoint",
@@ -61,6 +63,7 @@ __all__ = [
     "refuse_threads",
     "save_model",
     "store_temperature",
+    "taken_in",
     "tensor_file",
     "unique_tensors",
     "verify",

@@ -13,7 +13,9 @@ from translume.checkpoint.build import build_network
 from translume.checkpoint.card import Card, write_card
 from translume.checkpoint.folder import Content, commit, read_committed, whole
 from translume.checkpoint.manifest import FORMAT, Manifest
+from translume.checkpoint.manifest import NAME as MANIFEST
 from translume.checkpoint.migrations import migrate
+from translume.checkpoint.named import found_in, left_over, taken_in
 from translume.checkpoint.temperature import Temperature, read_temperature
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import Config
@@ -128,7 +130,7 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype) -> Checkp
 
 
 def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
-    """The settings of a model folder, in the newest format."""
+    """The settings of a model folder, in the newest format; files that [decoding] names are the folder's copies."""
     manifest = manifest or Manifest.read(folder)
     content = read_committed(folder, manifest, CONFIG)
     place = str(folder / manifest.files[CONFIG].file)
@@ -137,9 +139,10 @@ def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelFolderError(f"{place}: not TOML: {error}") from None
     try:
-        return Config.build(migrate(tables, place), place=place)
+        config = Config.build(migrate(tables, place), place=place)
     except SettingsError as error:
         raise ModelFolderError(str(error)) from None
+    return found_in(config, folder, manifest)
 
 
 def read_tokenizers(folder: Path, manifest: Manifest | None = None) -> tuple[Tokenizer, Tokenizer]:
@@ -180,8 +183,9 @@ def _tokenizer(folder: Path, manifest: Manifest, name: str) -> Tokenizer:
 def model_files(
     config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer | Labels
 ) -> dict[str, Content]:
-    """What `commit` needs to make a folder that `load_checkpoint` reads.
+    """What `commit` needs to make a folder that `load_checkpoint` reads, but for the files that [decoding] names.
 
+    config: with the names that `taken_in` gave these.
     weights: tensors by name, a tied one once, as `unique_tensors(model)` gives them.
     """
     config = config.model_copy(update={"format": FORMAT})
@@ -208,13 +212,16 @@ def save_model(
     """Commit a whole model, with further `files` beside it, all at once; then write its card.
 
     What the folder held under other names stays, unless it is named in `remove`.
-    Raises ModelFolderError with the old state intact if it cannot be written.
+    Raises ModelFolderError with the old state intact if it cannot be written, DataError where a file that [decoding]
+    names cannot be read.
     """
     folder = Path(folder)
     weights = unique_tensors(checkpoint.model)
-    model = model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.target_tokenizer)
+    config, named = taken_in(checkpoint.config)
+    model = model_files(config, weights, checkpoint.source_tokenizer, checkpoint.target_tokenizer)
     other = {SHARED_TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER} - set(model)
-    commit(folder, {**model, **(files or {})}, remove={*remove, *other})
+    other |= left_over(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()
+    commit(folder, {**model, **named, **(files or {})}, remove={*remove, *other})
     if card is None:
         card = Card(parameters=sum(tensor.numel() for tensor in checkpoint.model.parameters()))
     write_card(folder, checkpoint.config, card)

@@ -136,3 +136,8 @@ class DecodingSettings(Settings):
                 "set calibrated = false or unsmooth = 0"
             )
         return self
+
+
+def names_file(banned: str) -> bool:
+    """Whether an entry of `ban` is "@FILE"; "@@x" is the text "@x"."""
+    return banned.startswith("@") and not banned.startswith("@@")

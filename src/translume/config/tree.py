@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from translume.config.base import Settings
 from translume.config.data import DataSettings
-from translume.config.decoding import DecodingSettings
+from translume.config.decoding import DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
 from translume.config.reading import build, read_text, values_in
@@ -83,7 +83,7 @@ class Config(Settings):
         def read_anywhere(path: str) -> str:
             return str((folder / path).absolute()) if path else ""
 
-        ban = tuple(f"@{read_anywhere(each[1:])}" if _is_file(each) else each for each in self.decoding.ban)
+        ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = self.decoding.model_copy(update={**named, "ban": ban})
         return self.model_copy(
@@ -93,8 +93,3 @@ class Config(Settings):
     def to_toml(self, *, comments: bool = False) -> str:
         """TOML text that `parse` reads back to an equal tree."""
         return to_toml(self, comments=comments)
-
-
-def _is_file(banned: str) -> bool:
-    """Whether what is banned is "@FILE"; "@@x" is the text "@x"."""
-    return banned.startswith("@") and not banned.startswith("@@")

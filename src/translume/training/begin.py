@@ -254,6 +254,7 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
     config = plan.config
     if plan.state is not None and plan.stored is not None:
         model = Model(config=config, source=plan.stored.source, target=plan.stored.target)
+        store.take_in(config)  # not after the first updates
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
     if plan.base is not None:

@@ -11,11 +11,13 @@ from translume.checkpoint import (
     Manifest,
     commit,
     committed,
+    left_over,
     model_files,
     read_committed,
     read_config,
     read_tensors,
     read_vocabularies,
+    taken_in,
     tensor_file,
 )
 from translume.config import Config, TrainingSettings
@@ -72,6 +74,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._manifest = Manifest.read(folder) if (folder / "manifest.json").exists() else Manifest(files={})
+        self._taken: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
     def has(self, name: str) -> bool:
         """Whether the last commit holds a file of this name."""
@@ -94,9 +97,18 @@ class Store:
         source, target = read_vocabularies(self.folder, self._manifest)
         return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
 
+    def take_in(self, config: Config) -> tuple[Config, dict[str, bytes]]:
+        """What the folder shall hold of the files that [decoding] names; read once, whatever becomes of them later.
+
+        Raises DataError where one cannot be read.
+        """
+        if self._taken is None or self._taken[0] is not config:
+            self._taken = config, taken_in(config)
+        return self._taken[1]
+
     def begin(self, model: Model) -> None:
         """Commit settings and tokenizers, which are all there is before the first update."""
-        files = model_files(model.config, {}, model.source, model.target)
+        files = self._files(model, {})
         del files[WEIGHTS]
         self._commit(files, [name for name in TOKENIZERS if name not in files])
 
@@ -104,7 +116,7 @@ class Store:
         """Commit a moment of a run.  best: the best weights if they changed since the last commit."""
         settings = model.config.training
         weights = {**self.kept(state, settings, live, best), **live.buffers}
-        files = model_files(model.config, weights, model.source, model.target)
+        files = self._files(model, weights)
         files[STATE] = state.to_json()
         files[RAW] = tensor_file(live.raw)
         files[OPTIMIZER] = tensor_file(live.optimizer)
@@ -135,8 +147,13 @@ class Store:
             yield self.tensors(candidate(update))
         yield live.shown
 
+    def _files(self, model: Model, weights: Mapping[str, Tensor]) -> dict[str, Content]:
+        config, named = self.take_in(model.config)
+        return {**model_files(config, weights, model.source, model.target), **named}
+
     def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
-        self._manifest = commit(self.folder, files, remove=remove)
+        unnamed = left_over(self._manifest, files)
+        self._manifest = commit(self.folder, files, remove={*remove, *unnamed})
 
 
 def add_candidate(state: State, settings: TrainingSettings) -> bool:
