@@ -15,7 +15,7 @@ from translume.errors import SettingsError, TranslationError, TranslumeError
 from translume.serving.channel import SIZES, Channel
 from translume.serving.plain import (
     SCORE,
-    TRANSLATION,
+    TRANSLATIONS,
     FailedElsewhereError,
     error_of,
     error_text,
@@ -64,7 +64,7 @@ hypotheses = st.builds(
     )
 )
 def test_translations_come_out_as_they_went_in(value: Translation) -> None:
-    assert TRANSLATION.validate_json(result(TRANSLATION, value)) == value
+    assert TRANSLATIONS.validate_json(result(TRANSLATIONS, [value, value])) == [value, value]
 
 
 def test_numbers_that_json_has_not_come_out_too() -> None:

@@ -26,7 +26,7 @@ from translume.serving.plain import settings_text
 from translume.serving.processes import Processes
 from translume.serving.remote import RemoteTranslator
 from translume.serving.request_error import RequestError
-from translume.serving.working import Working
+from translume.serving.working import TOGETHER, Working
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import Computing
 from translume.translator.plan import Line, LineError
@@ -140,14 +140,16 @@ def test_texts_are_classified_elsewhere_as_they_are_here(
 
 
 def test_errors_are_those_that_they_were(remote: Served) -> None:
-    translator = remote.translator
-    lines = [Line(number=1, text="a"), Line(number=2, text="b" * 50), Line(number=3, text="c")]
+    translator, before = remote.translator, 2 * TOGETHER + 3
+    lines = [Line(number=number, text="ab c"[: number % 5]) for number in range(1, before + 3)]
+    lines[before] = Line(number=before + 1, text="b" * 50)
     done: list[Translation] = []
     with pytest.raises(LineError) as caught:
         done.extend(translator.translate_lines(lines, DecodingSettings()))
-    assert caught.value.line.number == 2
-    assert str(caught.value).startswith("line 2: a sentence has 50 tokens, wanted at most 40; decoding.max_length_act")
-    assert len(done) == 1
+    assert caught.value.line.number == before + 1
+    told = f"line {before + 1}: a sentence has 50 tokens, wanted at most 40; decoding.max_length_act"
+    assert str(caught.value).startswith(told)
+    assert [each.source for each in done] == [line.text for line in lines[:before]]
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"^decoding.calibrated: no temperature was fitted"):
             translator.check(DecodingSettings(calibrated=True))

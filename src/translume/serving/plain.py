@@ -12,7 +12,7 @@ from translume.serving.request_error import RequestError
 from translume.translator import Classification, TargetScore, TextHypothesis, Translation
 from translume.translator.plan import Line, LineError
 
-TRANSLATION: Final = TypeAdapter(Translation)
+TRANSLATIONS: Final = TypeAdapter(list[Translation])
 HYPOTHESIS: Final = TypeAdapter(TextHypothesis)
 SCORE: Final = TypeAdapter(TargetScore)
 CLASSIFICATION: Final = TypeAdapter(Classification)

@@ -15,7 +15,7 @@ from translume.serving.plain import (
     CLASSIFICATION,
     NUMBERS,
     SCORE,
-    TRANSLATION,
+    TRANSLATIONS,
     lines_text,
     settings_text,
 )
@@ -136,7 +136,7 @@ class RemoteTranslator:
                     if answer.head["kind"] == "news":
                         tell[answer.head["line"]](answer.head["text"])
                     else:
-                        yield TRANSLATION.validate_json(answer.body)
+                        yield from TRANSLATIONS.validate_json(answer.body)
             except TranslumeError:
                 call.tell("leave", {})
                 raise

@@ -29,7 +29,7 @@ from translume.serving.plain import (
     HYPOTHESIS,
     NUMBERS,
     SCORE,
-    TRANSLATION,
+    TRANSLATIONS,
     error_text,
     lines_of,
     result,
@@ -38,11 +38,13 @@ from translume.serving.plain import (
 from translume.serving.remote import Told
 from translume.serving.request_error import RequestError
 from translume.serving.settled import settle
-from translume.translator import Classifier, Translator
+from translume.translator import Classifier, Translation, Translator
 from translume.translator.engines import Computing
 
 NICER: Final = 2
 """How much a worker lets the process that answers requests go first."""
+TOGETHER: Final = 16
+"""Translations of a message: each message wakes threads of the process that answers."""
 LANES: Final = {
     "load": "load",
     "check": "check",
@@ -119,8 +121,7 @@ class Working:
             case "translate":
                 tell = {line: partial(self._news, number, line) for line in head["told"]}
                 lines, settings = lines_of(head["lines"]), settings_of(head["settings"])
-                found = translator.translate_lines(lines, settings, tell, self._go_on(number))
-                yield from (result(TRANSLATION, each) for each in found)
+                yield from _together(translator.translate_lines(lines, settings, tell, self._go_on(number)))
             case "score":
                 pairs = ((source, target) for source, target in head["pairs"])
                 yield from (result(SCORE, each) for each in translator.score_all(pairs))
@@ -168,6 +169,24 @@ class Working:
                 raise RequestError(499, "nobody waits for the answer any more")
 
         return go_on
+
+
+def _together(found: Iterator[Translation]) -> Iterator[bytes]:
+    """What is found, some at a time, also what came before an error."""
+    some: list[Translation] = []
+    ended: TranslumeError | None = None
+    try:
+        for each in found:
+            some.append(each)
+            if len(some) == TOGETHER:
+                yield result(TRANSLATIONS, some)
+                some = []
+    except TranslumeError as error:
+        ended = error
+    if some:
+        yield result(TRANSLATIONS, some)
+    if ended is not None:
+        raise ended
 
 
 def main() -> None:
