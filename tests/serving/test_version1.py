@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
+from translume.serving import version1
 from translume.serving.answers import json_answer
 from translume.serving.asked import WITHHELD
 from translume.translator import Translator
@@ -92,6 +94,27 @@ def test_what_is_told_without_details_is_brief(live: Any) -> None:
     assert fields(nbest=2) == {"text", "log_prob", "score"}
     assert fields(alignment=True) == {"text", "log_prob", "score", "alignment"}
     assert "alignment" not in fields(detail=True, alignment=False)
+
+
+def test_only_what_is_short_is_written_where_all_requests_are_answered(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def written(value: Any) -> Any:
+        threads.append(threading.current_thread())
+        return json_answer(value)
+
+    monkeypatch.setattr(version1, "json_answer", written)
+
+    def here(**fields: Any) -> bool:
+        assert live.post("/v1/translate", fields).status == 200
+        return threads[-1] is live.thread
+
+    assert here(text=["a", "b"])
+    assert not any(here(text="a", **more) for more in ({"detail": True}, {"nbest": 2}, {"alignment": True}))
+    monkeypatch.setattr(version1, "SHORT", 0)
+    assert not here(text="a")
 
 
 def test_what_is_worth_a_warning_is_said_of_texts_of_lines_too(live: Any) -> None:

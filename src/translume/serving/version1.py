@@ -1,7 +1,7 @@
 """API v1: translate, score, and what there is."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -31,6 +31,9 @@ from translume.serving.streaming import streamed
 from translume.serving.work import Scoring, Translating
 from translume.translator import Translation
 
+SHORT: Final = 2000
+"""Characters of translations that are written sooner than another thread could be told to."""
+
 
 def routes(server: Server) -> APIRouter:
     """Everything under /v1."""
@@ -45,6 +48,8 @@ def routes(server: Server) -> APIRouter:
         await server.accept(request, wanted.texts.texts)
         work = Translating(wanted.served.translator, wanted.settings)
         found = await server.translated(request, work, wanted.texts)
+        if _is_short(found, wanted):
+            return json_answer(_answer(found, wanted))
         # Details of many texts are megabytes.
         return await run_in_threadpool(lambda: json_answer(_answer(found, wanted)))
 
@@ -117,6 +122,12 @@ BRIEF = ("text", "log_prob", "score", "alignment")
 
 def _answer(found: Sequence[Translation], wanted: Asked) -> dict[str, Any]:
     return {"model": wanted.served.name, "translations": [_shown(each, wanted) for each in found]}
+
+
+def _is_short(found: Sequence[Translation], wanted: Asked) -> bool:
+    """Whether nothing but texts is told, and little of them."""
+    more = wanted.detail or wanted.settings.nbest > 1 or wanted.settings.alignment
+    return not more and sum(len(each.text) for each in found) <= SHORT
 
 
 def _shown(translation: Translation, wanted: Asked) -> dict[str, Any]:
