@@ -1,10 +1,13 @@
 """A setting is either obeyed or refused in one line; none is taken and forgotten."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from translume.config import Config
+from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings
+from translume.config.base import Settings
 from translume.errors import SettingsError
 
 REFUSED = {
@@ -86,3 +89,51 @@ def test_settings_of_another_kind_are_read_and_written() -> None:
     with pytest.raises(SettingsError) as error:
         Config.parse('[model.head]\nkind = "projected"\nsiz = 7\n')
     assert str(error.value) == "settings: model.head.siz: no such setting; did you mean 'model.head.size'?"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DecodingSettings(beam=0), "decoding.beam: found 0, wanted greater than or equal to 1"),
+        (lambda: DecodingSettings(baem=3), "decoding.baem: no such setting; did you mean 'decoding.beam'?"),
+        (lambda: DecodingSettings(strategy="bean"), "decoding.strategy: found 'bean'; did you mean 'beam'?"),
+        (
+            lambda: DecodingSettings(calibrated=True, unsmooth=0.1),
+            "decoding: calibrated and unsmooth both make up for label smoothing, wanted at most one of them; "
+            "set calibrated = false or unsmooth = 0",
+        ),
+        (lambda: DecodingSettings.model_validate([]), "decoding: found [], wanted a table"),
+        (lambda: ModelSettings(width=13), "model: width 13 is not divisible by attention_heads 4"),
+        (lambda: ModelSettings(head={"kind": "sofmax"}), "model.head.kind: found 'sofmax'; did you mean 'softmax'?"),
+        (
+            lambda: SoftmaxSettings(bia=True),
+            "model.head.bia: no such setting; did you mean 'model.head.bias'?",
+        ),
+        (lambda: Config(decoding={"beam": 0}), "decoding.beam: found 0, wanted greater than or equal to 1"),
+        (lambda: Config(fomat=1), "fomat: no such setting; did you mean 'format'?"),
+        (lambda: Config(format=2**53), "format is 9007199254740992, wanted less than 9007199254740992"),
+    ],
+)
+def test_settings_that_python_makes_are_refused_as_those_of_a_file_are(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(SettingsError) as error:
+        make()
+    assert str(error.value) == message
+
+
+def test_every_group_knows_where_it_stands() -> None:
+    def groups(kind: type[Settings], table: str) -> Iterator[tuple[type[Settings], str]]:
+        yield kind, table
+        for name, field in kind.model_fields.items():
+            for inner in classes_in(field.annotation):
+                yield from groups(inner, f"{table}.{name}".removeprefix("."))
+
+    def classes_in(annotation: object) -> list[type[Settings]]:
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            return [annotation]
+        return [found for each in get_args(annotation) for found in classes_in(each)]
+
+    found = list(groups(Config, ""))
+    assert len(found) > 15
+    assert [kind.table for kind, _ in found] == [table for _, table in found]

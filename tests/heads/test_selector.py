@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from translume.config import ShortlistSettings
+from translume.errors import SettingsError
 from translume.heads.selector import Selector
 from translume.heads.shortlist import SELECTOR_SHARE, ShortlistHead
 from translume.model import HeadSizes, LossOptions
@@ -236,6 +236,6 @@ def test_the_selector_is_saved_with_the_weights():
     ],
 )
 def test_a_setting_of_the_other_selector_is_refused(chosen, message):
-    with pytest.raises(ValidationError) as raised:
+    with pytest.raises(SettingsError) as raised:
         ShortlistSettings(**chosen)
-    assert raised.value.errors()[0]["msg"] == f"Value error, {message}"
+    assert str(raised.value) == f"model.head: {message}"

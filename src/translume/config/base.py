@@ -1,19 +1,56 @@
 """What every group of settings is: frozen, strict, documented field by field."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from translume.config.faults import explain
+from translume.errors import SettingsError
 
 LARGEST = 2**53
 """Whole numbers are smaller than this, which every reader of TOML and JSON holds exactly; but a seed may be any."""
 
 
+UNTOLD: Final = "untold"
+"""The context of a validation whose caller tells its faults; without it, the group at fault does so by itself."""
+
+
 class Settings(BaseModel):
-    """A group of settings: values never change, unknown keys are refused, "8" is not 8, infinity is no number."""
+    """A group of settings: values never change, unknown keys are refused, "8" is not 8, infinity is no number.
+
+    SettingsError, one line, for a value that is not allowed.
+    """
+
+    table: ClassVar[str] = ""
+    """Where it stands in a TOML file, such as "decoding"."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """What validates: pydantic's own, whose many lines become one."""
+
+        def told(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+            try:
+                return validate(value)
+            except ValidationError as error:
+                if info.context == UNTOLD:
+                    raise
+                raise SettingsError(explain(cls, error, cls.table)) from None
+
+        return WrapValidator(told).__get_pydantic_core_schema__(source, handler)
 
     @model_validator(mode="after")
     def _whole_numbers_fit(self) -> Self:

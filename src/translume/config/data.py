@@ -1,6 +1,6 @@
 """[data]: which files are read, and what is left out of them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -13,6 +13,8 @@ def _as_columns(value: object) -> object:
 
 class CleaningSettings(Settings):
     """[data.cleaning]: rules that leave pairs out of training; each counts what it drops."""
+
+    table: ClassVar[str] = "data.cleaning"
 
     max_tokens: int = Field(default=256, ge=1)
     """Pairs with a side of more tokens than this are dropped (after tokenization, end mark not counted)."""
@@ -32,6 +34,8 @@ class CleaningSettings(Settings):
 
 class DataSettings(Settings):
     """[data]: parallel text. Paths are relative to the TOML file; .gz and .zst are read as they are."""
+
+    table: ClassVar[str] = "data"
 
     source_language: str = ""
     """Code of the source language, such as "en"; names outputs and chooses defaults."""

@@ -1,6 +1,6 @@
 """[decoding]: how targets are searched by default; every call may choose otherwise."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,6 +25,8 @@ PLACEHOLDERS = ("number", "url", "tag")
 
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""
+
+    table: ClassVar[str] = "decoding"
 
     strategy: str = "beam"
     """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""

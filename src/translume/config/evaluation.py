@@ -1,6 +1,6 @@
 """[evaluation]: how translations are measured."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from translume.config.base import Names, Settings
 
@@ -18,6 +18,8 @@ def tokenizer_of(language: str) -> str:
 
 class EvaluationSettings(Settings):
     """[evaluation]: as sacreBLEU names things."""
+
+    table: ClassVar[str] = "evaluation"
 
     metrics: Names = ("bleu", "chrf")
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per"."""

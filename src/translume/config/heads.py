@@ -18,6 +18,8 @@ def _as_tuple(value: object) -> object:
 class HeadKind(Settings):
     """What the settings of every kind of head have."""
 
+    table: ClassVar[str] = "model.head"
+
     implementation: ClassVar[str]
     """Where the head is: "module:Class"."""
     measure: ClassVar[Measure] = "nll"

@@ -1,6 +1,6 @@
 """[model]: what the weights mean; saved with them and never changed afterwards."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from translume.config.heads import HeadSettings, SoftmaxSettings
 
 class ModelSettings(Settings):
     """[model]: the encoder-decoder Transformer of Vaswani et al. (2017) and its variants."""
+
+    table: ClassVar[str] = "model"
 
     width: int = Field(default=256, ge=1, le=65_536)
     """Size of hidden states and embeddings, D."""

@@ -5,12 +5,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from translume.config.base import Settings
-from translume.errors import DataError, SettingsError, nearest
+from translume.config.base import UNTOLD, Settings
+from translume.config.faults import explain
+from translume.errors import DataError, SettingsError
 
 Tree = TypeVar("Tree", bound=Settings)
 
@@ -40,9 +41,9 @@ def build(root: type[Tree], values: Mapping[str, Any], overrides: Iterable[str],
     for assignment in overrides:
         override(tree, assignment)
     try:
-        return root.model_validate(tree)
+        return root.model_validate(tree, context=UNTOLD)
     except ValidationError as error:
-        raise SettingsError(f"{place}: {_explain(root, error)}") from None
+        raise SettingsError(f"{place}: {explain(root, error)}") from None
 
 
 def override(tree: dict[str, Any], assignment: str) -> None:
@@ -81,70 +82,3 @@ def _variable(match: re.Match[str], place: str) -> str:
     if found is None:
         raise SettingsError(f"{place}: ${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
     return found
-
-
-def _explain(root: type[Settings], error: ValidationError) -> str:
-    """The first fault of a pydantic error as one line: path, what was found, what was wanted."""
-    fault = error.errors(include_url=False)[0]
-    parts = _without_kinds(root, [str(part) for part in fault["loc"]])
-    path = ".".join(parts)
-    found = fault["input"]
-    if fault["type"] == "extra_forbidden":
-        group = _group(root, parts[:-1], _kind_in(fault["loc"], parts))
-        above = ".".join(parts[:-1])
-        known = [f"{above}.{name}" if above else name for name in group.model_fields] if group else []
-        return f"{path}: no such setting{nearest(path, known)}"
-    if fault["type"] == "value_error":
-        return f"{path}: {fault['ctx']['error']}"
-    if fault["type"] == "union_tag_invalid":
-        names = re.findall(r"'([^']*)'", fault["ctx"]["expected_tags"])
-        return f"{path}.kind: found {fault['ctx']['tag']!r}{nearest(str(fault['ctx']['tag']), names)}"
-    if fault["type"] == "literal_error":
-        names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        hint = nearest(str(found), names) if isinstance(found, str) else f"; known: {', '.join(names)}"
-        return f"{path}: found {found!r}{hint}"
-    wanted = fault["msg"].removeprefix("Input should be ")
-    if fault["type"] in ("model_type", "model_attributes_type"):
-        wanted = "a table"
-    if fault["type"] == "tuple_type":
-        wanted = "a list"
-    return f"{path}: found {found!r}, wanted {wanted}"
-
-
-def _without_kinds(root: type[Settings], parts: list[str]) -> list[str]:
-    """The path as users write it: pydantic puts the kind of a group that has several behind the group's name."""
-    for place in range(1, len(parts)):
-        if parts[place] in _kinds(root, parts[:place]):
-            return parts[:place] + parts[place + 1 :]
-    return parts
-
-
-def _kind_in(whole: tuple[str | int, ...], parts: list[str]) -> str:
-    """The kind that `_without_kinds` left out of `whole`; empty if it left out nothing."""
-    return next((str(word) for word, part in zip(whole, [*parts, ""], strict=False) if str(word) != part), "")
-
-
-def _kinds(root: type[Settings], parts: list[str]) -> dict[str, type[Settings]]:
-    """The classes that a group may be of, by kind; empty where there is one class only."""
-    group = _group(root, parts[:-1])
-    field = group.model_fields.get(parts[-1]) if group else None
-    members = get_args(field.annotation) if field else ()
-    if not any(isinstance(member, type) and issubclass(member, Settings) for member in members):
-        return {}
-    return {member.model_fields["kind"].default: member for member in members}
-
-
-def _group(root: type[Settings], parts: list[str], kind: str = "") -> type[Settings] | None:
-    group: type[Settings] = root
-    for place, part in enumerate(parts):
-        field = group.model_fields.get(part)
-        if field is None:
-            return None
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            group = field.annotation
-            continue
-        kinds = _kinds(root, parts[: place + 1])
-        if kind not in kinds:
-            return None
-        group = kinds[kind]
-    return group

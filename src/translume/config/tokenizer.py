@@ -1,6 +1,6 @@
 """[tokenizer]: how text becomes ids."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,8 @@ from translume.config.base import Settings
 
 class TokenizerSettings(Settings):
     """[tokenizer]: trained on the training files unless `path` names an existing one."""
+
+    table: ClassVar[str] = "tokenizer"
 
     kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece"] = "bpe"
     """The kind of tokens; "bpe" suits most languages. "sentencepiece" comes with imported models alone."""

@@ -1,6 +1,6 @@
 """[training]: how the weights are made; kept as provenance, not needed to translate."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,8 @@ from translume.config.base import Settings
 
 class TrainingSettings(Settings):
     """[training]: maximum likelihood by Adam."""
+
+    table: ClassVar[str] = "training"
 
     updates: int = Field(default=20_000, ge=1)
     """Steps of the optimiser, in all."""

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from translume.config import TokenizerSettings
+from translume.config.base import UNTOLD
 from translume.errors import DataError
 from translume.text.sentencepiece import SentencePieces
 from translume.text.specials import SpecialIds
@@ -110,7 +111,7 @@ class Vocabulary:
 
     @classmethod
     def _checked(cls, document: dict[str, Any]) -> "Vocabulary":
-        settings = TokenizerSettings.model_validate(document["settings"])
+        settings = TokenizerSettings.model_validate(document["settings"], context=UNTOLD)
         if settings.kind == "sentencepiece":
             return cls._checked_sentences(settings, document)
         model = document["tokenizer"]["model"]

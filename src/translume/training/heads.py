@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from translume.checkpoint import FolderLock, Manifest
 from translume.config import Config, HeadKind, HeadSettings
+from translume.config.base import UNTOLD
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.replacing import replace_file
 from translume.training.apart import Outcome, run_apart
@@ -122,7 +123,7 @@ def _shared(present: HeadKind, member: type[HeadKind]) -> dict[str, Any]:
     for name in type(present).model_fields.keys() & member.model_fields.keys() - {"kind"}:
         value = getattr(present, name)
         try:
-            member.model_validate({name: value})
+            member.model_validate({name: value}, context=UNTOLD)
             values[name] = value
         except ValidationError:
             if name == "tie":
