@@ -247,6 +247,12 @@ def test_what_only_a_translator_has_is_refused(trained, files, option):
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 
+def test_a_classifier_is_not_evaluated_in_int8(trained, files):
+    done = run("evaluate", trained, files / "valid.tsv", "--dtype", "int8")
+    wanted = "Error: dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators\n"
+    assert (done.exit_code, done.stderr) == (1, wanted)
+
+
 def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
     with pytest.raises(ModelFolderError) as error:
         load_translator(trained)

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import click
+
+from translume.cli import main
 from translume.engine import build_engine
 from translume.engine.machine import cache_folder
 from translume.translator import load_translator
@@ -22,3 +25,24 @@ def test_what_is_shown_is_what_is_kept_for_the_other_verbs(run, files: Path, tmp
     assert {shown["fp32"]["packed"][shape] for shape in shapes} == {"fp32"}
     assert set(shown["fp32"]["packed"]) == set(build_engine(network).choice.kinds)
     assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}
+
+
+def test_a_dtype_is_offered_where_it_means_something() -> None:
+    context = click.Context(main)
+    offered = {}
+    for verb in main.list_commands(context):
+        command = main.get_command(context, verb)
+        assert command is not None
+        for parameter in command.params:
+            if parameter.name == "dtype" and "--dtype" in parameter.opts:
+                offered[verb] = list(parameter.type.choices)
+    with_engine = {verb for verb, dtypes in offered.items() if dtypes == ["auto", "fp32", "bf16", "int8"]}
+    assert with_engine == {"translate", "evaluate", "serve"}
+    assert all(dtypes == ["auto", "fp32", "bf16"] for verb, dtypes in offered.items() if verb not in with_engine)
+    assert {"train", "score", "inspect", "classify", "heads"} <= set(offered)
+
+
+def test_what_has_no_engine_takes_no_int8(run) -> None:
+    result = run("score", "model", "a", "b", "--dtype", "int8")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'.\n")

@@ -17,8 +17,8 @@ from translume.cli.options import (
     calibration_options,
     changed,
     compute,
-    compute_options,
     decoding_options,
+    engine_compute_options,
     evaluation_options,
     json_option,
     set_option,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @json_option
 @set_option
 @engine_option
-@compute_options
+@engine_compute_options
 def command(
     model: Path,
     source: Path,

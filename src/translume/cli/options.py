@@ -37,7 +37,7 @@ class Compute:
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
         """The dtype for a verb that has no engine; SettingsError if it is one that only an engine has."""
         if self.dtype == "int8":
-            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translate and evaluate")
+            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators")
         return self.dtype
 
 
@@ -103,16 +103,27 @@ set_option = _option(
 )
 """--set, read back with `overrides`."""
 
-compute_options = _all(
-    [
-        _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
-        _option(_COMPUTE, "--dtype", type=click.Choice(["auto", "fp32", "bf16", "int8"]), help="[default: auto]"),
-        _option(
-            _COMPUTE, "--threads", type=click.IntRange(1, 4096), metavar="N", help="CPU threads.  [default: all cores]"
-        ),
-    ]
+threads_option = _option(
+    _COMPUTE, "--threads", type=click.IntRange(1, 4096), metavar="N", help="CPU threads.  [default: all cores]"
 )
+"""--threads, read back with `compute`."""
+
+
+def _compute_options(*dtypes: str) -> Callable[[Command], Command]:
+    return _all(
+        [
+            _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
+            _option(_COMPUTE, "--dtype", type=click.Choice(dtypes), help="[default: auto]"),
+            threads_option,
+        ]
+    )
+
+
+compute_options = _compute_options("auto", "fp32", "bf16")
 """--device, --dtype and --threads, read back with `compute`."""
+
+engine_compute_options = _compute_options("auto", "fp32", "bf16", "int8")
+"""The same for a verb that has an engine."""
 
 decoding_options = _all(
     [
@@ -206,6 +217,15 @@ def compute() -> Compute:
     """What the running verb was told by --device, --dtype and --threads."""
     values = click.get_current_context().meta.get(_COMPUTE, {})
     return Compute(**values)
+
+
+def limit_threads() -> None:
+    """Have torch compute with as many threads as the running verb was told by --threads, if it was."""
+    threads = compute().threads
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 def calibrate() -> Calibrate:

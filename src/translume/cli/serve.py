@@ -10,7 +10,7 @@ import click
 
 from translume.cli.engines import computing, engine, engine_option
 from translume.cli.group import resume_with
-from translume.cli.options import FILE, FOLDER, compute, compute_options, overrides, set_option
+from translume.cli.options import FILE, FOLDER, compute, engine_compute_options, overrides, set_option
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
@@ -42,7 +42,7 @@ serve.toml may be:
 @click.option("--metrics", metavar="PORT", help="Offer counts for Prometheus at PORT or ADDRESS:PORT.")
 @set_option
 @engine_option
-@compute_options
+@engine_compute_options
 def command(
     models: tuple[Path, ...],
     config: Path | None,

@@ -17,8 +17,8 @@ from translume.cli.options import (
     FOLDER,
     changed,
     compute,
-    compute_options,
     decoding_options,
+    engine_compute_options,
     json_option,
     set_option,
 )
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @ensemble_options
 @engine_option
 @workers_option
-@compute_options
+@engine_compute_options
 def command(
     model: Path,
     file: str,
