@@ -89,6 +89,19 @@ def test_int8_weights_are_written_and_their_distance_is_said(tmp_path):
     assert certificate.dtype == "int8"
 
 
+def test_it_is_compared_with_as_many_threads_as_torch_has(tmp_path, monkeypatch):
+    told, made = {}, ctranslate2.Translator
+
+    def noted(*places, **options):
+        told.update(options)
+        return made(*places, **options)
+
+    monkeypatch.setattr(ctranslate2, "Translator", noted)
+    save_model(tmp_path / "model", checkpoint_of())
+    export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+    assert told["intra_threads"] == torch.get_num_threads()
+
+
 def test_what_cannot_be_expressed_is_refused_by_name_and_leaves_nothing(tmp_path):
     for place, (changes, message) in enumerate([
         ({"head": ProjectedSettings()},

@@ -128,6 +128,26 @@ def test_marians_own_sinusoids_are_another_model(opus, tmp_path):
     assert float((tables[0] - tables[1]).abs().max()) > 0.1
 
 
+def test_exports_and_imports_compute_with_the_threads_they_are_told(monkeypatch):
+    told = []
+
+    def noted(*arguments, **options):
+        told.append(torch.get_num_threads())
+        raise SettingsError("noted")
+
+    monkeypatch.setattr("translume.interchange.export.export", noted)
+    monkeypatch.setattr("translume.interchange.importing.import_model", noted)
+    before = torch.get_num_threads()
+    try:
+        for verb, places in (("export", ["m", "huggingface", "out"]), ("import", ["m", "out"])):
+            for words, wanted in (([], before), (["--threads", "3"], 3), (["--threads", "1"], 1)):
+                torch.set_num_threads(before)
+                CliRunner().invoke(main, [verb, *places, *words])
+                assert told.pop() == wanted
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_certificate_stands_in_the_folder_and_on_its_card(opus, tmp_path):
     source = opus.write(tmp_path / "opus", tokenizer=PLAIN)
     found = translume.import_model(source, tmp_path / "out")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from translume.cli.options import FOLDER, json_option
+from translume.cli.options import FOLDER, json_option, limit_threads, threads_option
 
 DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 
@@ -20,6 +20,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @click.argument("out", type=FOLDER)
 @click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @json_option
+@threads_option
 def command(model: Path, target: str, out: Path, dtype: str, as_json: bool) -> None:
     """Write MODEL for TARGET (ctranslate2 or huggingface) into the new folder OUT.
 
@@ -30,6 +31,7 @@ def command(model: Path, target: str, out: Path, dtype: str, as_json: bool) -> N
     """
     from translume.interchange.export import export
 
+    limit_threads()
     certificate = export(model, target, out, dtype=dtype)
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from translume.cli.options import FOLDER, json_option
+from translume.cli.options import FOLDER, json_option, limit_threads, threads_option
 
 
 @click.command(
@@ -24,6 +24,7 @@ from translume.cli.options import FOLDER, json_option
     help="Sinusoids as transformers has them, or as Marian trained with.",
 )
 @json_option
+@threads_option
 def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool) -> None:
     """Read the model of transformers in FOLDER into the new model folder OUT.
 
@@ -34,6 +35,7 @@ def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json
     """
     from translume.interchange.importing import import_model
 
+    limit_threads()
     found = import_model(folder, out, positions=positions)
     if as_json:
         click.echo(json.dumps(found.to_dict()))

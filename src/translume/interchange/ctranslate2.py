@@ -168,7 +168,9 @@ def _copy(tensor: Tensor) -> Any:
 
 def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
     forced = forced_targets(checkpoint)
-    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=_compute_type(quantization))
+    translator = ctranslate2.Translator(
+        str(folder), device="cpu", compute_type=_compute_type(quantization), intra_threads=torch.get_num_threads()
+    )
     found = translator.score_batch(
         _pieces(checkpoint.source_tokenizer, forced.sources), _pieces(checkpoint.target_tokenizer, forced.targets)
     )
