@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
 from translume.serving.request_error import RequestError
-from translume.serving.scheduler import BatchDone, Scheduler
+from translume.serving.scheduler import Answer, BatchDone, Scheduler
 from translume.serving.worker import MOST_LOST, Worker
 
 
@@ -156,6 +156,26 @@ def test_what_is_cancelled_is_not_worked_on_and_leaves_its_place() -> None:
         work.open.set()
         assert kept[1].result(10) == 12
     assert work.batches == [[1], [6]]
+
+
+def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, looks, cancelled = Doubling(), list[Answer](), Answer.cancelled
+
+    def looked_at(future: Answer) -> bool:
+        looks.append(future)
+        return cancelled(future)
+
+    with scheduler(queue=5) as made:
+        made.submit(work, [1], 60)
+        assert work.begun.wait(10)
+        futures = made.submit(work, [2, 3, 4, 5, 6], 60)
+        monkeypatch.setattr(Answer, "cancelled", looked_at)
+        assert [made.refusal(60) is None for _ in range(3)] == [False] * 3
+        assert looks == []
+        assert futures[2].cancel()
+        assert [made.refusal(60) is None for _ in range(3)] == [True] * 3
+        assert sorted(map(id, looks)) == sorted(map(id, futures))
+        work.open.set()
 
 
 @dataclass(eq=False)

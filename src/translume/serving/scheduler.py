@@ -61,10 +61,17 @@ class Answer(Future[Any]):
 
     unwanted = False
 
+    def __init__(self, gone: Callable[[], object]) -> None:
+        """gone: is called when it is cancelled."""
+        super().__init__()
+        self._gone = gone
+
     def cancel(self) -> bool:
         """Say that nobody waits; whether its item will not be begun."""
         self.unwanted = True
-        return super().cancel()
+        if cancelled := super().cancel():
+            self._gone()
+        return cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +126,7 @@ class Scheduler:
         self._heaps: dict[Work, list[tuple[float, int, _Waiting]]] = {}
         self._count = 0
         self._order = itertools.count()
+        self._cancelled = threading.Event()  # set where items that wait may have been
         self._changed = threading.Condition()
         self._closing = False
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds and items of the last batches
@@ -152,9 +160,9 @@ class Scheduler:
         with self._changed:
             if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
                 raise refused
-            pace, end = self._pace(len(items)), now + timeout_seconds
+            pace, end, answer = self._pace(len(items)), now + timeout_seconds, partial(Answer, self._cancelled.set)
             taken = [
-                _Waiting(work=work, item=item, came=now, due=now + place * pace, deadline=end, future=Answer())
+                _Waiting(work=work, item=item, came=now, due=now + place * pace, deadline=end, future=answer())
                 for place, item in enumerate(items)
             ]
             for each in taken:
@@ -214,6 +222,10 @@ class Scheduler:
         self._count += 1
 
     def _forget_cancelled(self) -> None:
+        """Take what was cancelled out of the queue; looked through only where there may be such, for thousands wait."""
+        if not self._cancelled.is_set():
+            return
+        self._cancelled.clear()  # what is cancelled from now on is found the next time
         for work, heap in list(self._heaps.items()):
             kept = [entry for entry in heap if not entry[2].future.cancelled()]
             self._count -= len(heap) - len(kept)
