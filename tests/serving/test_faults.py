@@ -141,18 +141,18 @@ def test_who_does_not_read_keeps_nobody_waiting_and_is_let_go(start: Start, tran
 def test_who_reads_slowly_gets_all_of_it(start: Start, translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
-    fields = {"text": ["abc def ghi"] * 16, "detail": True, "nbest": 3}
+    stalled, pause = 2.0, 0.06  # seconds: a pause stays far below what ends a connection, all of them together do not
+    live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * stalled))
+    fields = {"text": ["abc def ghi"] * 6, "detail": True, "nbest": 3}
     wanted = live.post("/v1/translate", fields).json()
     slow = sent(live.port, "/v1/translate", buffer=2048, **fields)
     parts = []
-    begun = time.monotonic()
     answer = http.client.HTTPResponse(slow)
     answer.begin()
-    while part := answer.read(4096):
+    while part := answer.read(2048):
         parts.append(part)
-        time.sleep(0.05)
-    assert time.monotonic() - begun > 0.7
+        time.sleep(pause)
+    assert len(parts) * pause > stalled
     found = json.loads(b"".join(parts))
     assert [each["text"] for each in found["translations"]] == [each["text"] for each in wanted["translations"]]
     slow.close()
@@ -205,7 +205,7 @@ def test_a_jump_of_the_clock_on_the_wall_ends_no_request_and_keeps_none(
         assert timely.result(20).status == 200
 
 
-def test_a_full_queue_refuses_within_50_milliseconds_and_says_when_to_come_back(
+def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back(
     start: Start, disturbed: Disturbed
 ) -> None:
     live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
@@ -214,18 +214,15 @@ def test_a_full_queue_refuses_within_50_milliseconds_and_says_when_to_come_back(
     taken.append(sent(live.port, "/v1/translate", text=["b", "c", "d"]))
     until(lambda: live.server.scheduler.waiting == 3)
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
-    seconds = []
     for path in ("/v1/translate", "/v1/translate/stream") * 50:
-        begun = time.monotonic()
         connection.request("POST", path, json.dumps({"text": "e"}), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         body = json.loads(answer.read())
-        seconds.append(time.monotonic() - begun)
         assert (answer.status, body["code"]) == (503, "queue_full")
         assert int(answer.headers["Retry-After"]) >= 1
     connection.close()
-    # The slowest few may have met another program on the processor.
-    assert sorted(seconds)[89] < 0.05
+    # Each was refused while the model still waits to be let go on with its first text: none waited for it.
+    assert (disturbed.open.is_set(), disturbed.texts, live.server.scheduler.waiting) == (False, ["a"], 3)
     disturbed.open.set()
     for each in taken:
         assert each.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -259,15 +256,15 @@ def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, 
 
 def test_an_answer_on_a_kept_connection_does_not_wait_for_its_head_to_be_acknowledged(live: Any) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
-    seconds = []
-    for _ in range(31):
-        begun = time.monotonic()
+    for _ in range(2):
         connection.request("GET", "/health/live")
         connection.getresponse().read()
-        seconds.append(time.monotonic() - begun)
+        own = connection.sock.getsockname()
+        (kept,) = [each for each in live.uvicorn.server_state.connections if each.client == own]
+        accepted = kept.transport.get_extra_info("socket")
+        # Without this the system puts the body off until the head is acknowledged, 40 ms later.
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     connection.close()
-    # An acknowledgement is put off for 40 ms.
-    assert sorted(seconds)[15] < 0.03
 
 
 def test_sigterm_under_load_ends_the_server_when_all_that_was_taken_is_answered(
