@@ -3,7 +3,11 @@
 import pytest
 
 import translume
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, TokenizerSettings
 from translume.errors import TranslationError
+from translume.text import train_tokenizer
+from translume.translator import TextHypothesis, Translator
 
 SOURCE = "the cat sat."
 
@@ -55,6 +59,30 @@ def test_a_text_of_several_pieces_is_forced_whole(make):
     assert forced.after.ids[1:4] == spelt
     assert forced.after.ids[0] == forced.before.ids[0]
     assert (forced.fork.step, forced.fork.wanted.id) == (1, spelt[0])
+
+
+def test_a_piece_begins_a_word_where_the_one_in_its_place_does():
+    tokenizer = train_tokenizer(TokenizerSettings(kind="bpe", size=275), ["an ban an ban an"])
+    word, inside = map(tokenizer.pieces().index, ("▁an", "an"))
+    settings = ModelSettings(width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=11)
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    translator = Translator(
+        Checkpoint(config=Config(model=settings), model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    )
+    target = TextHypothesis(
+        text="ban b",
+        tokens=("▁b", "an", "▁b", "</s>"),
+        ids=(*map(tokenizer.pieces().index, ("▁b", "an", "▁b")), tokenizer.specials.eos),
+        token_log_probs=(-1.0,) * 4,
+        log_prob=-4.0,
+        score=-1.0,
+        finished_by="eos",
+    )
+    found = [
+        translume.force_token(translator, "an", step, text, target=target).fork.wanted.id
+        for step, text in ((0, "an"), (1, "an"), (2, "an"), (3, "an"), (1, "▁an"))
+    ]
+    assert found == [word, inside, word, word, word]
 
 
 def test_forcing_the_end_ends_the_target(make):

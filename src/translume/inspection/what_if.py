@@ -29,9 +29,10 @@ def force_token(
 ) -> Forced:
     """The translation with another token after the first `step` ones, decoded on from there.
 
-    token: an id, a piece as `tokens` show it (`▁` may be left out), or a text that several pieces make up. target: what
-    to part from, instead of the best translation. Raises TranslationError for a step that the target has not, a token
-    that the vocabulary has not, or one that rules forbid.
+    token: an id, a piece as `tokens` show it, or a text that several pieces make up. `▁` may be left out: where there
+    is a piece with and one without, that is meant which begins a word if the one in its place does.
+    target: what to part from, instead of the best translation. Raises TranslationError for a step that the target has
+    not, a token that the vocabulary has not, or one that rules forbid.
     """
     check_alone(translator)
     searched = Searched.of(translator, source, settings)
@@ -39,7 +40,7 @@ def force_token(
     before = _outcome(searched.best(), tokenizer) if target is None else _of_text(target)
     if not 0 <= step < len(before.ids):
         raise TranslationError(f"step: found {step}, wanted 0 to {len(before.ids) - 1}, a token of the target")
-    wanted = _ids(tokenizer, token)
+    wanted = _ids(tokenizer, token, before.ids[step])
     after = searched.best([*before.ids[:step], *wanted])
     return Forced(
         schema="forced/1",
@@ -145,14 +146,18 @@ def _log_probs(searched: Searched, ids: Sequence[int]) -> torch.Tensor:
     return model.head.score(found.hidden, sentence.labels, found.context).double()
 
 
-def _ids(tokenizer: Tokenizer, token: str | int) -> tuple[int, ...]:
-    """The id of a token, or the ids of a text of known tokens; TranslationError where there are none."""
+def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ...]:
+    """The id of a token, or the ids of a text of known tokens, in the place of another token.
+
+    Raises TranslationError where there are none.
+    """
     if isinstance(token, int):
         if not 0 <= token < len(tokenizer):
             raise TranslationError(f"token: found id {token}, wanted 0 to {len(tokenizer) - 1}")
         return (token,)
     pieces = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
-    for piece in (token, MARK + token):
+    begins = replaced == tokenizer.specials.eos or tokenizer.tokens([replaced])[0].startswith(MARK)
+    for piece in (MARK + token, token) if begins else (token, MARK + token):
         if piece in pieces:
             return (pieces[piece],)
     spelt = tuple(tokenizer.encode(token))
