@@ -114,6 +114,7 @@ class NativeSearch:
     def __init__(self, parts: Parts, plain: Plain, state: EngineState, *, bos: int, eos: int, limits: Tensor) -> None:
         """state: before the first step.  limits: [B]."""
         self._plain, self._library = plain, native.kernels().library
+        self._parts = parts  # whose addresses the kernels get
         self._buffers = _empty_past(state.buffers, plain.width)
         self._origin = None if parts.sharpener is None else parts.sharpener.origin(torch.empty(0, parts.table.size(1)))
         self._kept: dict[str, Tensor | None] = {
