@@ -50,8 +50,6 @@ def strategies(draw):
 
 def kernels_only(model, engine, dtype):
     """The engine with its head packed by the kernels, whatever is faster here."""
-    if dtype == "int8" and not native.kernels().int8:
-        pytest.skip("this processor has no products of bytes")
     engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
     return engine
 
@@ -90,6 +88,8 @@ limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 def test_for_every_network_the_kernels_find_what_the_loop_finds(
     fresh, whole, sources, dtype, strategy, limits, seed, steps
 ):
+    if dtype == "int8" and not native.kernels().int8:
+        pytest.skip("this processor has no products of bytes")
     model, engine = fresh(whole, dtype)
     engine = kernels_only(model, engine, dtype)
     words = asked(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
