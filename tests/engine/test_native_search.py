@@ -1,5 +1,7 @@
 """The kernels' own search finds what the loop finds with the same engine, every number bit for bit."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -23,9 +25,11 @@ from translume.engine import Choice, Engine, native
 from translume.engine.machine import compiler
 from translume.engine.native_linear import NativeLinear
 from translume.engine.packing import packed_as
+from translume.model.state import StaleStateError
 
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
+NATIVE = {"decoder 32×48, 2 heads, 2 layers": "native"}
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
 
 penalties = st.builds(
@@ -64,7 +68,7 @@ def of_many():
         model.head.weight.mul_(3.0)
         model.head.weight[300:511] = model.head.weight[3:214]
         model.head.bias[300:511] = model.head.bias[3:214]
-    return model, Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
+    return model, Engine(model, Choice("fp32", NATIVE))
 
 
 def asked(strategy, limits, rules=()):
@@ -152,12 +156,34 @@ def test_what_is_not_plain_is_left_to_the_loop(of_many, sources):
     assert engine.whole_search(state, **asked(Greedy(), [5])) is None
 
 
+def test_what_would_read_or_write_beyond_its_room_is_left_to_the_loop(of_many, sources):
+    model, engine = of_many
+    engine = kernels_only(model, engine, "fp32")
+
+    def left(state, limits, engine=engine):
+        return engine.whole_search(state, **asked(Greedy(), limits)) is None
+
+    state = engine.start(*sources(3, 2))
+    assert not left(state, [79, 1])
+    for limits in ([79, 80], [0, 5], [5], [5, 5, 5]):
+        assert left(state, limits)
+    assert left(engine.start(*sources(3, 2, 5)).select(torch.tensor([0, 2])), [5, 5])
+    assert left(engine.start(*sources(3, 2)).select(torch.tensor([0, 0, 1, 1])), [5, 5])
+    engine.step(torch.ones(2, 1, dtype=torch.long), state)
+    with pytest.raises(StaleStateError, match="only the newest may go on"):
+        engine.whole_search(state, **asked(Greedy(), [5, 5]))
+    for dtype in (torch.bfloat16, torch.float64):
+        other = copy.deepcopy(model).to(dtype)
+        packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")
+        assert left(packed.start(*sources(3, 2)), [5, 5], packed)
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3)], ids=["greedy", "beam"])
 def test_where_the_loop_raises_an_error_the_kernels_find_nothing(sources, strategy):
     model = build_model(ModelSettings(**WIDE, head=SoftmaxSettings(tie="none")), 17, 523).eval()
     with torch.no_grad():
         model.head.bias[7] = torch.nan
-    engine = Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
+    engine = Engine(model, Choice("fp32", NATIVE))
     engine.head = NativeLinear(model.head.weight, model.head.bias)
     words = asked(strategy, [5, 9])
     assert by_the_kernels(engine, engine.start(*sources(3, 2)), words) is None

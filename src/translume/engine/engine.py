@@ -114,8 +114,9 @@ class Engine:
         self, state: EngineState, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
     ) -> NativeSearch | None:
         """See `Searcher`: greedy and plain beam search, where the kernels read the layers and give the logits."""
+        state.check()
         parts = Parts.of(self.decoder, self.head, self.model.decoder.embedding, self.sharpener)
-        if parts is None or not limits.numel() or state.position:
+        if parts is None or not parts.suit(state, limits):
             return None
         plain = Plain.of(strategy, rules, eos, parts.head.outputs)
         return None if plain is None else NativeSearch(parts, plain, state, bos=bos, eos=eos, limits=limits)

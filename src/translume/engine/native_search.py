@@ -98,6 +98,8 @@ class Parts:
         table, places = embedding.table.weight, embedding.positions.table
         if not isinstance(layers, NativeLayers) or not isinstance(head, NativeLinear) or not table.is_contiguous():
             return None
+        if {table.dtype, places.dtype} != {torch.float32}:
+            return None
         return cls(
             layers=layers,
             head=head,
@@ -106,6 +108,13 @@ class Parts:
             places=places.detach().contiguous() if places.numel() else None,
             sharpener=sharpener,
         )
+
+    def suit(self, state: EngineState, limits: Tensor) -> bool:
+        """Whether a search from a state to `limits` [B] stays within what there is, which the kernels do not ask."""
+        begun = state.position or state.width > 1 or state.slots is not None
+        if begun or not limits.numel() or limits.numel() != state.sentences or int(limits.min()) < 1:
+            return False
+        return self.places is None or int(limits.max()) <= self.places.size(0)
 
 
 class NativeSearch:
