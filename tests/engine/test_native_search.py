@@ -1,6 +1,7 @@
 """The kernels' own search finds what the loop finds with the same engine, every number bit for bit."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -176,6 +177,18 @@ def test_what_would_read_or_write_beyond_its_room_is_left_to_the_loop(of_many, s
         other = copy.deepcopy(model).to(dtype)
         packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")
         assert left(packed.start(*sources(3, 2)), [5, 5], packed)
+
+
+@pytest.mark.parametrize("beam", [{}, {"nbest": 3, "stop": "first"}], ids=["greedy", "beam"])
+def test_a_hypothesis_whose_score_is_beyond_floats_is_found_as_well(of_many, sources, beam):
+    model, engine = of_many
+    engine = kernels_only(model, engine, "fp32")
+    steep = LengthPenalty(exponent=-40.0)
+    strategy = BeamSearch(width=3, length_penalty=steep, **beam) if beam else Greedy(length_penalty=steep)
+    words = asked(strategy, [13, 41], [MinimumLength(99)])
+    wanted = search(engine.step, engine.start(*sources(3, 2)), **words)
+    assert {hypothesis.score for found in wanted for hypothesis in found} == {-math.inf}
+    assert by_the_kernels(engine, engine.start(*sources(3, 2)), words) == wanted
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3)], ids=["greedy", "beam"])

@@ -33,7 +33,7 @@ typedef struct {
     float *total;                      /* [B, K] of live sentences; -INFINITY: no hypothesis */
     float *best;                       /* [B, nbest], scores of what finished, best first */
     int64_t *ended;                    /* [B], how many finished */
-    int64_t *lengths;                  /* [B, nbest], of what finished; negative: its limit ended it */
+    int64_t *lengths;                  /* [B, nbest], of what finished, 0 of nothing; negative: its limit ended it */
     int64_t *tokens;                   /* [B, nbest, longest] */
     float *log_probs;                  /* [B, nbest, longest], of hypotheses up to each token */
     int64_t together;                  /* how many sentences are believed of at a time; n: their rows */
@@ -101,12 +101,12 @@ static void rank(const task *of, const search *at, int64_t row, int64_t origin, 
 /* Write down that hypothesis `from`, whose places are looked up in `reach`, finished by `token`. */
 static void finish(const task *of, search *at, int64_t number, const int64_t *reach, candidate by, int64_t width,
                    int limited) {
-    int64_t length = at->length + 1, place = of->nbest;
+    int64_t length = at->length + 1, place = of->nbest, *lengths = at->lengths + number * of->nbest;
     float score = by.total / of->divisors[length], *best = at->best + number * of->nbest;
     at->ended[number]++;
-    while (place > 0 && score > best[place - 1]) place--;
+    while (place > 0 && (!lengths[place - 1] || score > best[place - 1])) place--; /* a score may be -INFINITY, too */
     if (place == of->nbest) return;
-    int64_t *lengths = at->lengths + number * of->nbest, *tokens = at->tokens + number * of->nbest * at->longest;
+    int64_t *tokens = at->tokens + number * of->nbest * at->longest;
     float *log_probs = at->log_probs + number * of->nbest * at->longest;
     int64_t moved = of->nbest - place - 1;
     memmove(best + place + 1, best + place, moved * sizeof *best);
