@@ -108,7 +108,7 @@ class Task(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("stack", "head", "sharp", "table", "places")),
         *((name, ctypes.c_float) for name in ("scale", "unshifted")),
-        *((name, ctypes.c_int64) for name in ("size", "block", "bos", "eos")),
+        *((name, ctypes.c_int64) for name in ("size", "block", "eos")),
         ("forbidden", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("forbids", "shortest", "width", "wanted", "nbest")),
         ("patience", ctypes.c_float),
@@ -122,8 +122,8 @@ class Search(ctypes.Structure):
     _fields_ = (
         ("read", Reading),
         *((name, ctypes.c_int64) for name in ("sentences", "length", "longest", "capacity")),
-        *((name, ctypes.c_void_p) for name in ("slots", "reach", "free", "said", "sums", "total", "best", "ended")),
-        *((name, ctypes.c_void_p) for name in ("lengths", "tokens", "log_probs")),
+        *((name, ctypes.c_void_p) for name in ("slots", "reach", "free", "said", "sums", "total", "ranked")),
+        *((name, ctypes.c_void_p) for name in ("best", "ended", "lengths", "tokens", "log_probs")),
         ("together", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("x", "logits", "maxima", "each", "peaks", "rests", "first", "block")),
     )

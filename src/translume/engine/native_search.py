@@ -141,7 +141,6 @@ class NativeSearch:
             unshifted=UNSHIFTED,
             size=parts.head.outputs,
             block=BLOCK,
-            bos=bos,
             eos=eos,
             forbids=len(plain.forbidden),
             shortest=plain.shortest,
@@ -175,6 +174,7 @@ class NativeSearch:
             "said": said,
             "sums": torch.zeros(longest + 1, rows),
             "total": torch.zeros(rows),
+            "ranked": torch.empty(self._plain.wanted, 3, dtype=torch.long),  # two floats, token, origin
             "best": self._scores,
             "ended": torch.zeros(count, dtype=torch.long),
             "lengths": self._lengths,

@@ -13,7 +13,7 @@ typedef struct {
     origin *sharp;                     /* what coarse logits are made of, `hidden` left open; NULL: they stay */
     const float *table, *places;       /* [V, D], times `scale`; [capacity, D], or NULL: no positions are added */
     float scale, unshifted;
-    int64_t size, block, bos, eos;
+    int64_t size, block, eos;
     const int64_t *forbidden;          /* [forbids]: tokens that are never said */
     int64_t forbids, shortest;         /* eos is not said before so many tokens */
     int64_t width, wanted, nbest;      /* K; how many candidates are ranked; how many that finished are kept */
@@ -23,6 +23,11 @@ typedef struct {
     const int64_t *limits;             /* [B] */
 } task;
 
+typedef struct {
+    float total, logit;
+    int64_t token, origin;
+} candidate;
+
 /* How far it is. Live sentences stand first, `slots` has their numbers. */
 typedef struct {
     reading read;
@@ -31,6 +36,7 @@ typedef struct {
     int64_t *said;                     /* [longest + 1, B, K], the token that a hypothesis reads at a place */
     float *sums;                       /* the same shape, its log-probability with that token */
     float *total;                      /* [B, K] of live sentences; -INFINITY: no hypothesis */
+    candidate *ranked;                 /* [wanted], of one sentence after another, best first */
     float *best;                       /* [B, nbest], scores of what finished, best first */
     int64_t *ended;                    /* [B], how many finished */
     int64_t *lengths;                  /* [B, nbest], of what finished, 0 of nothing; negative: its limit ended it */
@@ -41,11 +47,6 @@ typedef struct {
     int64_t *first;                    /* [n] */
     char *block;
 } search;
-
-typedef struct {
-    float total, logit;
-    int64_t token, origin;
-} candidate;
 
 enum { OVER, FULL, ASKED, BROKEN };
 
@@ -73,12 +74,12 @@ static int said_never(const task *of, int64_t token, int64_t length) {
     return 0;
 }
 
-/* Candidates that continue a hypothesis of total `before`: row `row` of the logits. */
-static void rank(const task *of, const search *at, int64_t row, int64_t origin, float before, candidate *list,
-                 int64_t *count) {
+/* Rank what continues hypothesis `origin`, of total `before`, among the `count` that are: row `row` of the logits. */
+static void rank(const task *of, const search *at, int64_t row, int64_t origin, float before, int64_t *count) {
+    candidate *list = at->ranked;
     const float *logits = at->logits + row * of->size, peak = at->peaks[row], rest = at->rests[row];
     const float *maxima = at->maxima + row * ((of->size + of->block - 1) / of->block);
-#define TOTAL(logit) (((logit) - peak) - rest) + before
+#define TOTAL(logit) ((((logit) - peak) - rest) + before)
     for (int64_t first = 0; first < of->size; first += of->block, maxima++) {
         if (*count == of->wanted && TOTAL(*maxima) < list[*count - 1].total) continue;
         int64_t end = first + of->block < of->size ? first + of->block : of->size;
@@ -98,9 +99,8 @@ static void rank(const task *of, const search *at, int64_t row, int64_t origin, 
 #undef TOTAL
 }
 
-/* Write down that hypothesis `from`, whose places are looked up in `reach`, finished by `token`. */
-static void finish(const task *of, search *at, int64_t number, const int64_t *reach, candidate by, int64_t width,
-                   int limited) {
+/* Write down that a hypothesis of sentence `number`, whose places are looked up in `reach`, finished by a candidate. */
+static void finish(const task *of, search *at, int64_t number, const int64_t *reach, candidate by, int limited) {
     int64_t length = at->length + 1, place = of->nbest, *lengths = at->lengths + number * of->nbest;
     float score = by.total / of->divisors[length], *best = at->best + number * of->nbest;
     at->ended[number]++;
@@ -117,7 +117,7 @@ static void finish(const task *of, search *at, int64_t number, const int64_t *re
     best[place] = score, lengths[place] = limited ? -length : length;
     int64_t each = at->sentences * of->width;
     for (int64_t k = 1; k < length; k++) {
-        int64_t who = k * each + number * of->width + (reach && width > 1 ? reach[k] : 0);
+        int64_t who = k * each + number * of->width + (of->width > 1 ? reach[k] : 0);
         tokens[k - 1] = at->said[who], log_probs[k - 1] = at->sums[who];
     }
     tokens[length - 1] = by.token, log_probs[length - 1] = by.total;
@@ -149,23 +149,24 @@ static int done(const task *of, const search *at, int64_t number, float best, in
     return (sooner > later ? sooner : later) <= at->best[(number + 1) * of->nbest - 1];
 }
 
-/* Choose how live sentence `live`, whose beliefs stand from `row` on, goes on, and write that down as the sentence `next`. Returns 1 if it goes on, 0 if it is
-   done, -1 if it is and nothing finished. */
-static int64_t choose(const task *of, search *at, int64_t live, int64_t next, int64_t row, candidate *list) {
-    int64_t width = at->read.width, number = at->slots[live], length = at->length + 1, count = 0, going = 0, places = at->length + 1;
+/* Choose how live sentence `live`, whose beliefs stand from `row` on, goes on, and write that down as the sentence
+   `next`. Returns 1 if it goes on, 0 if it is done, -1 if it is and nothing finished. */
+static int64_t choose(const task *of, search *at, int64_t live, int64_t next, int64_t row) {
+    int64_t width = at->read.width, number = at->slots[live], length = at->length + 1, count = 0, going = 0;
     const float *total = at->total + live * of->width;
-    const int64_t *reach = at->reach + live * width * places;
+    const int64_t *reach = at->reach + live * width * length;
+    candidate *list = at->ranked;
     for (int64_t k = 0; k < width; k++)
-        if (total[k] != -INFINITY) rank(of, at, row + k, k, total[k], list, &count);
+        if (total[k] != -INFINITY) rank(of, at, row + k, k, total[k], &count);
     for (int64_t k = 0; k < count; k++) {
         if (list[k].token != of->eos) {
             if (going < of->width) list[going++] = list[k];
         } else if (k < of->width)
-            finish(of, at, number, reach + list[k].origin * places, list[k], width, 0);
+            finish(of, at, number, reach + list[k].origin * length, list[k], 0);
     }
     if (of->limits[number] == length)
         for (int64_t k = 0; k < going; k++)
-            finish(of, at, number, reach + list[k].origin * places, list[k], width, 1);
+            finish(of, at, number, reach + list[k].origin * length, list[k], 1);
     if (done(of, at, number, going ? list[0].total : -INFINITY, length)) return at->ended[number] ? 0 : -1;
     int64_t each = at->sentences * of->width, own = length * each + number * of->width;
     at->slots[next] = number;
@@ -173,9 +174,9 @@ static int64_t choose(const task *of, search *at, int64_t live, int64_t next, in
         candidate by = k < going ? list[k] : (candidate){-INFINITY, 0, 0, 0};
         at->said[own + k] = by.token, at->sums[own + k] = by.total, at->total[next * of->width + k] = by.total;
         if (of->width == 1) continue;
-        int64_t *path = at->free + (next * of->width + k) * (places + 1);
-        memcpy(path, reach + by.origin * places, places * sizeof *path);
-        path[places] = k;
+        int64_t *path = at->free + (next * of->width + k) * (length + 1);
+        memcpy(path, reach + by.origin * length, length * sizeof *path);
+        path[length] = k;
     }
     return 1;
 }
@@ -195,7 +196,6 @@ static int believe(const task *of, search *at, int64_t first, int64_t rows) {
 /* Go on for up to `steps` steps: OVER when no sentence is left, FULL when the past wants more places, ASKED after `steps`,
    BROKEN where the loop would raise an error. */
 int64_t translume_search(const task *of, search *at, int64_t steps) {
-    candidate list[of->wanted + 1];
     for (; steps > 0; steps--) {
         int64_t width = at->length ? of->width : 1, live = at->read.sentences, rows = live * width, next = 0;
         if (!live) return OVER;
@@ -209,7 +209,7 @@ int64_t translume_search(const task *of, search *at, int64_t steps) {
             int64_t last = first + at->together < live ? first + at->together : live;
             if (believe(of, at, first * width, (last - first) * width)) return BROKEN;
             for (int64_t number = first; number < last; number++) {
-                int64_t stays = choose(of, at, number, next, (number - first) * width, list);
+                int64_t stays = choose(of, at, number, next, (number - first) * width);
                 if (stays < 0) return BROKEN;
                 next += stays;
             }
