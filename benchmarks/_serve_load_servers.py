@@ -1,4 +1,4 @@
-"""Servers of `serve_load.py`: ours, one that does one request at a time, and one that does one sentence a call.
+"""Servers of `serve_load.py`: ours, and plainer ones that do one request at a time, or one sentence a call.
 
     python _serve_load_servers.py KIND MODEL ENGINE THREADS LIMITS
 
@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -97,10 +98,32 @@ def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
         serve(build_app(server), listener, bound, lambda: None)
 
 
-def plainly(translator: Translator, *, together: bool) -> None:
-    """One request at a time; `together` says whether its lines are one batch, or one call each."""
-    turn = threading.Lock()
+Translate = Callable[[list[str]], list[str]]
+
+
+def in_one_batch(translator: Translator) -> Translate:
     settings = translator.config.decoding
+    return lambda lines: [each.text for each in translator.translate_all(lines, settings=settings)]
+
+
+def one_by_one(translator: Translator) -> Translate:
+    settings = translator.config.decoding
+    return lambda lines: [translator.translate(line, settings=settings).text for line in lines]
+
+
+def by_ctranslate2(model: str) -> Translate:
+    """One sentence a call by CTranslate2, with the weights in fp32 as ours: as LibreTranslate does."""
+    from decode_speed import CTranslate2, exported
+
+    folders = exported(model, ["ctranslate2 float32"], Path(tempfile.mkdtemp()))
+    translate = CTranslate2(model, folders, "ctranslate2", "float32", 1)
+    beam = translate.decoding.beam if translate.decoding.strategy == "beam" else 1
+    return lambda lines: [translate([line], beam, False)[0] for line in lines]
+
+
+def plainly(translate: Translate) -> None:
+    """One request at a time: its lines are translated by one call of `translate`."""
+    turn = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -110,17 +133,12 @@ def plainly(translator: Translator, *, together: bool) -> None:
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with turn:
-                texts = [self._translated(text.split("\n")) for text in asked["text"]]
+                texts = ["\n".join(translate(text.split("\n"))) for text in asked["text"]]
             body = json.dumps({"translations": [{"text": text} for text in texts]}, ensure_ascii=False).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def _translated(self, lines: list[str]) -> str:
-            if together:
-                return "\n".join(each.text for each in translator.translate_all(lines, settings=settings))
-            return "\n".join(translator.translate(line, settings=settings).text for line in lines)
 
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
@@ -142,4 +160,8 @@ if __name__ == "__main__":
         import torch
 
         torch.set_num_threads(int(threads))
-        plainly(translator_of(model, computing), together=kind == "one request at a time")
+        if kind == "one sentence a call by CTranslate2":
+            plainly(by_ctranslate2(model))
+        else:
+            way = in_one_batch if kind == "one request at a time" else one_by_one
+            plainly(way(translator_of(model, computing)))

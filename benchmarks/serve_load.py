@@ -4,7 +4,9 @@ The capacity is what 64 clients get who ask again as soon as they are answered. 
 0.5, 1, 2 and 5 times as many as that, whatever becomes of them. Goodput is lines a second in answers that came, 200,
 within the requests' deadline and with the right text: that which the one-request-at-a-time server gives for it alone.
 Then 32 clients ask our server, one that does one request at a time (its lines in one batch), and one that makes a call
-for each sentence, as LibreTranslate does, in turns, all with the same model, engine and threads.
+for each sentence, in turns, all with the same model, engine and threads; and, where a model is given and CTranslate2 is
+there, one that makes a call of CTranslate2 for each sentence with the same weights, which is LibreTranslate's own way
+(whether its texts are ours is not asked).
 
 The clients are a process of their own (`_serve_load_clients.py`); its share of a processor is told, and the machine's
 load. Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
@@ -23,12 +25,14 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 HERE = Path(__file__).resolve().parent
 PEERS = ("one request at a time", "one sentence a call")
+CTRANSLATE2 = "one sentence a call by CTranslate2"
 CLIENTS, ASKING = 32, 64
 SPEEDS = {"goodput_lines_per_second": "at_32_clients_to", "lines_per_processor_second": "by_processor_time_to"}
 """What is compared, and what its ratios are called; the second says less of the machine's other work."""
@@ -111,9 +115,10 @@ class Load:
     def put_on(self, server: Server, seconds: float, **how: float) -> dict[str, Any]:
         """What came of it.  how: clients, or rate and settle."""
         before, begun = server.counts(), time.monotonic()
+        right = [] if server.kind == CTRANSLATE2 else self.right
         plan = {
             "port": server.port, "path": "/v1/translate", "bodies": self.bodies, "lines": self.lines,
-            "right": self.right, "seconds": seconds, "seed": 5, "settle": min(3.0, seconds / 2), **how,
+            "right": right, "seconds": seconds, "seed": 5, "settle": min(3.0, seconds / 2), **how,
         }  # fmt: skip
         done = subprocess.run(
             [sys.executable, str(HERE / "_serve_load_clients.py")],
@@ -215,7 +220,8 @@ def main() -> None:
         draw = random.Random(3)
         lines = [" ".join("".join(draw.choices("abcdefgh", k=4)) for _ in range(draw.randint(1, 6))) for _ in range(99)]
     busy = [os.getloadavg()[0]]
-    servers = {kind: Server(kind, options) for kind in ("ours", *PEERS)}
+    peers = PEERS if options.model is None or find_spec("ctranslate2") is None else (*PEERS, CTRANSLATE2)
+    servers = {kind: Server(kind, options) for kind in ("ours", *peers)}
     load = Load(lines, options.requests)
     load.ask_alone(servers[PEERS[0]])
     load.put_on(servers["ours"], min(2.0, options.seconds), clients=8)  # what is made on first use
@@ -247,7 +253,7 @@ def main() -> None:
         **{
             f"ratio_{label}_{kind.replace(' ', '_')}": medians[name]["ours"] / medians[name][kind]
             for name, label in SPEEDS.items()
-            for kind in PEERS
+            for kind in peers
         },
         "machine_load_before_and_after": busy,
         "processors": len(os.sched_getaffinity(0)),
