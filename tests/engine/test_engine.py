@@ -67,6 +67,12 @@ def test_a_state_used_twice_is_stale(make, sources):
         assert str(caught.value) == "this engine state was used already; only the newest may go on"
 
 
+def test_other_rows_than_the_state_s_are_refused(built, sources):
+    _, engine = built
+    with pytest.raises(ValueError, match="^found 1 rows, wanted those of the state: 2$"):
+        engine.step(torch.ones(1, 1, dtype=torch.long), engine.start(*sources(5, 2)))
+
+
 def test_no_rows_give_no_beliefs(make, sources):
     for changes in ({}, {"width": 32, "attention_heads": 2, "feed_forward": 16}):
         engine = Engine(make(**changes), Choice())

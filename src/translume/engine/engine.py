@@ -175,6 +175,8 @@ class Engine:
 def _segment(ids: Tensor, state: EngineState) -> Segment:
     """What of a state is read with ids [N, t], with room for them in its buffers."""
     state.check()
+    if ids.size(0) != state.sentences * state.width:  # the kernels would read behind their end
+        raise ValueError(f"found {ids.size(0)} rows, wanted those of the state: {state.sentences * state.width}")
     buffers, place, count = state.buffers, state.position, ids.size(1)
     if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
         state = replace(state, slots=None, generation=buffers.changed())
