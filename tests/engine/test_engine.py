@@ -69,7 +69,7 @@ def test_a_state_used_twice_is_stale(make, sources):
 
 def test_other_rows_than_the_state_s_are_refused(built, sources):
     _, engine = built
-    with pytest.raises(ValueError, match="^found 1 rows, wanted those of the state: 2$"):
+    with pytest.raises(ValueError, match=r"^found 1 rows, wanted those of the state: 2$"):
         engine.step(torch.ones(1, 1, dtype=torch.long), engine.start(*sources(5, 2)))
 
 
