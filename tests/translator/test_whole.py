@@ -47,10 +47,10 @@ def searched(plain: Translator, stepper: Itself | None, settings: DecodingSettin
     return search_pieces(plain.checkpoint, PIECES, settings, stepper, **words)
 
 
-def test_what_the_stepper_finds_by_itself_is_what_is_found(plain):
-    stepper = Itself(plain.checkpoint.model)
+def test_what_the_stepper_finds_by_itself_is_what_is_found_and_python_hears_of_ctrl_c_meanwhile(plain):
+    stepper = Itself(plain.checkpoint.model, takes=19)
     assert searched(plain, stepper) == FOUND
-    assert len(stepper.asked) == 1
+    assert stepper.asked == [8, 8, 8]
     assert (stepper.words["bos"], stepper.words["eos"]) == (1, 2)
     assert stepper.words["limits"].tolist() == [3]
 

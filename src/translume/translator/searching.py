@@ -37,8 +37,8 @@ from translume.translator.progress import WhileWanted
 from translume.translator.rules import explained, rules_of
 from translume.translator.tensors import padded
 
-MANY = 1 << 30
-"""Steps beyond any search's."""
+SOME = 8
+"""Steps that a stepper takes by itself before Python may hear of Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,11 @@ class Prepared:
         )
         if search is None:
             return None
-        if go_on is None:
-            search.go_on(MANY)
-            return search.found()
         more = True
         while more:
-            more = search.go_on(1)
-            go_on()
+            more = search.go_on(SOME if go_on is None else 1)
+            if go_on is not None:
+                go_on()
         return search.found()
 
 
