@@ -54,3 +54,28 @@ save_every = 5
         encoding="utf-8",
     )
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def train_for_a_moment() -> Callable[..., Path]:
+    """Trains models, a seed each by name, in a folder with their twelve pairs, a.en and a.de; gives the folder back."""
+
+    def trained(folder: Path, **seeds: int) -> Path:
+        sources = [f"{first} {second}" for first in ("ab", "cde", "fgh") for second in ("kl", "mno", "a", "b")]
+        for name, texts in (("a.en", sources), ("a.de", [text.upper() for text in sources])):
+            (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        settings = """
+data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}
+tokenizer = {kind = "character", size = 300}
+model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
+training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5}
+"""
+        (folder / "a.toml").write_text(settings, encoding="utf-8")
+        for name, seed in seeds.items():
+            words = ["train", str(folder / "a.toml"), "--out", str(folder / name), "--threads", "1"]
+            words += ["--set", f"training.seed={seed}"]
+            result = CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
+            assert result.exit_code == 0, result.stderr
+        return folder
+
+    return trained

@@ -1,6 +1,7 @@
 """`translume evaluate` about how far a model's probabilities can be believed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,9 @@ from translume.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairs(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
     """A folder with a model that was trained for a moment, and the pairs it was trained on."""
-    from click.testing import CliRunner
-
-    from translume.cli import main
-
-    folder = tmp_path_factory.mktemp("pairs")
-    sources = [f"{first} {second}" for first in ("ab", "cde", "fgh") for second in ("kl", "mno", "a", "b")]
-    for name, texts in (("a.en", sources), ("a.de", [text.upper() for text in sources])):
-        (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    settings = """
-data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}
-tokenizer = {kind = "character", size = 300}
-model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
-training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5}
-"""
-    (folder / "a.toml").write_text(settings, encoding="utf-8")
-    words = ["train", str(folder / "a.toml"), "--out", str(folder / "model"), "--threads", "1"]
-    result = CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
-    return folder
+    return train_for_a_moment(tmp_path_factory.mktemp("pairs"), model=1)
 
 
 def words(pairs: Path, *options: str | Path) -> tuple[str | Path, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,30 +14,11 @@ FOR_A_TEXT = "inspect: --target, --reference, --alternatives and --attribution a
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
     """Two models that were trained for a moment, and the pairs they were trained on."""
-    from click.testing import CliRunner
-
-    from translume.cli import main
-
-    folder = tmp_path_factory.mktemp("pairs")
-    sources = [f"{first} {second}" for first in ("ab", "cde", "fgh") for second in ("kl", "mno", "a", "b")]
-    for name, texts in (("a.en", sources), ("a.de", [text.upper() for text in sources])):
-        (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    folder = train_for_a_moment(tmp_path_factory.mktemp("pairs"), model=1, other=2)
     (folder / "short.de").write_text("A\n", encoding="utf-8")
     (folder / "empty").write_text("", encoding="utf-8")
-    settings = """
-data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}
-tokenizer = {kind = "character", size = 300}
-model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
-training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5}
-"""
-    (folder / "a.toml").write_text(settings, encoding="utf-8")
-    for name, seed in (("model", 1), ("other", 2)):
-        words = ["train", str(folder / "a.toml"), "--out", str(folder / name), "--threads", "1"]
-        words += ["--set", f"training.seed={seed}"]
-        result = CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
-        assert result.exit_code == 0, result.stderr
     return folder
 
 
