@@ -1,4 +1,4 @@
-"""Greedy and beam search by the engine's own kernels: all steps of a batch in one call."""
+"""Greedy and beam search by the engine's own kernels: as many steps of a batch in a call as are asked for."""
 
 import ctypes
 import math
