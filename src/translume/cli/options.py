@@ -36,9 +36,9 @@ class Compute:
     @property
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
         """The dtype for a verb that has no engine; SettingsError if it is one that only an engine has."""
-        if self.dtype == "int8":
-            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators")
-        return self.dtype
+        from translume.translator.engines import Computing
+
+        return Computing(dtype=self.dtype).plain_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class Computing:
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
         """The dtype of what has no engine; SettingsError if it is one that only an engine has."""
         if self.dtype == "int8":
-            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for the verbs that translate")
+            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators")
         return self.dtype
 
 
