@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from translume import replacing
+from translume import atomic
 
 # Read by torch when it is first imported, so that tests that need no torch need not wait for it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,7 +42,7 @@ def data_folder() -> Path:
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
     """A disk, while the context lasts, that takes half of what is written to a file."""
-    write = replacing.write
+    write = atomic.write
 
     def half(path: Path, chunks: Iterable[bytes | memoryview], **named: Any) -> None:
         content = b"".join(chunks)
@@ -52,7 +52,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextMa
     @contextmanager
     def full() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(replacing, "write", half)
+            patch.setattr(atomic, "write", half)
             yield
 
     return full

@@ -20,6 +20,10 @@ class DataError(TranslumeError):
     """A file does not hold what it should, or cannot be read or written."""
 
 
+class DocumentError(DataError):
+    """A document (docx, HTML, subtitles, text) cannot be read."""
+
+
 class ModelFolderError(TranslumeError):
     """A folder is not a model, is damaged, or was written by a newer Translume."""
 

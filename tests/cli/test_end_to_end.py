@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from translume.cli.curves import curves_of
+from translume.drawing.curves import curves_of
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from translume.checkpoint import read_config, read_history
 from translume.cli import main
-from translume.cli.heads_table import Comparison, aligned
+from translume.comparison.apart import why
+from translume.comparison.heads import Row, chosen_kinds, config_with, head_kinds, read_rows
+from translume.comparison.measuring import Measures
+from translume.comparison.table import Comparison, aligned
 from translume.config import Config, ProjectedSettings, SoftmaxSettings
-from translume.training.apart import why
-from translume.training.heads import Row, chosen_kinds, config_with, head_kinds, read_rows
-from translume.training.measuring import Measures
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = "softmax,projected"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from translume.cli.choosing import SIZES, choose
-from translume.cli.survey import Side, language_of, survey
 from translume.config import Config
+from translume.recommend.choosing import SIZES, choose
+from translume.recommend.survey import Side, language_of, survey
 
 
 def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:

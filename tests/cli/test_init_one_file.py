@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from translume.cli.choosing_class import choose_class
-from translume.cli.survey import Side, languages_of
-from translume.cli.survey_labels import Labelled, survey_labelled
 from translume.config import Config
 from translume.data import Pair
+from translume.recommend.choosing_class import choose_class
+from translume.recommend.survey import Side, languages_of
+from translume.recommend.survey_labels import Labelled, survey_labelled
 
 PAIRS = [(f"one {word}", f"{word[::-1]} eno") for word in ("two", "three", "four", "five", "six")]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from translume.documents.sentences import iso_code
 from translume.serving import detection
-from translume.serving.detection import Lingua, installed_detector, iso_code
+from translume.serving.detection import Lingua, installed_detector
 from translume.serving.models import Served
 from translume.translator import Translator
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from translume.atomic import replace_file
 from translume.config import Config
 from translume.errors import ModelFolderError
-from translume.replacing import replace_file
 
 NAME = "README.md"
 UNKNOWN_LICENCE = "unknown"

@@ -4,10 +4,10 @@ import hashlib
 import os
 from pathlib import Path
 
-from translume.replacing import beside as beside
-from translume.replacing import replace_file as replace_file
-from translume.replacing import sync_folder as sync_folder
-from translume.replacing import write as write
+from translume.atomic import beside as beside
+from translume.atomic import replace_file as replace_file
+from translume.atomic import sync_folder as sync_folder
+from translume.atomic import write as write
 
 
 def make_folder(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import check_writable, write_file
 from translume.cli.calibrating import calibrated, check_picture
 from translume.cli.engines import engine, engine_option, translator_at
 from translume.cli.group import resume_with
@@ -24,7 +25,6 @@ from translume.cli.options import (
     set_option,
 )
 from translume.cli.terminal import Meter, note
-from translume.cli.writing import check_writable, write_file
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:

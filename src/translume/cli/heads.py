@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import write_file
 from translume.cli.group import INTERRUPTED, resume_with
 from translume.cli.options import FILE, FOLDER, Compute, compute, compute_options, json_option, overrides, set_option
 from translume.cli.terminal import note
 from translume.cli.train import TERMINATED, shared_words
-from translume.cli.writing import write_file
 from translume.errors import TrainingError
 
 if TYPE_CHECKING:
-    from translume.cli.heads_table import Comparison
+    from translume.comparison.heads import Row
+    from translume.comparison.table import Comparison
     from translume.config import Config
     from translume.training.events import Interrupted
-    from translume.training.heads import Row
 
 
 @click.command(
@@ -48,9 +48,9 @@ def command(config: Path, kinds: str, updates: int | None, sentences: int, out: 
     One after another, each in its own folder under --out; the same line again goes on where it stopped. The table is
     also written there, as table.md, table.json and table.png. --json prints one object.
     """
-    from translume.cli.heads_table import Comparison
+    from translume.comparison.heads import chosen_kinds
+    from translume.comparison.table import Comparison
     from translume.config import Config
-    from translume.training.heads import chosen_kinds
 
     where = compute()
     folder = out or Path("heads") / config.stem
@@ -77,8 +77,8 @@ def _compared(
 ) -> "tuple[list[Row], Interrupted | None]":
     """What came of each kind, told as it comes; and whether somebody stopped it."""
     from translume.cli.live import Live
+    from translume.comparison.heads import Row, Trying, compare_heads
     from translume.training.events import Finished, Interrupted
-    from translume.training.heads import Row, Trying, compare_heads
 
     rows: list[Row] = []
     interrupted = None
@@ -110,7 +110,7 @@ def _save(comparison: "Comparison", folder: Path, *, whole: bool) -> None:
     write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
     note(f"{folder}/table.md, table.json: written")
     if whole and any(row.measures for row in comparison.rows):
-        from translume.cli.heads_picture import draw_heads
+        from translume.drawing.heads import draw_heads
 
         draw_heads(comparison, folder, folder / "table.png")
         note(f"{folder}/table.png: written")

@@ -10,10 +10,10 @@ from translume.cli.options import FILE
 from translume.cli.terminal import Meter, note
 
 if TYPE_CHECKING:
-    from translume.cli.choosing import Choice, Value
-    from translume.cli.columns import Columns
     from translume.config import DataSettings
     from translume.data.pairs import Split
+    from translume.recommend.choosing import Choice, Value
+    from translume.recommend.columns import Columns
 
 Task = Literal["sequence", "classification"]
 HELD_OUT_NAMES = ("valid", "val", "dev")
@@ -56,9 +56,9 @@ def command(
     TRAIN_SOURCE and TRAIN_TARGET are two files, line by line; TRAIN_SOURCE alone is a TSV or JSONL file of pairs. With
     --task classification, the second file or column holds the labels of the texts in the first.
     """
-    from translume.cli.columns import columns_found, columns_told
     from translume.data.lines import STANDARD_INPUT
     from translume.errors import DataError, SettingsError
+    from translume.recommend.columns import columns_found, columns_told
 
     if (valid_source is None) != (valid_target is None):
         raise click.UsageError("--valid-source and --valid-target go together")
@@ -98,8 +98,8 @@ def _together(train: Path, valid: Path | None, columns: "Columns") -> "dict[str,
 
 def _print_chosen(files: "dict[str, Value]", task: Task) -> None:
     """Look at the data, choose, and print."""
-    from translume.cli.choosing import Choice
     from translume.config import DataSettings
+    from translume.recommend.choosing import Choice
 
     data = DataSettings.model_validate({"task": task, **files})
     count = _count(data, "train")
@@ -118,10 +118,10 @@ def _print_chosen(files: "dict[str, Value]", task: Task) -> None:
 
 def _of_pairs(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
     """What is chosen for sources and targets, and a word on their scripts."""
-    from translume.cli.choosing import Choice, choose
-    from translume.cli.columns import language_of_columns
-    from translume.cli.survey import language_of, languages_of, survey
     from translume.data import read_pairs
+    from translume.recommend.choosing import Choice, choose
+    from translume.recommend.columns import language_of_columns
+    from translume.recommend.survey import language_of, languages_of, survey
 
     if data.train:
         languages = language_of_columns(data.columns)
@@ -140,12 +140,12 @@ def _of_pairs(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
 
 def _of_classifier(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
     """What is chosen for texts with labels, and a word on what there is."""
-    from translume.cli.choosing import Choice
-    from translume.cli.choosing_class import choose_class
-    from translume.cli.survey import language_of, survey
-    from translume.cli.survey_labels import FEW_TEXTS, survey_labelled
     from translume.data import read_pairs
     from translume.errors import DataError
+    from translume.recommend.choosing import Choice
+    from translume.recommend.choosing_class import choose_class
+    from translume.recommend.survey import language_of, survey
+    from translume.recommend.survey_labels import FEW_TEXTS, survey_labelled
 
     file = (*data.train_source, *data.train)[0]
     side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from translume.atomic import check_writable, write_file
 from translume.cli.attributing import blaming_attribution, methods_told
 from translume.cli.lens import show_corpus
 from translume.cli.options import (
@@ -21,7 +22,6 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import Meter, note
 from translume.cli.what_if import NAMES, answer, questions, refuse_beside, what_if_options
-from translume.cli.writing import check_writable, write_file
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:

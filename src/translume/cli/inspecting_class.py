@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import write_file
 from translume.cli.attributing import blaming_attribution, methods_told
 from translume.cli.terminal import Meter, note
-from translume.cli.writing import write_file
 from translume.errors import DataError
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: 
             meter.advance()
     tell_of_cuts(sum(bool(answer.warnings) for answer in answers), len(answers))
     if write is not None:
-        from translume.cli.writing import write_file
+        from translume.atomic import write_file
 
         write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
     scores = judged(classifier, answers, gold)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import write_file
 from translume.cli.options import changed, compute
 from translume.cli.terminal import Meter, note
-from translume.cli.writing import write_file
 
 if TYPE_CHECKING:
     from translume.config import DataSettings, DecodingSettings

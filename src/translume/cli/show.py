@@ -47,7 +47,7 @@ def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None
         "settings": config.model_dump(mode="json"),
     }
     if plot is not None:
-        from translume.cli.curves import draw
+        from translume.drawing.curves import draw
 
         draw(history, plot, title=str(model))
         note(f"{plot}: written")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import check_writable
 from translume.cli.group import Nearest
 from translume.cli.options import FILE, json_option, overrides, set_option
 from translume.cli.terminal import Meter, note
-from translume.cli.writing import check_writable
 
 if TYPE_CHECKING:
     from translume.text import Tokenizer

@@ -5,9 +5,9 @@ import os
 from hashlib import blake2b, sha256
 from pathlib import Path
 
+from translume.atomic import replace_file
 from translume.data.lines import unreadable
 from translume.errors import DataError
-from translume.replacing import replace_file
 
 _BLOCK = 1 << 22
 

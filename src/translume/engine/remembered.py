@@ -5,9 +5,9 @@ import platform
 
 import torch
 
+from translume.atomic import replace_file
 from translume.engine.machine import cache_folder, compiler, processor
 from translume.engine.probe import CANDIDATES, Choice, Dtype, known
-from translume.replacing import replace_file
 
 
 def remembered(dtype: Dtype) -> Choice:

@@ -19,7 +19,7 @@ from translume.serving.answers import error_answer
 from translume.serving.detection import Detector
 from translume.serving.guard import Guard
 from translume.serving.jobs import Jobs
-from translume.serving.request_error import RequestError
+from translume.serving.request_error import RequestError, as_request_error
 from translume.serving.server import Server
 
 
@@ -72,7 +72,7 @@ class _Described(FastAPI):
 
 async def _told(request: Request, error: Exception) -> Response:
     """What is known to be wrong, with its own status if it has one."""
-    known = error if isinstance(error, RequestError) else RequestError(422, str(error))
+    known = as_request_error(error)
     if known.status == 499:
         request.scope.get("translume.note", {})["gone"] = 499
     return error_answer(known, request.scope)

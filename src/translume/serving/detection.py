@@ -2,15 +2,15 @@
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from translume.documents.sentences import iso_code
 
 if TYPE_CHECKING:
     from lingua import Language, LanguageDetector
 
 LONGEST = 2000
 """Characters from the beginning of a text by which it is known."""
-OTHER_CODES: Final = {"pb": "pt", "zt": "zh", "no": "nb"}
-"""Codes on the wire that ISO 639-1 has not, or that lingua calls otherwise."""
 
 
 class Detector(Protocol):
@@ -38,12 +38,6 @@ class Lingua:
         values = _detector(frozenset(codes)).compute_language_confidence_values(text[:LONGEST])
         found = [(_code_of(each.language), each.value) for each in values]
         return [(codes[code], value) for code, value in found if code in codes and value > 0]
-
-
-def iso_code(code: str) -> str:
-    """The two letters of ISO 639-1 in a code such as zh-Hans."""
-    short = code.lower().replace("_", "-").partition("-")[0]
-    return OTHER_CODES.get(short, short)
 
 
 def installed_detector() -> Detector | None:

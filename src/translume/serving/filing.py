@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 
+from translume.documents.files import FORMATS
 from translume.serving import schema
 from translume.serving.access import settle
 from translume.serving.answer_schema import FETCHED, KEYED, READ, TEXT, WORKED, answers, named, record
 from translume.serving.answers import json_answer
 from translume.serving.detection import Detector
-from translume.serving.documents.files import FORMATS
 from translume.serving.jobs import Job, Jobs
 from translume.serving.request_error import RequestError
 from translume.serving.server import Server

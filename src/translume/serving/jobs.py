@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from translume.replacing import replace_file
-from translume.serving.documents.files import FORMATS
-from translume.serving.documents.sheet import Sheet
+from translume.atomic import replace_file
+from translume.documents.files import FORMATS
+from translume.documents.sheet import Sheet
 from translume.serving.failures import told_as
 from translume.serving.limits import Limits
 from translume.serving.private_folder import PrivateFolder
-from translume.serving.request_error import RequestError
+from translume.serving.request_error import RequestError, as_request_error
 from translume.serving.scheduler import Scheduler, Work
 from translume.serving.work import Part
 from translume.translator import Translation
@@ -88,7 +88,7 @@ class Job:
         if not self.finished.done() or self.finished.cancelled():
             return None
         error = self.finished.exception()
-        return error if isinstance(error, RequestError) or error is None else RequestError(422, str(error))
+        return as_request_error(error) if isinstance(error, Exception) else None
 
 
 class Jobs:

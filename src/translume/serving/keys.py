@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from translume.atomic import replace_file
 from translume.errors import DataError, SettingsError, nearest
-from translume.replacing import replace_file
 
 FORMAT: Final = 1
 SIGN: Final = "tlk"

@@ -14,6 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from translume.documents.files import FORMATS
+from translume.documents.hypertext import Hypertext
+from translume.documents.sheet import Sheet
 from translume.serving import schema
 from translume.serving.answer_schema import (
     ALWAYS,
@@ -32,9 +35,6 @@ from translume.serving.answers import json_answer
 from translume.serving.asked import settings_with
 from translume.serving.body import form_fields, media_type, parsed, read_body
 from translume.serving.detection import Detector
-from translume.serving.documents.files import FORMATS
-from translume.serving.documents.hypertext import Hypertext
-from translume.serving.documents.sheet import Sheet
 from translume.serving.languages import name_of, public
 from translume.serving.models import Served
 from translume.serving.request_error import RequestError

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from translume.errors import TranslumeError
+from translume.errors import DocumentError, TranslumeError
 
 CODES: Final = {
     400: "bad_request",
@@ -52,3 +52,12 @@ class RequestError(TranslumeError):
         """What the answer's head says of it."""
         asks = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return asks if self.retry_after is None else {**asks, "Retry-After": str(self.retry_after)}
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """Return `error` as the client sees it: itself if it is a RequestError, otherwise status 422."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, DocumentError):
+        return RequestError(422, f"file: {error}", code="invalid_file", field="file")
+    return RequestError(422, str(error))

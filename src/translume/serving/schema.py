@@ -3,9 +3,9 @@
 from typing import Any
 
 from translume.config import DecodingSettings
+from translume.documents.files import FORMATS
 from translume.serving.asked import KNOBS, SPLITS
 from translume.serving.asked_inspection import SHOWABLE
-from translume.serving.documents.files import FORMATS
 
 _TEXTS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _CHOICE = {

@@ -10,10 +10,10 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from translume.documents.files import FORMATS
 from translume.serving.access import ACCESS, ADMITTED
 from translume.serving.asked import settings_with
 from translume.serving.body import form_fields, form_parts, media_type, read_body
-from translume.serving.documents.files import FORMATS
 from translume.serving.jobs import Order
 from translume.serving.limits import Limits
 from translume.serving.models import Served

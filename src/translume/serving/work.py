@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
 from translume.decoding import strategy_from
+from translume.documents.sentences import sentences_of
 from translume.errors import TranslumeError
 from translume.serving.remote import Translates
 from translume.serving.request_error import RequestError
-from translume.serving.sentences import sentences_of
 from translume.translator import TargetScore, Translation
 from translume.translator.batching import SHORTEST, WIDE
 from translume.translator.constraints import constraint_of, cost_of, width_of

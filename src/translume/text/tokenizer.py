@@ -12,9 +12,9 @@ from typing import Final, final
 import numpy as np
 from tokenizers import models
 
+from translume.atomic import replace_file
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
-from translume.replacing import replace_file
 from translume.text.dropout import MergeDropout
 from translume.text.segmentation import LONGEST, normaliser, segmenter, with_mark, without_mark
 from translume.text.sentencepiece import SentenceIds

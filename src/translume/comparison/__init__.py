@@ -1,0 +1,1 @@
+"""Train and measure the same model with each output head, and compare."""

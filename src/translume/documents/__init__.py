@@ -1,0 +1,1 @@
+"""Documents (docx, HTML, subtitles, plain text) as translatable segments, and back."""

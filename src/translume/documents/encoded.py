@@ -1,0 +1,74 @@
+"""Texts in files: what encoding they are in, and back into it."""
+
+import codecs
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from translume.errors import DocumentError
+
+_META: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
+_BYTE_ORDER_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_AS_BROWSERS_DO: Final = {"iso8859-1": "cp1252", "ascii": "cp1252"}
+_OF_PAGES: Final = frozenset(
+    {
+        *("utf-8", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp1252", "ascii"),
+        *("gbk", "gb2312", "gb18030", "big5", "euc_jp", "shift_jis", "euc_kr"),
+        *(f"cp125{number}" for number in range(9)),
+        *(f"iso8859-{number}" for number in range(1, 17)),
+    }
+)
+"""Encodings of pages that browsers know too (encoding.spec.whatwg.org), by Python's names."""
+PRESCANNED = 1024
+"""Bytes in which <meta charset> is looked for, as browsers do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text and how its file holds it.  mark: the byte order mark before it."""
+
+    text: str
+    encoding: str
+    mark: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> "Encoded":
+        """UTF-8, or what a byte order mark says; DocumentError for what is no such text."""
+        mark, encoding = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
+        return cls(_decoded(data, encoding or "utf-8", len(mark)), encoding or "utf-8", mark)
+
+    @classmethod
+    def of_html(cls, data: bytes) -> "Encoded":
+        """As browsers do it: by a byte order mark, <meta charset>, as UTF-8, and if it is none, as Windows-1252."""
+        if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS):
+            return cls.of(data)
+        found = _META.search(data, 0, PRESCANNED)
+        encoding = _known(found[1].decode("ascii")) if found else ""
+        try:
+            return cls(data.decode(encoding or "utf-8"), encoding or "utf-8")
+        except UnicodeDecodeError:
+            return cls(_decoded(data, encoding or "cp1252", 0), encoding or "cp1252")
+
+    def encode(self, text: str, errors: str = "strict") -> bytes:
+        """Another text in the same way."""
+        return self.mark + text.encode(self.encoding, errors)
+
+
+def _decoded(data: bytes, encoding: str, offset: int) -> str:
+    try:
+        return data[offset:].decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"it is no {encoding} text at byte {offset + error.start}") from None
+
+
+def _known(name: str) -> str:
+    """Python's name of an encoding that pages may be in; empty for any other."""
+    try:
+        found = codecs.lookup(name).name
+    except LookupError:
+        return ""
+    return _AS_BROWSERS_DO.get(found, found) if found in _OF_PAGES else ""

@@ -1,0 +1,177 @@
+"""Word documents (docx): each paragraph is a segment, up to tabs and line breaks; all that is no text stays as it is.
+
+Parts of the archive in which nothing was translated are written as they came. XML is read without entities, without
+documents from elsewhere, and within bounds that are checked before anything is unpacked.
+"""
+
+import io
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lxml import etree
+
+from translume.documents.segment import Mark, Segment
+from translume.errors import DocumentError
+
+MOST_PARTS, MOST_BYTES, MOST_RATIO = 5000, 100_000_000, 200
+"""Of an archive: parts, bytes when unpacked, and how many times its own size that may be, from 1 MB on."""
+LARGEST_TEXT = 20_000_000
+"""Bytes of all parts that have text."""
+_WITH_TEXT: Final = re.compile(r"word/(?:document|header|footer|footnotes|endnotes|comments)\d*\.xml")
+_MAIN: Final = re.compile(r"word/document\d*\.xml")
+_W: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_STRICT: Final = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
+_SPACE: Final = "{http://www.w3.org/XML/1998/namespace}space"
+_BREAKS: Final = frozenset({"br", "cr", "tab", "ptab"})
+_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BROKEN: Final = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError, OSError),
+)
+"""What zipfile raises for archives that are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordFile:
+    """A document.  archive: the file.  trees: by name, parts with text.  places: the elements of each segment's runs.
+
+    parts: which part each segment is in.
+    """
+
+    archive: bytes
+    trees: dict[str, "etree._ElementTree"]
+    places: tuple[tuple["etree._Element", ...], ...]
+    parts: tuple[str, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, data: bytes) -> "WordFile":
+        """The paragraphs of a document; DocumentError for what is none, or is too large when unpacked."""
+        trees: dict[str, etree._ElementTree] = {}
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                for name, content in _unpacked(archive, len(data)):
+                    trees[name] = _tree(name, content)
+        except _BROKEN:
+            raise DocumentError("it is no Word document (docx), or it is damaged") from None
+        if not any(map(_MAIN.fullmatch, trees)):
+            raise DocumentError("it has no part word/document.xml, wanted a Word document (docx)")
+        found = [(name, *each) for name, tree in trees.items() for each in _segments(tree)]
+        return cls(
+            archive=data,
+            trees=trees,
+            places=tuple(places for _, places, _ in found),
+            parts=tuple(name for name, _, _ in found),
+            segments=tuple(segment for _, _, segment in found),
+        )
+
+    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
+        """The document with other texts. It is to be called once, for it writes into the trees."""
+        changed: set[str] = set()
+        for name, places, segment, written in zip(self.parts, self.places, self.segments, runs, strict=True):
+            for place, before, after in zip(places, segment.runs, written, strict=True):
+                if after == before:
+                    continue
+                changed.add(name)
+                place.text = _NOT_XML.sub("", after)
+                if after != after.strip():
+                    place.set(_SPACE, "preserve")
+        return self._packed(changed)
+
+    def _packed(self, changed: set[str]) -> bytes:
+        """The archive with its parts in their order, those that changed written anew."""
+        written = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(self.archive)) as before, zipfile.ZipFile(written, "w") as after:
+            for entry in before.infolist():
+                if entry.filename in changed:
+                    tree = self.trees[entry.filename]
+                    content = etree.tostring(
+                        tree, xml_declaration=True, encoding="UTF-8", standalone=tree.docinfo.standalone
+                    )
+                else:
+                    content = before.read(entry)
+                plain = entry.compress_type if entry.compress_type == zipfile.ZIP_STORED else zipfile.ZIP_DEFLATED
+                after.writestr(entry, content, compress_type=plain)
+        return written.getvalue()
+
+
+def _unpacked(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, bytes]]:
+    """The parts that have text, with their names; all others are read too, for none may be damaged.
+
+    DocumentError for an archive that is a bomb, locked, or has two parts of one name.
+    """
+    entries = archive.infolist()
+    whole = sum(entry.file_size for entry in entries)
+    most = min(MOST_BYTES, max(1_000_000, size * MOST_RATIO))
+    if len(entries) > MOST_PARTS or whole > most:
+        raise DocumentError(
+            f"it has {len(entries):,} parts and {whole:,} bytes when unpacked, "
+            f"wanted at most {MOST_PARTS:,} and {most:,}"
+        )
+    if any(entry.flag_bits & 1 for entry in entries):
+        raise DocumentError("it is locked with a password")
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise DocumentError("it is damaged: two of its parts have one name")
+    left = LARGEST_TEXT
+    for entry in entries:
+        # No more is unpacked than a head says, and its check sum is looked at.
+        with archive.open(entry) as part:
+            if not _WITH_TEXT.fullmatch(entry.filename):
+                while part.read(1_000_000):
+                    pass
+                continue
+            content = part.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise DocumentError(f"its text has more than {LARGEST_TEXT:,} bytes when unpacked")
+        yield entry.filename, content
+
+
+def _tree(name: str, content: bytes) -> "etree._ElementTree":
+    parser = etree.XMLParser(resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False)
+    try:
+        tree = etree.ElementTree(etree.fromstring(content, parser))
+    except etree.XMLSyntaxError:
+        raise DocumentError(f"{name} is damaged: it is no XML") from None
+    if tree.docinfo.doctype:
+        raise DocumentError(f"{name} declares a document type, which no Word document does")
+    return tree
+
+
+def _segments(tree: "etree._ElementTree") -> Iterator[tuple[tuple["etree._Element", ...], Segment]]:
+    """What is translated in a part: the text elements of its paragraphs, up to breaks, and their texts."""
+    for space in (_W, _STRICT):
+        for paragraph in tree.iter(f"{space}p"):
+            texts: list[etree._Element] = []
+            for element in _inside(paragraph, space):
+                if element.tag == f"{space}t":
+                    texts.append(element)
+                elif texts:
+                    yield from _segment(texts)
+                    texts = []
+            yield from _segment(texts)
+
+
+def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element"]:
+    """Texts and breaks of a paragraph in order, without those of paragraphs that stand in it, such as text boxes."""
+    waiting = list(reversed(paragraph))
+    while waiting:
+        element = waiting.pop()
+        name = element.tag.removeprefix(space) if isinstance(element.tag, str) else ""
+        if name == "t" or (name in _BREAKS and element.getparent().tag == f"{space}r"):
+            yield element
+        elif name != "p":
+            waiting.extend(reversed(element))
+
+
+def _segment(texts: Sequence["etree._Element"]) -> Iterator[tuple[tuple["etree._Element", ...], Segment]]:
+    runs = tuple(element.text or "" for element in texts)
+    segment = Segment(runs=runs, marks=(Mark.TURNS,) * (len(runs) - 1))
+    if segment.speaks:
+        yield tuple(texts), segment

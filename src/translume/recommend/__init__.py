@@ -1,0 +1,1 @@
+"""The settings that `translume init` proposes, from what the data look like."""

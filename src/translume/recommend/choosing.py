@@ -1,0 +1,148 @@
+"""From a look at the data to settings: the table of docs/init.md."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from translume.config.evaluation import tokenizer_of
+from translume.recommend.survey import Side
+
+Value = str | int | float | bool | tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A row of the table: the model that suits at most `pairs` pairs.
+
+    The step from 128 to 256 is where Multi30k's published Transformer-tiny stands (29,000 pairs; 128 wide, feed-forward
+    256, 4+4 layers, 4 heads, dropout 0.3); vocabularies follow Mozilla's guide (30,000 lines: 1 to 4 thousand,
+    500,000: 8 thousand, 4.5 million: 32 thousand).
+    """
+
+    pairs: float
+    vocabulary: int
+    width: int
+    feed_forward: int
+    encoder_layers: int
+    decoder_layers: int
+    attention_heads: int
+    dropout: float
+    updates: int
+    max_tokens: int
+    learning_rate: float
+    warmup_updates: int
+
+
+def _size(pairs: float, vocabulary: int, shape: tuple[int, int, int, int, int], dropout: float, *pace: float) -> Size:
+    width, feed_forward, encoder_layers, decoder_layers, heads = shape
+    updates, max_tokens, learning_rate, warmup = pace
+    return Size(
+        pairs=pairs,
+        vocabulary=vocabulary,
+        width=width,
+        feed_forward=feed_forward,
+        encoder_layers=encoder_layers,
+        decoder_layers=decoder_layers,
+        attention_heads=heads,
+        dropout=dropout,
+        updates=int(updates),
+        max_tokens=int(max_tokens),
+        learning_rate=learning_rate,
+        warmup_updates=int(warmup),
+    )
+
+
+SIZES = (
+    _size(5_000, 1_000, (128, 256, 2, 2, 4), 0.3, 2_000, 2048, 3e-3, 500),
+    _size(15_000, 2_000, (128, 256, 3, 3, 4), 0.3, 5_000, 4096, 3e-3, 1_000),
+    _size(60_000, 4_000, (128, 256, 4, 4, 4), 0.3, 10_000, 4096, 3e-3, 1_000),
+    _size(300_000, 6_000, (256, 1024, 4, 4, 4), 0.2, 25_000, 4096, 1e-3, 2_000),
+    _size(1_000_000, 8_000, (512, 1024, 5, 5, 8), 0.2, 50_000, 8192, 7e-4, 4_000),
+    _size(3_000_000, 16_000, (512, 2048, 6, 6, 8), 0.1, 100_000, 12_288, 7e-4, 4_000),
+    _size(20_000_000, 32_000, (512, 2048, 6, 6, 8), 0.1, 200_000, 24_576, 7e-4, 4_000),
+    _size(math.inf, 32_000, (1024, 4096, 6, 6, 16), 0.1, 300_000, 24_576, 5e-4, 8_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One setting, its value and why."""
+
+    path: str
+    value: Value
+    why: str = ""
+
+
+def choose(pairs: int, source: Side, target: Side) -> list[Choice]:
+    """The settings that `init` writes, files left out, in the order in which they are printed."""
+    size = next(size for size in SIZES if pairs <= size.pairs)
+    return [
+        *_tokenizer(size, source, target, pairs),
+        *_model(size, source, target),
+        *_training(size, target, pairs),
+        *_evaluation(target),
+        Choice(path="decoding.beam", value=5, why="more is slower and seldom better"),
+    ]
+
+
+def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
+    shared = shares_vocabulary(source, target)
+    sides = [source, target]
+    many = max(side.characters for side in sides)
+    wanted = size.vocabulary + (many if any(side.unspaced for side in sides) else 0)
+    wanted = max(wanted, math.ceil(1.25 * many) + 256)
+    rounded = math.ceil(wanted / 500) * 500
+    extra = f", and room for {many:,} characters" if rounded > size.vocabulary else ""
+    kind = "bpe"
+    why = f"for {pairs:,} pairs{extra}"
+    if all(side.short for side in sides):
+        kind, why = "character", "single words on both sides: characters say most"
+    yield Choice(path="tokenizer.kind", value=kind)
+    yield Choice(path="tokenizer.size", value=rounded, why=why)
+    scripts = f"{source.script or 'no letters'} and {target.script or 'no letters'}"
+    one = "one vocabulary for both sides" if shared else "a vocabulary for each side"
+    yield Choice(path="tokenizer.shared", value=shared, why=f"{one}: {scripts}")
+
+
+def shares_vocabulary(source: Side, target: Side) -> bool:
+    """Whether both sides are written alike, so that they have many tokens in common."""
+    return source.script == target.script
+
+
+def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
+    yield Choice(path="model.width", value=size.width)
+    yield Choice(path="model.feed_forward", value=size.feed_forward)
+    yield Choice(path="model.encoder_layers", value=size.encoder_layers)
+    yield Choice(path="model.decoder_layers", value=size.decoder_layers)
+    yield Choice(path="model.attention_heads", value=size.attention_heads)
+    yield Choice(path="model.dropout", value=size.dropout, why="the less data, the more")
+    tie = "all" if shares_vocabulary(source, target) else "target"
+    yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
+
+
+def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
+    every = max(100, size.updates // 20)
+    yield Choice(path="training.updates", value=size.updates)
+    yield Choice(path="training.max_tokens", value=size.max_tokens, why="tokens in a batch; less if memory is short")
+    yield Choice(path="training.learning_rate", value=size.learning_rate)
+    yield Choice(path="training.warmup_updates", value=size.warmup_updates)
+    yield Choice(path="training.validate_every", value=every)
+    yield Choice(path="training.save_every", value=every)
+    why = "the model is the mean of the last 5 saved, unless the best is better"
+    yield Choice(path="training.average_last", value=5, why=why)
+    yield Choice(path="training.patience", value=8, why="stop after 8 validations without a better metric")
+    metric = "exact_match" if target.short else "chrf" if target.unspaced else "bleu"
+    yield Choice(path="training.metric", value=metric)
+
+
+def _evaluation(target: Side) -> Iterable[Choice]:
+    tokenize = tokenizer_of(target.language)
+    if tokenize == "13a" and target.unspaced:
+        tokenize = "char"
+    why = {"zh": "Chinese", "char": "no spaces between words", "13a": "sacreBLEU's default"}[tokenize]
+    if target.tokenized:
+        tokenize, why = "none", "punctuation stands apart in these files: they are tokenized"
+    yield Choice(path="evaluation.metrics", value=("bleu", "chrf"))
+    yield Choice(path="evaluation.tokenize", value=tokenize, why=why)
+    if not target.cased:
+        yield Choice(path="evaluation.lowercase", value=False, why="no capitals in the target anyway")

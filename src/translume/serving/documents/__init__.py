@@ -1,1 +1,0 @@
-"""Files that are translated without touching what is no text in them."""

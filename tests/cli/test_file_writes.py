@@ -1,0 +1,92 @@
+"""Files that verbs write beside their output: whole, or not at all, in one line."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from translume.atomic import check_writable, write_file
+from translume.errors import DataError
+
+
+def test_a_file_is_written_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
+    for content in (b"one", b"another"):
+        check_writable(tmp_path / "file")
+        write_file(tmp_path / "file", content)
+        assert (tmp_path / "file").read_bytes() == content
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with full_disk(), pytest.raises(DataError) as caught:
+        write_file(path, b"another")
+    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("folder", "a folder, wanted a file to write"),
+        ("none/file", "cannot be written: No such file or directory"),
+        ("plain/file", "cannot be written: Not a directory"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_named_at_once_and_in_the_end(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").touch()
+    for attempt in (check_writable, lambda path: write_file(path, b"x")):
+        with pytest.raises(DataError) as caught:
+            attempt(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name}: {reason}"
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file(pipe, b"content")
+    reader.join()
+    assert read == [b"content"]
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_standard_output_gets_it_in_its_turn_even_where_it_is_a_file(tmp_path: Path, name: str) -> None:
+    script = f"""
+from pathlib import Path
+from translume.atomic import check_writable, write_file
+print("before")
+check_writable(Path("{name}"))
+write_file(Path("{name}"), b"content\\n")
+print("after")
+"""
+    with (tmp_path / "out").open("wb") as out:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+        subprocess.run([sys.executable, "-c", script], stdout=out, cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "before\ncontent\nafter\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+    assert not Path("/dev/stdout").exists() or Path("/dev/stdout").is_symlink()
+
+
+def test_what_a_link_points_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file")
+    for content in (b"one", b"another"):
+        check_writable(tmp_path / "link")
+        write_file(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there" / "file").read_bytes() == content
+    assert list((tmp_path / "there").iterdir()) == [tmp_path / "there" / "file"]

@@ -1,0 +1,88 @@
+"""What a run tells crosses to another process and is the same there."""
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from translume.comparison.wire import KINDS, from_values, to_line
+from translume.data import Account
+from translume.data.pairs import Pair
+from translume.training.events import (
+    Event,
+    Finished,
+    Interrupted,
+    Preparing,
+    Progress,
+    Resumed,
+    Saved,
+    Started,
+    Validated,
+    Warned,
+)
+
+PAIR = Pair(source="a\nb", target="ü", file="train.en", line=3)
+ACCOUNT = Account(read=7, used=5, held_out=0, dropped={"empty": 2}, examples={"empty": PAIR})
+EVENTS: list[Event] = [
+    Preparing(what="tokenizer"),
+    Started(
+        update=0,
+        updates=7,
+        folder=Path("models/x"),
+        training=ACCOUNT,
+        validation=ACCOUNT,
+        training_pairs=5,
+        validation_pairs=5,
+        source_vocabulary=11,
+        target_vocabulary=13,
+        parameters=17,
+        precision="fp32",
+        device="cpu",
+        threads=1,
+    ),
+    Resumed(update=3, updates=7, folder=Path("models/x")),
+    Warned(update=3, message="a\nb"),
+    Progress(
+        update=3,
+        updates=7,
+        epoch=1,
+        loss=2.5,
+        nll=None,
+        tokens=19,
+        tokens_per_second=23.5,
+        learning_rate=1e-3,
+        gradient_norm=0.5,
+        seconds_left=1.5,
+        logged=True,
+    ),
+    Validated(update=3, nll=2.25, metrics={"bleu": 35.5}, best=True, seconds=0.5),
+    Saved(update=3, folder=Path("models/x")),
+    Interrupted(update=3, signal="SIGINT", folder=Path("models/x")),
+    Finished(
+        update=7,
+        reason="updates",
+        kept="the weights after update 7",
+        nll=2.25,
+        metrics={"bleu": 35.5},
+        best_update=7,
+        folder=Path("models/x"),
+        already=False,
+    ),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_event_is_one_line_that_reads_back_as_it_was(event: Event) -> None:
+    line = to_line(event)
+    assert "\n" not in line
+    assert from_values(json.loads(line)) == event
+
+
+def test_every_kind_of_event_can_cross() -> None:
+    assert set(KINDS) == set(get_args(Event)) == {type(event) for event in EVENTS}
+
+
+def test_other_objects_are_no_events() -> None:
+    assert from_values({"event": "peak", "bytes": 1}) is None
+    assert from_values({}) is None

@@ -1,0 +1,190 @@
+"""HTML is translated without touching what is no text in it; html5lib, a parser of the standard, is the judge."""
+
+import time
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.documents.test_placing import done, straight
+
+from translume.documents.hypertext import Hypertext
+from translume.documents.markup import Token, tokens
+from translume.documents.sheet import Sheet
+
+
+def translated(html: str, change: Callable[[str], str] = str.upper) -> str:
+    page = Hypertext.of(html)
+    sheet = Sheet.of(page.segments, "en")
+    return page.with_runs(
+        list(sheet.joined([done(line, change(line), straight(len(line.split()))) for line in sheet.lines]))
+    )
+
+
+PIECES = [
+    *("<", ">", "/", "<!--", "-->", "--!>", "<!-->", "<!doctype html>", "<![CDATA[", "]]>", "<?x", "</", "=", '"', "'"),
+    *("<p>", "</p>", "<b>", "</b>", "<i class=x>", "</i>", "<br>", "<br/>", "<img src=a alt='b c'>", "<li>", "</ul>"),
+    *("<script>", "</script>", "<style>", "</style>", "<title>", "</title>", "<textarea>", "</textarea>", "<pre>"),
+    *(
+        "<code>",
+        "</code>",
+        "<a href='x>y'>",
+        "</a>",
+        '<p translate="no">',
+        "<b translate=no>",
+        "<span class='notranslate'>",
+    ),
+    *(
+        "</span>",
+        "&amp;",
+        "&lt;b",
+        "&nbsp;",
+        "&#x41;",
+        "&copy",
+        "a b",
+        "Cd. Ef",
+        " ",
+        "\n",
+        "\x00",
+        "é",
+        "漢。",
+        "<svg>",
+    ),
+    *("<plaintext>", "<a b", "</pre>", "<SCRIPT", "<b/c d=e f>", "<p\ntitle=it's>", "1", ".", "--", "!"),
+]
+soups = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
+
+
+STATES = {"script": "scriptDataState", "style": "rawtextState", "title": "rcdataState", "textarea": "rcdataState"}
+"""In what state a parser's tree builder puts html5lib's tokenizer in each of some elements."""
+
+
+@given(soups | st.text(max_size=40))
+@example("<a <b>c</b>")
+@example("a</ b>c<1>d")
+@example("<script><!--<script>a</script>b</script>c")
+def test_what_is_translated_as_itself_stays_exactly_what_it_is(html: str) -> None:
+    assert "".join(token.text for token in tokens(html)) == html
+    assert translated(html, str) == html
+
+
+@given(soups)
+def test_everything_but_text_stays_exactly_what_it_is(html: str) -> None:
+    before, after = (
+        [token for token in tokens(each) if token.kind != "text"] for each in (html, translated(html, str.swapcase))
+    )
+    assert after == before
+
+
+@given(soups)
+@example("<p>a<p translate=no>b<p>c")
+@example("<title>a</titlex></title>b")
+@example("a<script>b</script>c<style>d&amp;</style>e&amp;<title>f&amp;<b></title>")
+def test_text_is_what_a_parser_of_the_standard_takes_for_text(html: str) -> None:
+    html5lib = pytest.importorskip("html5lib", reason="html5lib is not installed")
+    # What begins a tag at the very end is no text in the standard, nor are null bytes; CDATA is for foreign elements.
+    if "\x00" in html or "<![CDATA[" in html or "<svg>" in html or "<plaintext>" in html:
+        return
+    found = html5lib._tokenizer.HTMLTokenizer(html)
+    wanted: list[str] = []
+    for token in found:
+        if token["type"] in (1, 2):
+            wanted.append(token["data"])
+        elif token["type"] == 3 and token["name"] in STATES:
+            found.currentToken = token
+            found.state = getattr(found, STATES[token["name"]])
+    given_text = "".join(
+        text if raw_in else unescape(text) for raw_in, text in _texts(list(tokens(html.replace("\r", "\n"))))
+    )
+    assert "".join(wanted).replace("\x00", "") == given_text
+
+
+def _texts(found: list[Token]) -> list[tuple[bool, str]]:
+    """Texts, each with whether references in it are none."""
+    texts: list[tuple[bool, str]] = []
+    inside = ""
+    for token in found:
+        if token.kind == "text":
+            texts.append((inside in ("script", "style"), token.text))
+        inside = token.name if token.kind == "opens" else ""
+    return texts
+
+
+EXAMPLES = {
+    "a sentence with a tag": ("<p>Hello <b>dear</b> world.</p>", "<p>HELLO <b>DEAR</b> WORLD.</p>"),
+    "attributes": ('<a href="x>y" title=it\'s>a</a>', '<a href="x>y" title=it\'s>A</a>'),
+    "scripts and styles": (
+        "a<script>if (a < b) 'c</b>'</script><style>b {}</style>d",
+        "A<script>if (a < b) 'c</b>'</script><style>b {}</style>D",
+    ),
+    "a script in a comment in a script": (
+        "<script><!--<script>a</script>b</script>c",
+        "<script><!--<script>a</script>b</script>C",
+    ),
+    "code in a sentence": ("Run <code>ls -l</code> now", "RUN <code>ls -l</code> NOW"),
+    "what is not to be translated": (
+        'a <span translate="no">b <b>c</b></span> d <i class="x notranslate">e</i> f',
+        'A <span translate="no">b <b>c</b></span> D <i class="x notranslate">e</i> F',
+    ),
+    "one of a list": ("<ul><li>a<li translate=no>b<li>c</ul>d", "<ul><li>A<li translate=no>b<li>C</ul>D"),
+    "the last of a list": ("<ul><li>a<li translate=no>b</ul>d", "<ul><li>A<li translate=no>b</ul>D"),
+    "a list in it": (
+        "<ul><li translate=no>b<ul><li>c</ul>d<li>e</ul>",
+        "<ul><li translate=no>b<ul><li>c</ul>d<li>E</ul>",
+    ),
+    "a paragraph without end": ("<p translate=no>a<div>b</div>", "<p translate=no>a<div>B</div>"),
+    "an element without content": ("<br translate=no>a", "<br translate=no>A"),
+    "references": ("a &amp; b &lt; c &copy d", "A &amp; B &lt; C © D"),
+    "a signs of less": ("a < b, 1<2", "A &lt; B, 1&lt;2"),
+    "lines of preformatted text": ("<pre>\na b\n  c\n</pre>d\ne", "<pre>\nA B\n  C\n</pre>D E"),
+    "a title": ("<title>a &lt;b></title>", "<title>A &lt;B&gt;</title>"),
+    "a comment in a sentence": ("a <!-- b --> c", "A <!-- b -->C"),
+    "an image in a sentence": ("See <img src=a alt='b'> here", "SEE <img src=a alt='b'> HERE"),
+    "a tag that is cut off": ("a <b", "A <b"),
+    "no letters": ("<td>12.5 &ndash; 3</td>", "<td>12.5 &ndash; 3</td>"),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_translated_and_what_is_not(name: str) -> None:
+    html, wanted = EXAMPLES[name]
+    assert translated(html) == wanted
+
+
+def test_letters_that_would_be_markup_are_written_as_references() -> None:
+    assert translated("<p>a</p>", lambda _: "<b>&\u00a0\"'</b>") == "<p>&lt;b&gt;&amp;&nbsp;\"'&lt;/b&gt;</p>"
+
+
+def test_sentences_go_on_through_tags_and_not_through_blocks() -> None:
+    page = Hypertext.of("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
+    lines = Sheet.of(page.segments, "en").lines
+    assert lines == ("One", "Two three.", "Four five.", "Six", "seven", "eight")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "<",
+        "<a ",
+        '<a b="',
+        "<a b='",
+        "<!--",
+        "<!-",
+        "<script><!--",
+        "<script>",
+        "</",
+        "<title>",
+        "<code>",
+        "&amp",
+        "<b>x ",
+    ],
+)
+def test_time_grows_with_the_text_alone(part: str) -> None:
+    html = part * (300_000 // len(part))
+    begun = time.process_time()
+    assert translated(html, str) == html
+    assert time.process_time() - begun < 10
+    for rest in ("=" * 300_000, "/" * 300_000, " " * 300_000):
+        assert len(list(tokens(f"<a {rest}"))) == 1

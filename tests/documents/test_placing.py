@@ -1,0 +1,158 @@
+"""Marks keep their order, every word keeps its place among words, and marks stand where their words went."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.documents.placing import DEEPEST, LARGEST_TABLE, Sentence, _in_order, placed
+from translume.documents.segment import Mark, Segment
+from translume.documents.sheet import Sheet
+from translume.translator import TextHypothesis, Translation
+from translume.translator.alignment import Alignment
+
+OPENS, CLOSES, HOLDS, TURNS, BREAKS = Mark
+
+
+def translated(
+    segment: Segment, change: Callable[[str], str], links: Callable[[int], list[tuple[int, int]]]
+) -> tuple[str, ...]:
+    """The runs, where `change` translates sentences and `links` tells by the number of words what belongs together."""
+    sheet = Sheet.of([segment], "en")
+    return next(sheet.joined([done(line, change(line), links(len(line.split()))) for line in sheet.lines]))
+
+
+def done(source: str, target: str, links: list[tuple[int, int]]) -> Translation:
+    alignment = Alignment(source_tokens=(), weights=(), links=tuple(links))
+    best = TextHypothesis(
+        text=target, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos", alignment=alignment
+    )
+    return Translation(source=source, text=target, hypotheses=(best,))
+
+
+def straight(words: int) -> list[tuple[int, int]]:
+    return [(word, word) for word in range(words)]
+
+
+def turned(words: int) -> list[tuple[int, int]]:
+    return [(words - 1 - word, word) for word in range(words)]
+
+
+def backwards(text: str) -> str:
+    return " ".join(reversed(text.split()))
+
+
+runs = st.lists(st.text(st.sampled_from("abC .,!?\n\u00a0é漢。"), max_size=12), min_size=1, max_size=6)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    found = draw(runs)
+    marks = draw(st.lists(st.sampled_from(Mark), min_size=len(found) - 1, max_size=len(found) - 1))
+    return Segment(runs=tuple(found), marks=tuple(marks))
+
+
+@given(segments())
+def test_what_is_translated_as_itself_stays_exactly_what_it_is(segment: Segment) -> None:
+    assert translated(segment, str, straight) == segment.runs
+
+
+@given(segments(), st.text(st.sampled_from("xyZ ,.漢字。"), max_size=30), st.booleans())
+def test_no_letter_is_lost_or_moved_whatever_the_translation(segment: Segment, target: str, linked: bool) -> None:
+    if segment.text == "":
+        return
+    found = placed(
+        segment,
+        [Sentence(begin=0, end=len(segment.text), spacing="", target=target, links=((0, 0), (9, 1)) if linked else ())],
+    )
+    assert len(found) == len(segment.runs)
+    if target != segment.text:
+        assert "".join("".join(found).split()) == "".join(target.split())
+
+
+@given(segments())
+def test_words_that_go_where_they_came_from_take_their_marks_along(segment: Segment) -> None:
+    # Another text, but word for word the same.
+    def doubled(text: str) -> str:
+        return "".join(2 * each if each.isalnum() else each for each in text)
+
+    found = translated(segment, doubled, straight)
+    for before, after, mark in itertools.zip_longest(segment.runs, found, segment.marks):
+        assert "".join(after.split()) == "".join(doubled(before).split()) or mark is not None or len(found) > 1
+    if all(run.strip() == "" or run.split() == [run.strip()] for run in segment.runs) and not _glued(segment):
+        assert ["".join(run.split()) for run in found] == ["".join(doubled(run).split()) for run in segment.runs]
+
+
+def _glued(segment: Segment) -> bool:
+    """Whether a word goes on across a mark."""
+    text = "\x00".join(segment.runs)
+    return any(
+        text[place] == "\x00" and not text[place - 1 : place].isspace() and not text[place + 1 : place + 2].isspace()
+        for place in range(len(text))
+    )
+
+
+def test_tags_stand_around_the_words_that_they_stood_around() -> None:
+    segment = Segment(runs=("Hello ", "bold", " world. And ", "it", "!"), marks=(OPENS, CLOSES, OPENS, CLOSES))
+    assert translated(segment, str.upper, straight) == ("HELLO ", "BOLD", " WORLD. AND ", "IT", "!")
+    segment = Segment(runs=("I have seen a ", "red house", "."), marks=(OPENS, CLOSES))
+    links = [(0, 0), (1, 1), (3, 2), (4, 3), (5, 4), (2, 5)]
+    found = translated(segment, lambda _: "Ich habe ein rotes Haus gesehen.", lambda _: links)
+    assert found == ("Ich habe ein ", "rotes Haus", " gesehen.")
+
+
+def test_where_a_language_turns_the_order_round_marks_keep_theirs() -> None:
+    segment = Segment(runs=("", "a b", " c ", "d", ""), marks=(OPENS, CLOSES, OPENS, CLOSES))
+    assert translated(segment, backwards, turned) == ("", "d", " c b ", "a", "")
+
+
+def test_spaces_stand_outside_of_tags_and_beside_what_holds_them() -> None:
+    segment = Segment(runs=("Run ", " now, ", "", " ok "), marks=(HOLDS, OPENS, CLOSES))
+    assert translated(segment, str.upper, straight) == ("RUN ", " NOW, ", "", "OK ")
+    segment = Segment(runs=("one,", "two three"), marks=(OPENS,))
+    spaced = [(0, 0), (0, 1), (1, 2)]
+    assert translated(segment, lambda _: "eins und drei", lambda _: spaced) == ("eins und ", "drei")
+
+
+def test_lines_stay_lines() -> None:
+    segment = Segment(runs=("I went to", "the store."), marks=(BREAKS,))
+    assert translated(segment, str.upper, straight) == ("I WENT TO", "THE STORE.")
+
+
+def test_a_target_without_spaces_is_parted_where_the_source_is() -> None:
+    segment = Segment(runs=("I went ", "to the", " store"), marks=(OPENS, CLOSES))
+    assert translated(segment, lambda _: "我去商店了", lambda _: []) == ("我去", "商店", "了")
+
+
+def test_sentences_of_unspaced_scripts_are_joined_without_a_space() -> None:
+    segment = Segment(runs=("One. ", "Two."), marks=(OPENS,))
+    assert translated(segment, lambda text: "一。" if "O" in text else "二。", straight) == ("一。", "二。")
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sets(st.integers(0, 4), max_size=4),
+)
+def test_the_places_agree_with_as_many_words_as_any_order_can(owners: list[int], speaking: set[int]) -> None:
+    depths = [0, 1, 0, 2, 9]
+    found = _in_order(owners, speaking, depths)
+    filled = speaking if len(owners) >= len(speaking) else set()
+    possible = [
+        path
+        for path in itertools.combinations_with_replacement(sorted({*owners, *speaking}), len(owners))
+        if filled <= set(path)
+    ]
+    assert tuple(found) in possible
+    assert worth(found, owners, depths) == max(worth(path, owners, depths) for path in possible)
+
+
+def worth(path: Sequence[int], owners: Sequence[int], depths: Sequence[int]) -> tuple[int, int]:
+    agreed = sum(one == other for one, other in zip(path, owners, strict=True))
+    return agreed, -sum(min(depths[one], DEEPEST) for one, other in zip(path, owners, strict=True) if one != other)
+
+
+def test_a_huge_table_is_not_built() -> None:
+    owners = [place * 7 % 3000 for place in range(3000)]
+    assert len(owners) * len(set(owners)) > LARGEST_TABLE
+    assert _in_order(owners, set(owners), [0] * 3000) == list(itertools.accumulate(owners, max))

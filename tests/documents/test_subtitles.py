@@ -1,0 +1,109 @@
+"""Subtitles are translated between their times, which stay as they are."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.documents.test_placing import done, straight
+
+from translume.documents.files import FORMATS
+from translume.documents.sheet import Sheet
+from translume.errors import DocumentError
+
+
+def translated(text: str, change: Callable[[str], str] = str.upper) -> str:
+    file = FORMATS[".srt"].read(text.encode())
+    sheet = Sheet.of(file.segments, "en")
+    found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
+    return file.with_runs(list(sheet.joined(found))).decode()
+
+
+SUBTITLES = """1
+00:00:01,000 --> 00:00:02,500 X1:2
+I went to
+the <i>store</i>.
+
+2
+0:0:3.5 --> 00:00:04,000
+- Hello.
+{\\an8}- Hi there.
+
+12
+
+3
+00:00:05,000 --> 00:00:06,000
+
+4
+00:00:07,000 --> 00:00:08,000
+{curly} 50 %
+"""
+
+
+def test_text_is_translated_and_nothing_else() -> None:
+    wanted = SUBTITLES
+    for each in ("I went to", "the <i>store</i>", "Hello", "Hi there", "{curly}"):
+        wanted = wanted.replace(each, each.upper().replace("<I>", "<i>").replace("</I>", "</i>"))
+    assert translated(SUBTITLES) == wanted
+    for text in (SUBTITLES, SUBTITLES.replace("\n", "\r\n"), f"\ufeff{SUBTITLES}", "", " \n"):
+        assert translated(text, str) == text
+
+
+def test_a_sentence_goes_on_from_line_to_line_but_not_from_speaker_to_speaker() -> None:
+    lines = Sheet.of(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
+    assert lines == ("I went to the store.", "Hello.", "Hi there.", "{curly} 50 %")
+
+
+def test_webvtt_is_read_too() -> None:
+    text = (
+        "WEBVTT kind\n\nNOTE a b\n\nSTYLE\n::cue {}\n\n00:01.000 --> 00:02.000 line:0\n<v Ann>Hi <00:01.500>you\n\n"
+        "NOTE x\ny\n\nan id\n00:03.000 --> 00:04.000\nz"
+    )
+    assert translated(text) == text.replace("Hi ", "HI ").replace("you", "YOU").replace("\nz", "\nZ")
+
+
+words = st.lists(
+    st.sampled_from(["a", "Bc.", "<i>d</i>", "- e", "12", "{\\an8}f", "\u2028", "é"]), min_size=1, max_size=5
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 10**7),
+            st.integers(0, 10**5),
+            st.lists(words.map(" ".join), min_size=1, max_size=3).map("\n".join),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_reader_of_subtitles_finds_the_same_times_and_words(cues: list[tuple[int, int, str]]) -> None:
+    pysubs2 = pytest.importorskip("pysubs2", reason="pysubs2 is not installed")
+    text = "".join(
+        f"{number}\n{stamp(begin)} --> {stamp(begin + length)}\n{words}\n\n"
+        for number, (begin, length, words) in enumerate(cues, start=1)
+    )
+    assert translated(text, str) == text
+    before, after = (pysubs2.SSAFile.from_string(each, "srt") for each in (text, translated(text, str.swapcase)))
+    assert [(each.start, each.end) for each in after] == [(each.start, each.end) for each in before]
+    assert len(before) == len(cues)
+    assert [len(each.plaintext.split()) for each in after] == [len(each.plaintext.split()) for each in before]
+
+
+def stamp(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02},{rest:03}"
+
+
+@given(st.text(st.sampled_from("12:,.->\n <>/iab-{}\\N"), max_size=80))
+def test_any_text_is_refused_or_stays_itself(text: str) -> None:
+    with suppress(DocumentError):
+        assert translated(text, str) == text
+
+
+def test_a_text_without_times_is_refused() -> None:
+    with pytest.raises(DocumentError) as caught:
+        translated("a b\nc")
+    assert str(caught.value) == "found no line with times, such as 00:00:01,000 --> 00:00:02,500"

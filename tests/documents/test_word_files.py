@@ -1,0 +1,228 @@
+"""Word documents are translated paragraph by paragraph; bombs and broken ones are refused. python-docx is the judge."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.documents.test_placing import done, straight
+
+from translume.documents import word
+from translume.documents.files import FORMATS
+from translume.documents.sheet import Sheet
+from translume.errors import DocumentError
+
+docx = pytest.importorskip("docx", reason="python-docx is not installed")
+
+TYPES = (
+    '<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'
+    '<Default Extension="xml" ContentType="application/xml"/></Types>'
+)
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+
+def translated(data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
+    file = FORMATS[".docx"].read(data)
+    sheet = Sheet.of(file.segments, "en")
+    found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
+    return file.with_runs(list(sheet.joined(found)))
+
+
+def saved(document: Any) -> bytes:
+    file = io.BytesIO()
+    document.save(file)
+    return file.getvalue()
+
+
+def opened(data: bytes) -> Any:
+    return docx.Document(io.BytesIO(data))
+
+
+def archive(parts: dict[str, str | bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as zipped:
+        for name, content in parts.items():
+            zipped.writestr(name, content)
+    return file.getvalue()
+
+
+def body(inside: str, before: str = "") -> bytes:
+    text = f'<?xml version="1.0"?>{before}<w:document xmlns:w="{W}"><w:body>{inside}</w:body></w:document>'
+    return archive({"[Content_Types].xml": TYPES, "word/document.xml": text})
+
+
+def contents(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as zipped:
+        return {name: zipped.read(name) for name in zipped.namelist()}
+
+
+def test_a_document_keeps_everything_but_its_words() -> None:
+    document = docx.Document()
+    document.add_heading("A title", 0)
+    paragraph = document.add_paragraph("One ")
+    paragraph.add_run("bold").bold = True
+    paragraph.add_run(" and ")
+    paragraph.add_run("slanted.").italic = True
+    table = document.add_table(2, 2)
+    table.cell(0, 0).text = "a cell"
+    table.cell(1, 1).text = "Two lines.\nThe next\twith a tab"
+    document.sections[0].header.paragraphs[0].text = "a header"
+    document.sections[0].footer.paragraphs[0].text = "page 3"
+    document.add_paragraph("12 34")
+    document.add_paragraph("")
+    data = saved(document)
+    assert contents(translated(data, str)) == contents(data)
+    found = opened(translated(data))
+    assert [[(run.text, run.bold, run.italic) for run in each.runs] for each in found.paragraphs] == [
+        [("A TITLE", None, None)],
+        [("ONE ", None, None), ("BOLD", True, None), (" AND ", None, None), ("SLANTED.", None, True)],
+        [("12 34", None, None)],
+        [],
+    ]
+    cells = [cell.text for row in found.tables[0].rows for cell in row.cells]
+    assert cells == ["A CELL", "", "", "TWO LINES.\nTHE NEXT\tWITH A TAB"]
+    section = found.sections[0]
+    assert (section.header.paragraphs[0].text, section.footer.paragraphs[0].text) == ("A HEADER", "PAGE 3")
+    unchanged = contents(data).keys() - {"word/document.xml", "word/header1.xml", "word/footer1.xml"}
+    assert {name: contents(translated(data))[name] for name in unchanged} == {
+        name: contents(data)[name] for name in unchanged
+    }
+
+
+letters = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")  # what XML can hold
+texts = st.text(letters | st.sampled_from("abC .,\u00a0"), max_size=12)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(texts, max_size=4), max_size=4))
+def test_no_paragraph_and_no_run_is_lost(paragraphs: list[list[str]]) -> None:
+    document = docx.Document()
+    for runs in paragraphs:
+        paragraph = document.add_paragraph()
+        for run in runs:
+            paragraph.add_run(run)
+    data = saved(document)
+    assert contents(translated(data, str)) == contents(data)
+    before, after = (opened(each).paragraphs for each in (data, translated(data, lambda text: f"x{text}")))
+    assert [len(each.runs) for each in after] == [len(each.runs) for each in before]
+    for one, other in zip(before, after, strict=True):
+        assert sum(map(len, other.text.split())) >= sum(map(len, one.text.split()))
+
+
+def test_text_boxes_are_segments_of_their_own_and_deleted_text_is_none() -> None:
+    data = body(
+        "<w:p><w:r><w:t>out</w:t></w:r><w:r><w:pict><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p>"
+        "</w:txbxContent></w:pict></w:r><w:r><w:t>side</w:t></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
+        "<w:r><w:instrText>PAGE</w:instrText></w:r></w:p>"
+    )
+    assert [segment.text for segment in FORMATS[".docx"].read(data).segments] == ["outside", "box"]
+
+
+def test_spaces_at_the_ends_of_runs_are_kept_and_letters_that_xml_has_not_are_not_written() -> None:
+    data = body("<w:p><w:r><w:t>a</w:t></w:r><w:r><w:t>b</w:t></w:r></w:p>")
+    text = contents(translated(data, lambda _: "x\x01 y\x00"))["word/document.xml"].decode()
+    assert '<w:t xml:space="preserve">x </w:t>' in text or '<w:t xml:space="preserve"> y</w:t>' in text
+    assert "\x01" not in text
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
+    f'<!ENTITY {chr(98 + place)} "{f"&{chr(97 + place)};" * 10}">' for place in range(12)
+)
+REFUSED = {
+    "no archive": (b"a text", "it is no Word document (docx), or it is damaged"),
+    "an empty file": (b"", "it is no Word document (docx), or it is damaged"),
+    "half a file": (body("<w:p/>")[:150], "it is no Word document (docx), or it is damaged"),
+    "another archive": (archive({"a": "b"}), "it has no part word/document.xml, wanted a Word document (docx)"),
+    "broken XML": (body("<w:p>"), "word/document.xml is damaged: it is no XML"),
+    "entities": (
+        body("<w:p><w:r><w:t>&m;</w:t></w:r></w:p>", f"{BOMB}]>"),
+        "word/document.xml is damaged: it is no XML",
+    ),
+    "a document type": (
+        body("<w:p/>", "<!DOCTYPE x>"),
+        "word/document.xml declares a document type, which no Word document does",
+    ),
+    "a file from elsewhere": (
+        body("<w:p><w:r><w:t>&a;</w:t></w:r></w:p>", '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'),
+        "word/document.xml declares a document type, which no Word document does",
+    ),
+    "many parts": (
+        archive({str(number): "" for number in range(word.MOST_PARTS + 1)}),
+        "it has 5,001 parts and 0 bytes when unpacked, wanted at most 5,000 and 85,577,600",
+    ),
+    "much in little": (
+        archive({"word/document.xml": b"\x00" * 20_000_000}),
+        "it has 1 parts and 20,000,000 bytes when unpacked, wanted at most 5,000 and ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_document_or_a_bomb_is_refused(name: str) -> None:
+    data, reason = REFUSED[name]
+    with pytest.raises(DocumentError) as caught:
+        translated(data)
+    assert str(caught.value).startswith(f"{reason}")
+
+
+def test_two_parts_of_one_name_and_locked_parts_are_refused() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as zipped:
+        zipped.writestr("word/document.xml", "a")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            zipped.writestr("word/document.xml", "b")
+    with pytest.raises(DocumentError, match=r"^it is damaged: two of its parts have one name$"):
+        translated(file.getvalue())
+    data = bytearray(body("<w:p/>"))
+    place = data.rindex(b"PK\x01\x02")
+    data[place + 8] |= 1
+    with pytest.raises(DocumentError, match=r"^it is locked with a password$"):
+        translated(bytes(data))
+
+
+def test_a_head_that_lies_about_sizes_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(body("<w:p><w:r><w:t>a</w:t></w:r></w:p>"))
+    place = data.rindex(b"PK\x01\x02")
+    data[place + 24 : place + 28] = struct.pack("<I", 10)
+    with pytest.raises(DocumentError):
+        translated(bytes(data))
+    monkeypatch.setattr(word, "LARGEST_TEXT", 100)
+    with pytest.raises(DocumentError, match=r"^its text has more than 100 bytes when unpacked$"):
+        translated(body("<w:p><w:r><w:t>a</w:t></w:r></w:p>"))
+
+
+def test_a_damaged_part_without_text_is_refused_before_any_work() -> None:
+    data = bytearray(
+        archive(
+            {
+                "word/document.xml": f'<w:document xmlns:w="{W}"><w:p><w:r><w:t>a</w:t></w:r></w:p></w:document>',
+                "word/media/image.png": b"0123456789",
+            },
+            zipfile.ZIP_STORED,
+        )
+    )
+    data[data.index(b"0123456789")] = 0
+    with pytest.raises(DocumentError, match=r"^it is no Word document \(docx\), or it is damaged$"):
+        FORMATS[".docx"].read(bytes(data))
+
+
+WHOLE = body("<w:p><w:r><w:t>ab</w:t></w:r></w:p>")
+
+
+@given(st.binary(max_size=60) | st.integers(1, len(WHOLE)).map(lambda cut: WHOLE[:-cut]))
+def test_any_bytes_are_refused_in_one_line(data: bytes) -> None:
+    with pytest.raises(DocumentError, match=r"\A[^\n]*\Z"):
+        FORMATS[".docx"].read(data)
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+def test_a_changed_byte_ends_in_a_document_or_in_one_line(place: int, change: int) -> None:
+    data = bytearray(WHOLE)
+    data[place] ^= change
+    with suppress(DocumentError):
+        translated(bytes(data))

@@ -1,0 +1,158 @@
+"""A file that is replaced is the old one or the new one, whole, whoever looks and whatever happens."""
+
+import errno
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.atomic import replace_file
+
+OLD, NEW = b"old", b"new " * 3000
+
+
+@given(contents=st.lists(st.binary(max_size=17), min_size=1, max_size=4), synced=st.booleans())
+def test_a_file_holds_what_was_written_last_and_nothing_lies_beside_it(contents: list[bytes], synced: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        for content in contents:
+            replace_file(path, content, synced=synced)
+            assert path.read_bytes() == content
+            assert list(Path(folder).iterdir()) == [path]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    return path
+
+
+def is_as_before(path: Path) -> bool:
+    return path.read_bytes() == OLD and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_file_that_finds_no_room_stays_as_it_was(path: Path, synced: bool) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            replace_file(path, NEW, synced=synced)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno == errno.EFBIG
+    assert is_as_before(path)
+
+
+@pytest.mark.parametrize("operation", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.EIO, "Input/output error")])
+def test_a_write_that_is_broken_off_leaves_the_file_as_it_was(
+    path: Path, operation: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, operation, broken)
+        with pytest.raises(type(error) if isinstance(error, OSError) else KeyboardInterrupt):
+            replace_file(path, NEW)
+    assert is_as_before(path)
+
+
+@contextmanager
+def nobody_special() -> Iterator[None]:
+    """Without the rights of root, who may write anywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_that_may_only_be_read_keeps_its_file() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(OLD)
+        Path(folder).chmod(0o555)
+        with nobody_special(), pytest.raises(PermissionError):
+            replace_file(path, NEW)
+        Path(folder).chmod(0o700)
+        assert is_as_before(path)
+
+
+@contextmanager
+def umask(bits: int) -> Iterator[None]:
+    before = os.umask(bits)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def permissions_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("bits", [0o000, 0o022, 0o077])
+def test_permissions_are_those_that_were_asked_for_or_those_of_a_new_file(path: Path, bits: int) -> None:
+    path.chmod(0o604)
+    with umask(bits):
+        replace_file(path, NEW)
+        assert permissions_of(path) == 0o666 & ~bits
+        for wanted in (0o600, 0o644, 0o660):
+            replace_file(path, NEW, permissions=wanted)
+            assert permissions_of(path) == wanted
+
+
+def test_nobody_else_reads_a_file_before_it_has_its_permissions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = os.fchmod
+
+    def watched(number: int, mode: int) -> None:
+        seen.append((os.fstat(number).st_mode & 0o777, os.fstat(number).st_size))
+        real(number, mode)
+
+    monkeypatch.setattr(os, "fchmod", watched)
+    with umask(0):
+        replace_file(path, NEW, permissions=0o640)
+    assert seen == [(0o600, 0)]
+
+
+def test_a_file_goes_to_its_owner_where_this_process_may_give_it_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_ = []
+
+    def refused(_: int, user: int, group: int) -> None:
+        given_.append((user, group))
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refused)
+    replace_file(path, NEW, owner=(7, 11))
+    assert given_ == [(7, 11)]
+    assert path.read_bytes() == NEW
+
+
+def test_threads_that_replace_a_file_at_once_never_mix_what_they_write(path: Path) -> None:
+    contents = [bytes([letter]) * 50_000 for letter in b"abcdef"]
+
+    def replace(content: bytes) -> bytes:
+        replace_file(path, content, synced=False)
+        return path.read_bytes()
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        seen = list(pool.map(replace, contents * 20))
+    assert set(seen) <= set(contents)
+    assert path.read_bytes() in contents
+    assert list(path.parent.iterdir()) == [path]
