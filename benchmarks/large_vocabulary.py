@@ -35,7 +35,6 @@ HEADS = {
     "adaptive-untied": {"kind": "adaptive", "tie": "none"},
     "hierarchical": {"kind": "hierarchical", "tie": "all"},
     "hierarchical-neighbours": {"kind": "hierarchical", "tie": "all", "grouping": "neighbours"},
-    "tree": {"kind": "tree"},
 }
 LEARNING_RATE, WARMUP = 1e-3, 50
 

@@ -257,7 +257,7 @@ def test_the_table_marks_what_cannot_be_compared_and_tells_why() -> None:
         Row(kind="sigmoid", settings={}, measures=measures(normalised=False)),
         Row(kind="entmax", settings={}, measures=measures(full_support=False, impossible=1034)),
         Row(kind="shortlist", settings={}, measures=measures(full_support=False, impossible=1900, nll=None)),
-        Row(kind="tree", settings={}, failure="killed by SIGKILL"),
+        Row(kind="copy", settings={}, failure="killed by SIGKILL"),
     )
     config = Config.build({"training": {"updates": 4000, "seed": 7}, "decoding": {"beam": 5}})
     comparison = Comparison(config=config, name="en-de.toml", command="translume heads en-de.toml", rows=rows)
@@ -273,7 +273,7 @@ def test_the_table_marks_what_cannot_be_compared_and_tells_why() -> None:
 | sigmoid†   |  1,234,567 |    8,765 |       – | 2.346† | 35.68 | 0.0123 |    0.46 |    3.21 |
 | entmax‡    |  1,234,567 |    8,765 |       – | 2.346‡ | 35.68 | 0.0123 |    0.46 |    3.21 |
 | shortlist‡ |  1,234,567 |    8,765 |       – |      – | 35.68 | 0.0123 |    0.46 |    3.21 |
-| tree       |          – |        – |       – |      – |     – |      – |       – |       – |
+| copy       |          – |        – |       – |      – |     – |      – |       – |       – |
 
 4,000 updates, seed 7; cpu, 1 thread. nll in nats per token and ECE: 1,900 validation tokens; bleu: 500 sentences, \
 beam 5 (bleu nrefs:1|tok:none). ms: a decoding step of 64 rows, for their 10 best tokens.
@@ -283,7 +283,7 @@ beam 5 (bleu nrefs:1|tok:none). ms: a decoding step of 64 rows, for their 10 bes
 ‡ gives some tokens no probability: its nll is the mean over reference tokens that have one, and looks better the \
 more are left out (entmax 1,034 of 1,900, shortlist 1,900 of 1,900).
 
-tree failed: killed by SIGKILL
+copy failed: killed by SIGKILL
 """
     )
     assert [Row.from_dict(json.loads(json.dumps(row.to_dict()))) for row in rows] == list(rows)

@@ -18,7 +18,6 @@ from translume.config.heads import (
     ShortlistSettings,
     SigmoidSettings,
     SoftmaxSettings,
-    TreeSettings,
 )
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
@@ -49,6 +48,5 @@ __all__ = [
     "SoftmaxSettings",
     "TokenizerSettings",
     "TrainingSettings",
-    "TreeSettings",
     "to_toml",
 ]

@@ -88,15 +88,6 @@ class HierarchicalSettings(LinearHead):
     """What stands in a class: tokens of like frequency, or tokens that stand between like tokens in the targets."""
 
 
-class TreeSettings(HeadKind):
-    """[model.head] kind = "tree": a yes or no at each node of a Huffman tree (Morin and Bengio 2005)."""
-
-    implementation: ClassVar[str] = "translume.heads.tree:TreeHead"
-    kind: Literal["tree"] = "tree"
-    tie: Literal["none"] = "none"
-    """Nodes are no tokens, so that no embedding can be shared."""
-
-
 class SampledSettings(LinearHead):
     """[model.head] kind = "sampled": a softmax trained on some sampled tokens (Jean et al. 2015); whole at decoding."""
 
@@ -249,7 +240,6 @@ HeadSettings = Annotated[
     | EntmaxSettings
     | AdaptiveSettings
     | HierarchicalSettings
-    | TreeSettings
     | MixtureSettings
     | CopySettings
     | ClassifySettings,
