@@ -67,12 +67,12 @@ def told(counts: dict[str, Any], workers: list[int]) -> None:
 
 def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
     from translume.checkpoint import save_model
-    from translume.serving.app import build_app
-    from translume.serving.limits import Limits
-    from translume.serving.models import Models
-    from translume.serving.processes import Processes
+    from translume.serving.access.limits import Limits
+    from translume.serving.api.app import build_app
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
+    from translume.serving.workers.models import Models
+    from translume.serving.workers.pool import Processes
 
     bound = Limits(**limits)
     with Processes(bound.workers, computing) as processes, tempfile.TemporaryDirectory() as place:

@@ -19,13 +19,13 @@ from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
 from translume.checkpoint.build import build_network
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.model.classifier import Classifier as Network
-from translume.serving.access import Access
-from translume.serving.app import build_app
-from translume.serving.detection import Detector
-from translume.serving.limits import Limits
-from translume.serving.models import Models, Served
+from translume.serving.access.admission import Access
+from translume.serving.access.limits import Limits
+from translume.serving.api.app import build_app
+from translume.serving.api.detection import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
+from translume.serving.workers.models import Models, Served
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Translator
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from translume.serving import guard
-from translume.serving.access import IN_BODY, OPEN, OPEN_BELOW, Access
-from translume.serving.keys import Keys, add_key
-from translume.serving.models import Served
+from translume.serving.access import guard
+from translume.serving.access.admission import IN_BODY, OPEN, OPEN_BELOW, Access
+from translume.serving.access.keys import Keys, add_key
+from translume.serving.access.usage import Usage, totals_in
 from translume.serving.settings import KeySettings
-from translume.serving.usage import Usage, totals_in
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from translume.inspection import force_token, trace
-from translume.serving.models import Served, ServedClassifier
+from translume.serving.workers.models import Served, ServedClassifier
 from translume.translator import Translator
 
 LISTED = 7

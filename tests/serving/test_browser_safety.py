@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from translume.serving.access import Access
-from translume.serving.keys import Keys, add_key
-from translume.serving.models import Served
-from translume.serving.pages import DRAWN, OWN, PAGES
+from translume.serving.access.admission import Access
+from translume.serving.access.keys import Keys, add_key
+from translume.serving.access.usage import Usage
+from translume.serving.page.routes import DRAWN, OWN, PAGES
 from translume.serving.settings import KeySettings
-from translume.serving.usage import Usage
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 PAGE = Path(__file__).resolve().parents[2] / "src" / "translume" / "serving" / "page"

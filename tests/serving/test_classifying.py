@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from translume.serving.models import Models, Served, ServedClassifier
+from translume.serving.workers.models import Models, Served, ServedClassifier
 from translume.translator import Classifier, Translator
 
 NAMES = ("animal", "colour", "fruit")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from translume.serving.models import Served
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 TOLERANCE = 2e-4

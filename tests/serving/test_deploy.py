@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from translume.cli import main
-from translume.serving.access import OPEN
-from translume.serving.keys import Keys
-from translume.serving.limits import Limits
+from translume.serving.access.admission import OPEN
+from translume.serving.access.keys import Keys
+from translume.serving.access.limits import Limits
 from translume.serving.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.serving.described import Described
 
-from translume.serving.answer_schema import REASONS, SCHEMAS
-from translume.serving.detection import Detector
-from translume.serving.manifests import MANIFEST, with_manifest
-from translume.serving.models import Served, ServedClassifier
-from translume.serving.request_error import CODES
+from translume.serving.api.answer_schema import REASONS, SCHEMAS
+from translume.serving.api.detection import Detector
+from translume.serving.api.errors import CODES
+from translume.serving.workers.manifests import MANIFEST, with_manifest
+from translume.serving.workers.models import Served, ServedClassifier
 from translume.translator import Translator
 
 FILE = (

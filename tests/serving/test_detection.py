@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from translume.documents.sentences import iso_code
-from translume.serving import detection
-from translume.serving.detection import Lingua, installed_detector
-from translume.serving.models import Served
+from translume.serving.api import detection
+from translume.serving.api.detection import Lingua, installed_detector
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 pytest.importorskip("lingua", reason="lingua is not installed: pip install 'translume[detect]'")

@@ -13,8 +13,8 @@ from translume.inspection import trace
 from translume.serving import drift
 from translume.serving.drift import EVERY
 from translume.serving.metrics import Metrics
-from translume.serving.models import Served
-from translume.serving.work import Translating
+from translume.serving.workers.models import Served
+from translume.serving.workers.work import Translating
 from translume.translator import Translator
 
 

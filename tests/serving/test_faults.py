@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from translume.checkpoint import save_model
-from translume.serving.models import Served
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]

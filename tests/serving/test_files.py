@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from translume.serving.jobs import Jobs, Order
-from translume.serving.limits import Limits
-from translume.serving.models import Served
-from translume.serving.private_folder import PREFIX, PrivateFolder
-from translume.serving.request_error import RequestError
-from translume.serving.scheduler import Scheduler
+from translume.serving.access.limits import Limits
+from translume.serving.api.errors import RequestError
+from translume.serving.files.jobs import Jobs, Order
+from translume.serving.files.private_folder import PREFIX, PrivateFolder
+from translume.serving.workers.models import Served
+from translume.serving.workers.scheduler import Scheduler
 from translume.translator import Translation, Translator
 
 HTML = "<p>a <b>man</b> runs</p><script>b</script>\n<p>two</p>"
@@ -207,7 +207,7 @@ def test_results_are_private_and_go_with_the_server(tmp_path: Path) -> None:
 
 
 def test_results_go_in_time_even_if_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("translume.serving.jobs.SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("translume.serving.files.jobs.SWEEP_SECONDS", 0.05)
     with working(tmp_path, kept_seconds=0.3) as (jobs, take, _):
         job = take()
         job.finished.result(10)

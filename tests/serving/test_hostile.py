@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from translume.serving.models import Served
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 ADDRESSES = [

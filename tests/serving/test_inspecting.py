@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from translume.drawing.page import page
 from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
-from translume.serving.asked_inspection import OWN
-from translume.serving.models import Served
+from translume.serving.api.inspection_requests import OWN
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]

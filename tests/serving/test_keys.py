@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from translume.cli import main
 from translume.errors import TranslumeError
-from translume.serving.keys import Key, Keys, add_key, remove_key
-from translume.serving.usage import Bucket, Usage
+from translume.serving.access.keys import Key, Keys, add_key, remove_key
+from translume.serving.access.usage import Bucket, Usage
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(
 
 
 def test_keys_that_are_added_at_once_are_all_there(path: Path) -> None:
-    code = "import sys; from translume.serving.keys import add_key; from pathlib import Path\n"
+    code = "import sys; from translume.serving.access.keys import add_key; from pathlib import Path\n"
     code += "for number in range(5): add_key(Path(sys.argv[1]), f'{sys.argv[2]} {number}', {})"
     processes = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b", "c")]
     assert [process.wait(60) for process in processes] == [0, 0, 0]

@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from translume.serving.models import Served
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
-from translume.serving.guard import JsonLines
-from translume.serving.models import Models, Served
+from translume.serving.access.guard import JsonLines
 from translume.serving.run import listen
+from translume.serving.workers.models import Models, Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]
@@ -324,7 +324,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 
 
 def test_without_its_extra_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "translume.serving.app")
+    monkeypatch.delitem(sys.modules, "translume.serving.api.app")
     monkeypatch.setitem(sys.modules, "fastapi", None)
     done = CliRunner().invoke(main, ["serve", "models/en-de"], prog_name="translume")
     assert (done.exit_code, done.output) == (

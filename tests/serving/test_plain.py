@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from translume.config import DecodingSettings
 from translume.decoding import ScoreTerms
 from translume.errors import SettingsError, TranslationError, TranslumeError
-from translume.serving.channel import SIZES, Channel
-from translume.serving.plain import (
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.channel import SIZES, Channel
+from translume.serving.workers.plain import (
     SCORE,
     TRANSLATIONS,
     FailedElsewhereError,
@@ -25,7 +26,6 @@ from translume.serving.plain import (
     settings_of,
     settings_text,
 )
-from translume.serving.request_error import RequestError
 from translume.translator import TargetScore, TextHypothesis, Translation
 from translume.translator.alignment import Alignment
 from translume.translator.plan import Line, LineError

@@ -20,13 +20,13 @@ from translume.checkpoint import commit, save_model, unique_tensors
 from translume.checkpoint.model import model_files
 from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
-from translume.serving.channel import Channel
-from translume.serving.models import Served, ServedClassifier
-from translume.serving.plain import settings_text
-from translume.serving.processes import Processes
-from translume.serving.remote import RemoteTranslator
-from translume.serving.request_error import RequestError
-from translume.serving.working import TOGETHER, Working
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.channel import Channel
+from translume.serving.workers.main import TOGETHER, Working
+from translume.serving.workers.models import Served, ServedClassifier
+from translume.serving.workers.plain import settings_text
+from translume.serving.workers.pool import Processes
+from translume.serving.workers.proxy import RemoteTranslator
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import Computing
 from translume.translator.plan import Line, LineError
@@ -194,7 +194,7 @@ def test_a_file_that_cannot_be_read_is_told_and_keeps_nobody_waiting(
     def unreadable(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("translume.serving.working.served_in", unreadable)
+    monkeypatch.setattr("translume.serving.workers.main.served_in", unreadable)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel, working = Channel(ours), Working(Channel(theirs))

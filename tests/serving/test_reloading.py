@@ -22,12 +22,12 @@ from click.testing import CliRunner
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
-from translume.serving.guard import JsonLines
-from translume.serving.keys import add_key, remove_key
-from translume.serving.loading import Loader
-from translume.serving.models import Served
-from translume.serving.reloading import Reloader, access_for
+from translume.serving.access.guard import JsonLines
+from translume.serving.access.keys import add_key, remove_key
 from translume.serving.settings import ServeSettings
+from translume.serving.workers.loading import Loader
+from translume.serving.workers.models import Served
+from translume.serving.workers.reloading import Reloader, access_for
 from translume.translator import Translator, load_translator
 
 TEXT = "a man sleeps"

@@ -10,11 +10,11 @@ import pytest
 
 from translume.checkpoint import save_model
 from translume.config import DecodingSettings
-from translume.serving.app import build_app
-from translume.serving.models import Models, Served
+from translume.serving.api.app import build_app
 from translume.serving.run import listen, serve
 from translume.serving.server import Server
-from translume.serving.settled import settle
+from translume.serving.workers.models import Models, Served
+from translume.serving.workers.settled import settle
 from translume.translator import Translator, load_translator
 from translume.translator.plan import Line
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
-from translume.serving.request_error import RequestError
-from translume.serving.scheduler import Answer, BatchDone, Scheduler
-from translume.serving.worker import MOST_LOST, Worker
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.scheduler import Answer, BatchDone, Scheduler
+from translume.serving.workers.thread import MOST_LOST, Worker
 
 
 @dataclass(eq=False)
@@ -469,7 +469,7 @@ def test_the_rest_of_a_long_request_is_no_reason_to_refuse_a_short_one() -> None
 
 def test_who_comes_after_long_requests_to_slow_work_is_taken_and_soon_served(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("translume.serving.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("translume.serving.workers.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Timed(Doubling):
         """20 items a second, by that clock."""

@@ -8,7 +8,7 @@ import pytest
 from translume.cli.serve import EXAMPLES
 from translume.config.toml import to_toml
 from translume.errors import TranslumeError
-from translume.serving.limits import Limits
+from translume.serving.access.limits import Limits
 from translume.serving.settings import ServeSettings, place_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.serving.models import Served
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 texts = st.lists(st.text("abc .\n\u200b\u3042", max_size=12), max_size=4)

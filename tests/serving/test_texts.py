@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.serving.limits import Limits
-from translume.serving.request_error import RequestError
-from translume.serving.texts import Split, Texts
+from translume.serving.access.limits import Limits
+from translume.serving.api.errors import RequestError
+from translume.serving.api.texts import Split, Texts
 from translume.translator import TextHypothesis, Translation, Translator
 
 

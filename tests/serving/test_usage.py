@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.serving.usage import Bucket, Usage, UsageError, totals_in
+from translume.serving.access.usage import Bucket, Usage, UsageError, totals_in
 
 
 class Clock:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
-from translume.serving import version1
-from translume.serving.answers import json_answer
-from translume.serving.asked import WITHHELD
+from translume.serving.api import version1
+from translume.serving.api.requests import WITHHELD
+from translume.serving.api.responses import json_answer
 from translume.translator import Translator
 
 

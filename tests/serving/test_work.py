@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
-from translume.serving.request_error import RequestError
-from translume.serving.scheduler import Scheduler
-from translume.serving.work import Paragraphs, Part, Scoring, Translating
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.scheduler import Scheduler
+from translume.serving.workers.work import Paragraphs, Part, Scoring, Translating
 from translume.translator import Translation, Translator
 from translume.translator.batching import WIDE
 

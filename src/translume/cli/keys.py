@@ -35,7 +35,7 @@ def add(
 
     Limits that are not given are the server's, `[keys]` of its settings.
     """
-    from translume.serving.keys import add_key
+    from translume.serving.access.keys import add_key
 
     if requests_per_minute is not None and math.isnan(requests_per_minute):
         raise SettingsError("--requests-per-minute: found nan, wanted a number above 0")
@@ -55,8 +55,8 @@ def add(
 @json_option
 def list_(file: Path, usage: Path | None, as_json: bool) -> None:
     """Show name, id, date and limits of each key, and what it has used in all."""
-    from translume.serving.keys import Keys
-    from translume.serving.usage import totals_in
+    from translume.serving.access.keys import Keys
+    from translume.serving.access.usage import totals_in
 
     keys = Keys.read(file)
     used = totals_in(usage or file.with_name(f"{file.name}.usage"))
@@ -76,7 +76,7 @@ def list_(file: Path, usage: Path | None, as_json: bool) -> None:
 @click.argument("name")
 def remove(file: Path, name: str) -> None:
     """Take the key of NAME (or of that id) out of FILE."""
-    from translume.serving.keys import remove_key
+    from translume.serving.access.keys import remove_key
 
     remove_key(file, name)
     note(f"removed {name} from {file}; a server that runs forgets it at SIGHUP")

@@ -57,16 +57,16 @@ def command(
     examples. SIGHUP has settings, keys and models read anew; Ctrl-C or SIGTERM ends it once what was begun is answered.
     """
     try:
-        from translume.serving.app import build_app
-        from translume.serving.detection import installed_detector
-        from translume.serving.guard import log_to_stderr
-        from translume.serving.loading import Loader
-        from translume.serving.manifests import with_manifest
-        from translume.serving.processes import Processes
-        from translume.serving.reloading import Reloader, access_for, reload_at_hangup
+        from translume.serving.access.guard import log_to_stderr
+        from translume.serving.api.app import build_app
+        from translume.serving.api.detection import installed_detector
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
+        from translume.serving.workers.loading import Loader
+        from translume.serving.workers.manifests import with_manifest
+        from translume.serving.workers.pool import Processes
+        from translume.serving.workers.reloading import Reloader, access_for, reload_at_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 

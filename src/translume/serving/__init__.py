@@ -1,1 +1,1 @@
-"""Translations over HTTP: the only room that imports a web framework."""
+"""HTTP server: the only package that imports a web framework."""

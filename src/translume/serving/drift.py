@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from translume.serving.aside import Aside
-from translume.serving.looking import entropies
+from translume.serving.api.inspection import entropies
+from translume.serving.background import Aside
 from translume.serving.metrics import Metrics
-from translume.serving.scheduler import Work
-from translume.serving.work import Translating
+from translume.serving.workers.scheduler import Work
+from translume.serving.workers.work import Translating
 from translume.translator import TextHypothesis, Translation
 
 EVERY: Final = 64

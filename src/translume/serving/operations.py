@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from translume.serving.answer_schema import ALWAYS, READY, answers, record
-from translume.serving.answers import json_answer
-from translume.serving.body import read_body
-from translume.serving.classifying import Classifying
+from translume.serving.api.answer_schema import ALWAYS, READY, answers, record
+from translume.serving.api.body import read_body
+from translume.serving.api.classify import Classifying
+from translume.serving.api.responses import json_answer
 from translume.serving.server import Server
-from translume.serving.work import PROBE, PROBING, Part, Translating
+from translume.serving.workers.work import PROBE, PROBING, Part, Translating
 
 PROBE_SECONDS = 5.0
 

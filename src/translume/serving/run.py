@@ -10,9 +10,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from translume.serving.limits import Limits
+from translume.serving.access.limits import Limits
 from translume.serving.port_error import PortError, port_error
-from translume.serving.settled import settle
+from translume.serving.workers.settled import settle
 
 SWITCH_SECONDS = 0.0005
 """How long the thread that translates may keep others from running Python; at 5 ms, the usual, those that only refuse

@@ -9,18 +9,18 @@ from typing import Any
 
 from starlette.requests import Request
 
-from translume.serving.access import ACCESS, ADMITTED, Access
-from translume.serving.aside import Aside
+from translume.serving.access.admission import ACCESS, ADMITTED, Access
+from translume.serving.access.limits import Limits
+from translume.serving.api.errors import RequestError
+from translume.serving.api.texts import Texts
+from translume.serving.background import Aside
 from translume.serving.drift import Drift
-from translume.serving.limits import Limits
 from translume.serving.metrics import Metrics
-from translume.serving.models import Models
-from translume.serving.reloaded import Reloaded
-from translume.serving.request_error import RequestError
-from translume.serving.scheduler import Scheduler, Work
-from translume.serving.texts import Texts
-from translume.serving.waiting import client_gone, unless_gone
-from translume.serving.work import Translating
+from translume.serving.workers.models import Models
+from translume.serving.workers.reloaded import Reloaded
+from translume.serving.workers.scheduler import Scheduler, Work
+from translume.serving.workers.waiting import client_gone, unless_gone
+from translume.serving.workers.work import Translating
 from translume.translator import Translation
 
 PACE_SECONDS = 0.04

@@ -10,7 +10,7 @@ from translume.config import Settings
 from translume.config.base import Names
 from translume.config.reading import build, read_text, values_in
 from translume.errors import SettingsError
-from translume.serving.limits import Limits
+from translume.serving.access.limits import Limits
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,0 +1,1 @@
+"""Document translation over HTTP: uploads, background jobs, downloads."""

@@ -1,0 +1,147 @@
+"""Files that clients send: read within bounds, and looked through before any work is done for them."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from translume.documents.files import FORMATS
+from translume.serving.access.admission import ACCESS, ADMITTED
+from translume.serving.access.limits import Limits
+from translume.serving.api.body import form_fields, form_parts, media_type, read_body
+from translume.serving.api.errors import RequestError
+from translume.serving.api.requests import settings_with
+from translume.serving.files.jobs import Order
+from translume.serving.server import Server
+from translume.serving.workers.models import Served
+from translume.serving.workers.scheduler import Work
+from translume.serving.workers.work import Translating
+
+AT_ONCE: Final = 4
+"""Uploads that are read at a time, since each is in memory."""
+FORM_BYTES: Final = 20_000
+"""What a form may have besides its file."""
+LONGEST_NAME: Final = 100
+TOLD_BY: Final = 20
+"""Segments of a file by which its language is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A file as it came.  name: what it was called, without its suffix.  texts: of its segments."""
+
+    name: str
+    suffix: str
+    data: bytes
+    fields: dict[str, str]
+    texts: tuple[str, ...]
+
+    def order(self, served: Served, limits: Limits) -> Order:
+        """What is to be done to it with a model."""
+
+        def work(marked: bool) -> Work:
+            # Knowing which words belong together takes one more pass, and only marks need it.
+            return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
+
+        name = f"{self.name}_{served.target}{self.suffix}"
+        return Order(name=name, suffix=self.suffix, data=self.data, language=served.source, work=work)
+
+
+class Uploads:
+    """Reads uploads of one server, few at a time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        # Whoever has shown no key yet cannot take the turns of those who have.
+        self._reading = {False: 0, True: 0}
+
+    async def read(self, request: Request, *, unknown_format: int) -> Upload:
+        """The file of a form, its client's key counted; RequestError for what is no such form, or no such file.
+
+        unknown_format: the status for a file of another kind than those of `FORMATS`.
+        """
+        server = self._server
+        if (found := media_type(request)) != "multipart/form-data":
+            raise RequestError(
+                unknown_format,
+                f"content-type: found '{found}', wanted multipart/form-data with a part 'file'",
+                code="unsupported_media_type",
+                field="content-type",
+            )
+        known = request.scope.get(ACCESS) is None or ADMITTED in request.scope
+        async with self._turn(known):
+            limits = server.limits.model_copy(
+                update={
+                    "body_bytes": server.limits.file_bytes + FORM_BYTES,
+                    "read_seconds": max(server.limits.read_seconds, server.limits.timeout_seconds),
+                }
+            )
+            body = await read_body(request, limits)
+            fields = form_fields(request, body)
+            await server.admit(request, fields.get("api_key"))
+            name, suffix, data = _file(request, body, unknown_format)
+            if len(data) > server.limits.file_bytes:
+                raise RequestError(
+                    413,
+                    f"file: found {len(data):,} bytes, wanted at most {server.limits.file_bytes:,}",
+                    code="file_too_large",
+                    field="file",
+                )
+            texts = await run_in_threadpool(_texts, suffix, data, server.limits.file_characters)
+        await server.accept(request, texts)
+        return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts)
+
+    @asynccontextmanager
+    async def _turn(self, known: bool) -> AsyncIterator[None]:
+        if self._reading[known] >= AT_ONCE:
+            raise RequestError(
+                503, f"{AT_ONCE} files are being read already; try later", code="too_many_open", retry_after=2
+            )
+        self._reading[known] += 1
+        try:
+            yield
+        finally:
+            self._reading[known] -= 1
+
+
+def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str, bytes]:
+    """The name without suffix, the suffix and the content of the part 'file'."""
+    part = next((part for part in form_parts(request, body) if part.name == "file"), None)
+    if part is None:
+        raise RequestError(400, "Invalid request: missing file parameter", code="missing_field", field="file")
+    if not part.file_name:
+        raise RequestError(400, "Invalid request: empty file", code="missing_field", field="file")
+    name, suffix = _name(part.file_name)
+    if suffix not in FORMATS:
+        raise RequestError(
+            unknown_format,
+            f"file: found '{suffix or 'no suffix'}', wanted one of {', '.join(FORMATS)}",
+            code="unsupported_format",
+            field="file",
+        )
+    return name, suffix, part.value
+
+
+def _name(given: str) -> tuple[str, str]:
+    """A file's own name, of plain letters, in two parts: it is shown, and never a path."""
+    own = re.split(r"[/\\]", given)[-1]
+    plain = "".join(each for each in own if each.isprintable() and each not in "\"';%&<>|:*?").strip(" .")
+    path = Path(plain or "file")
+    suffix = path.suffix.lower()[:10]
+    return (path.stem[:LONGEST_NAME] or "file", suffix)
+
+
+def _texts(suffix: str, data: bytes, most: int) -> tuple[str, ...]:
+    """The texts of a file's segments; RequestError for a broken one (422), and for too much text (413)."""
+    texts = tuple(segment.text for segment in FORMATS[suffix].read(data).segments)
+    found = sum(map(len, texts))
+    if found > most:
+        raise RequestError(
+            413, f"file: found {found:,} characters, wanted at most {most:,}", code="text_too_long", field="file"
+        )
+    return texts

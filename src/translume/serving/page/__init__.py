@@ -1,0 +1,1 @@
+"""The web page at / and the API reference at /docs."""

@@ -1,0 +1,1 @@
+"""Models in worker processes: loading, scheduling, batching, reloading."""

@@ -1,0 +1,171 @@
+"""Which models a server has, by name and by pair of languages."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from translume.errors import SettingsError, nearest
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.proxy import Classifies, Translates
+from translume.translator import Classifier, Translator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model under its name.  source, target: codes of its languages, empty where its settings name none.
+
+    facts: what clients are told of it, its name and languages aside.
+    """
+
+    name: str
+    translator: Translates
+    source: str = ""
+    target: str = ""
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, translator: Translator) -> "Served":
+        """The model of a translator in this process, whose engine is tested here."""
+        findings: dict[str, Any] = {}
+        if translator.engine is not None:
+            from translume.engine import self_test
+
+            findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
+        settings, checkpoint = translator.config, translator.checkpoint
+        weights = list(checkpoint.model.parameters())
+        dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
+        # Several models that translate together cannot be inspected.
+        alone = len(translator.models) == 1 and translator.fusion is None
+        facts = {
+            "parameters": sum(each.numel() for each in weights),
+            "source_vocabulary": len(checkpoint.source_tokenizer),
+            "target_vocabulary": len(checkpoint.target_tokenizer),
+            "max_positions": settings.model.max_positions,
+            "decoding": settings.decoding.model_dump(mode="json"),
+            "engine": {
+                "kind": "fast" if translator.engine else "plain",
+                "dtype": dtype.removeprefix("torch."),
+                # With kernels of our own the encoder has layers of its own, too.
+                "own_kernels": translator.engine is not None and translator.engine.encoder is not None,
+                **findings,
+            },
+            "offers": ["translate", "score", "inspect"] if alone else ["translate", "score"],
+        }
+        data = settings.data
+        source, target = data.source_language, data.target_language
+        return cls(name=name, translator=translator, source=source, target=target, facts=facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What clients are told of the model.
+
+        offers: what may be asked of it, as /v1 calls it.  engine: what translates, the plain model or an engine, and
+        what its self-test found.
+        """
+        return {"name": self.name, "source": self.source, "target": self.target, **self.facts}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedClassifier:
+    """A classifier under its name.  facts: what clients are told of it, its name aside."""
+
+    name: str
+    classifier: Classifies
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, classifier: Classifier) -> "ServedClassifier":
+        """The model of a classifier in this process."""
+        checkpoint = classifier.checkpoint
+        weights = list(checkpoint.model.parameters())
+        facts = {
+            "parameters": sum(each.numel() for each in weights),
+            "source_vocabulary": len(checkpoint.source_tokenizer),
+            "max_positions": classifier.config.model.max_positions,
+            "labels": list(classifier.labels.names),
+            "several_labels": bool(classifier.labels.separator),
+            "engine": {"kind": "plain", "dtype": str(weights[0].dtype).removeprefix("torch."), "own_kernels": False},
+            "offers": ["classify"],
+        }
+        return cls(name=name, classifier=classifier, facts=facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        return {"name": self.name, **self.facts}
+
+
+class Models:
+    """The models of a server; a value, replaced as a whole. Iterating gives those that translate."""
+
+    def __init__(self, served: Iterable[Served | ServedClassifier]) -> None:
+        """Raises SettingsError where there is none, or where two have one name."""
+        self._served: dict[str, Served] = {}
+        self.classifiers: dict[str, ServedClassifier] = {}
+        for each in served:
+            if each.name in self._served or each.name in self.classifiers:
+                raise SettingsError(f"{each.name}: two models have this name, wanted a name each; name one NAME=MODEL")
+            if isinstance(each, ServedClassifier):
+                self.classifiers[each.name] = each
+            else:
+                self._served[each.name] = each
+        if not self._served and not self.classifiers:
+            raise SettingsError("found no model, wanted at least one")
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    @property
+    def all(self) -> tuple[Served | ServedClassifier, ...]:
+        """Those that translate and those that classify."""
+        return (*self._served.values(), *self.classifiers.values())
+
+    def named(self, name: str) -> Served:
+        """The model of a name; RequestError (404) where there is none that translates."""
+        if name in self.classifiers:
+            raise RequestError(
+                422, f"model: {name!r} tells labels, wanted one that translates; ask /v1/classify", field="model"
+            )
+        if name not in self._served:
+            raise RequestError(
+                404, f"model: found {name!r}{nearest(name, self._served)}", code="unknown_model", field="model"
+            )
+        return self._served[name]
+
+    def between(self, source: str, target: str) -> Served | None:
+        """The first model from one language to another; None where there is none."""
+        pair = (source.lower(), target.lower())
+        return next((each for each in self if (each.source.lower(), each.target.lower()) == pair), None)
+
+    def choose(self, name: str, source: str, target: str) -> Served:
+        """The model that a request means: by name, by both languages, or by neither where there is only one."""
+        if name:
+            return self.named(name)
+        if source and target:
+            found = self.between(source, target)
+            if found is None:
+                pairs = ", ".join(sorted({f"{each.source}-{each.target}" for each in self if each.source}))
+                raise RequestError(
+                    404,
+                    f"source, target: found '{source}-{target}', wanted one of: {pairs or 'none; name a model'}",
+                    code="unknown_pair",
+                    field="target",
+                )
+            return found
+        if source or target:
+            missing = "target" if source else "source"
+            raise RequestError(422, f"{missing}: found nothing, wanted both source and target", field=missing)
+        if not self._served:
+            raise RequestError(404, "model: this server has none that translates", code="no_translator", field="model")
+        if len(self._served) > 1:
+            raise RequestError(422, f"model: found nothing, wanted one of: {', '.join(self._served)}", field="model")
+        return next(iter(self))
+
+    def sources(self) -> dict[str, list[str]]:
+        """Codes of source languages, and of the target languages of each; languages only translated into have none."""
+        found: dict[str, list[str]] = {}
+        for each in self:
+            if each.source and each.target:
+                targets = found.setdefault(each.source, [])
+                if each.target not in targets:
+                    targets.append(each.target)
+                found.setdefault(each.target, [])
+        return found

@@ -1,0 +1,195 @@
+"""What the scheduler is asked to do with a model: translate texts, score pairs."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from translume.config import DecodingSettings
+from translume.decoding import strategy_from
+from translume.documents.sentences import sentences_of
+from translume.errors import TranslumeError
+from translume.serving.api.errors import RequestError
+from translume.serving.workers.proxy import Translates
+from translume.translator import TargetScore, Translation
+from translume.translator.batching import SHORTEST, WIDE
+from translume.translator.constraints import constraint_of, cost_of, width_of
+from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
+from translume.translator.progress import Tell
+
+PROBE = "a"
+"""What is translated to find out whether a model can."""
+PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
+
+_BREAKS = re.compile(r"([\r\n]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paragraphs:
+    """A text as what is translated at once.  gaps: the white space before each and after the last, one more.
+
+    names: what each is called where there are several, such as "line 2, sentence 1".
+    """
+
+    lines: tuple[str, ...]
+    gaps: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, language: str | None = None) -> "Paragraphs":
+        """The lines of a text that are not blank, or with a language the sentences of each of them.
+
+        language: a code, empty where it is not known.  A text that is one line, or one sentence, stays just as it is.
+        """
+        parts = _BREAKS.split(text)
+        found = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
+        if len(found) == 1 and len(found[0][1]) == 1:
+            return cls(lines=(text,), gaps=("", ""), names=("",))
+        several = sum(bool(part.strip()) for part in parts) > 1
+        lines, gaps, names, gap, number = [], [], [], "", 0
+        for part, sentences in found:
+            if not part.strip():
+                gap += part
+                continue
+            number += 1
+            for place, sentence in enumerate(sentences, start=1):
+                line = sentence.strip()
+                begin = sentence.index(line)
+                lines.append(line)
+                gaps.append(gap + sentence[:begin])
+                gap = sentence[begin + len(line) :]
+                name = [f"line {number}"] * several + [f"sentence {place}"] * (len(sentences) > 1)
+                names.append(", ".join(name))
+        return cls(lines=tuple(lines), gaps=(*gaps, gap), names=tuple(names))
+
+    def join(self, text: str, found: Sequence[Translation], nbest: int) -> Translation:
+        """The translation of `text` from those of its lines, with the white space that was between them."""
+        if len(self.lines) == 1 and self.gaps == ("", ""):
+            return found[0]
+        pieces = tuple(
+            Piece(ids=(), text=line, spacing=gap) for line, gap in zip(self.lines, self.gaps[1:], strict=True)
+        )
+        warnings = tuple(warning for each in found for warning in each.warnings)
+        plan = Plan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
+        if not found:
+            return Translation(source=text, text=self.gaps[0])
+        whole = finish(plan, [each.hypotheses for each in found], nbest)
+        first, last = self.gaps[0], self.gaps[-1]
+        hypotheses = tuple(replace(each, text=f"{first}{each.text}{last}") for each in whole.hypotheses)
+        return replace(
+            whole,
+            text=hypotheses[0].text if hypotheses else "",
+            hypotheses=hypotheses,
+            remarks=tuple(remark for each in found for remark in each.remarks),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A line of a text.  first: whether the text begins with it, for only there a prefix is wanted.
+
+    constraints: what its target must hold.
+    tell: is told what its target begins with while it is searched; in the thread that works.
+    """
+
+    text: str
+    first: bool = True
+    constraints: tuple[str, ...] = ()
+    tell: Tell | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Translating:
+    """Translates lines with settings that the model takes."""
+
+    translator: Translates
+    settings: DecodingSettings
+
+    def size(self, item: Part) -> int:
+        """Source tokens with end marks, more where many targets are searched.
+
+        Raises RequestError (422) where a sentence is longer than the model reads.
+        """
+        tokenizer = self.translator.checkpoint.source_tokenizer
+        limit = self.translator.config.model.max_positions - 1
+        line = Line(number=0, text=item.text)
+        try:
+            plan = plan_line(line, tokenizer.encode(item.text), tokenizer, limit, self.settings.max_length_action)
+        except LineError as error:
+            raise _refused(error) from None
+        tokens = sum(max(len(piece.ids) + 1, SHORTEST) for piece in plan.pieces)
+        width = strategy_from(self.settings).width
+        if item.constraints:
+            target = self.translator.checkpoint.target_tokenizer
+            held = [found for phrase in item.constraints if (found := constraint_of([phrase], target)) is not None]
+            width = max(width, width_of(cost_of(held, target), self.settings))
+        return tokens * max(width, WIDE) // WIDE
+
+    def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
+        """A Translation a line, or the RequestError of one that cannot be translated."""
+        return self.run_while(items, lambda: None)
+
+    def run_while(self, items: Sequence[Part], go_on: Callable[[], None]) -> list[Translation | TranslumeError]:
+        """The same; go_on: is called between two tokens of a search, and raises where nobody waits for any line."""
+        if not self.settings.prefix:
+            return self._lines(items, self.settings, go_on)
+        later = self.settings.model_copy(update={"prefix": ""})
+        first = iter(self._lines([item for item in items if item.first], self.settings, go_on))
+        rest = iter(self._lines([item for item in items if not item.first], later, go_on))
+        return [next(first) if item.first else next(rest) for item in items]
+
+    def _lines(
+        self, items: Sequence[Part], settings: DecodingSettings, go_on: Callable[[], None]
+    ) -> list[Translation | TranslumeError]:
+        lines = [
+            Line(number=number, text=item.text, constraints=item.constraints)
+            for number, item in enumerate(items, start=1)
+        ]
+        tell = {number: item.tell for number, item in enumerate(items, start=1) if item.tell is not None}
+        done: list[Translation | TranslumeError] = []
+        while len(done) < len(lines):
+            try:
+                done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell, go_on))
+            except LineError as error:
+                # `extend` has kept what came before it.
+                done.append(_refused(error))
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Scores pairs of a source and a target: forced decoding."""
+
+    translator: Translates
+
+    def size(self, item: tuple[str, str]) -> int:
+        """Tokens of the longer side with its end mark; RequestError (422) where that is more than the model reads."""
+        checkpoint = self.translator.checkpoint
+        limit = checkpoint.config.model.max_positions
+        longest = 0
+        for side, text, tokenizer in zip(
+            ("source", "target"), item, (checkpoint.source_tokenizer, checkpoint.target_tokenizer), strict=True
+        ):
+            tokens = len(tokenizer.encode(text)) + 1
+            if tokens > limit:
+                raise RequestError(
+                    422,
+                    f"the {side} has {tokens:,} tokens with its end mark, wanted at most {limit:,}",
+                    code="text_too_long",
+                    field=side,
+                )
+            longest = max(longest, tokens)
+        return longest
+
+    def run(self, items: Sequence[tuple[str, str]]) -> list[TargetScore]:
+        """A score a pair."""
+        return list(self.translator.score_all(items))
+
+
+def _refused(error: LineError) -> RequestError:
+    """What a client hears of a line that cannot be translated: a too long sentence, or a search that found nothing."""
+    reason, cure, _ = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.max_length_action")
+    if cure:
+        return RequestError(
+            422, f'{reason}; "max_length_action": "truncate" cuts it', code="text_too_long", field="text"
+        )
+    return RequestError(422, reason, code="cannot_translate", field="text")
