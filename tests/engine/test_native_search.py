@@ -139,6 +139,25 @@ def test_a_sentence_gets_what_it_gets_alone(of_many, sources, strategy, seed, so
         assert by_the_kernels(engine, alone, asked(strategy, [limits[number]])) == [found]
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@settings(max_examples=4)
+@given(strategy=strategies(), seed=st.integers(0, 99))
+def test_the_loop_finds_for_a_sentence_what_it_finds_alone(fresh, whole, sources, dtype, strategy, seed):
+    if dtype == "int8" and not native.kernels().int8:
+        pytest.skip("this processor has no products of bytes")
+    model, engine = fresh(whole, dtype)
+    engine.head = packed_as("native", model.head.weight, model.head.bias)
+    for layer, own in zip(engine.model.decoder.stack, model.decoder.stack, strict=True):
+        plain = own.cross_attention.key_value
+        layer.cross_attention.key_value = packed_as("native", plain.weight, plain.bias)
+    source, mask = sources(*LENGTHS, seed=seed)
+    limits = [23, 37, 5, 33, 12]
+    together = search(engine.step, engine.start(source, mask), **asked(strategy, limits))
+    for number, found in enumerate(together):
+        alone = engine.start(source[number : number + 1], mask[number : number + 1])
+        assert search(engine.step, alone, **asked(strategy, limits[number : number + 1])) == [found]
+
+
 def test_what_is_not_plain_is_left_to_the_loop(of_many, sources):
     model, engine = of_many
     engine = kernels_only(model, engine, "fp32")

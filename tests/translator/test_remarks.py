@@ -16,7 +16,7 @@ ALL = ("number", "url", "tag")
     ("text", "kinds", "wanted"),
     [
         ("In 1999 he paid 1,000.50 for 3-5 .", ALL, ["1999", "1,000.50", "3-5"]),
-        ("a1 1a 2nd B52 x.5", ALL, []),
+        ("a1 1a 2nd B52 x.5 1/1a", ALL, []),
         ("See https://a.org/x?y=1, or www.b.de.", ALL, ["https://a.org/x?y=1", "www.b.de"]),
         ("<b>bold</b> <br/> {name} a < b", ALL, ["<b>", "</b>", "<br/>", "{name}"]),
         ("{{x}} %s %(n)d %", ALL, ["{{x}}", "%s", "%(n)d"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.checkpoint import choose_device, save_model
@@ -48,6 +48,40 @@ def test_a_translation_does_not_depend_on_its_neighbours(
     together = translator.translate_all(texts, settings=settings)
     for text, found in zip(texts, together, strict=True):
         assert close(found, translator.translate(text, settings=settings))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "greedy", "prefix": "ab"},
+        {"strategy": "greedy", "speculation": "copy"},
+        {"strategy": "beam", "beam": 4, "nbest": 3},
+        {"strategy": "beam", "beam": 3, "utility": "chrf"},
+        {"strategy": "beam", "beam": 2, "repetition_penalty": 1.5, "ban": ["a"]},
+        {"strategy": "beam", "beam": 3, "coverage_penalty": 0.4, "stop": "first"},
+        {"strategy": "beam", "beam": 3, "unsmooth": 0.1},
+        {"strategy": "sampling", "samples": 3, "nbest": 2, "seed": 5},
+        {"strategy": "stochastic", "samples": 3},
+        {"strategy": "diverse", "beam": 4, "groups": 2, "nbest": 4},
+        {"strategy": "beam", "beam": 3, "alignment": True},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+@settings(max_examples=4)
+@given(texts=st.lists(lines, min_size=2, max_size=6), fast=st.booleans())
+def test_a_translation_does_not_depend_on_its_neighbours_whatever_the_settings(
+    plain_and_fast: list[Translator], options: dict[str, object], texts: list[str], fast: bool
+) -> None:
+    translator = plain_and_fast[fast]
+    decoding = DecodingSettings.model_validate({"max_length": 9, **options})
+    for text, found in zip(texts, translator.translate_all(texts, settings=decoding), strict=True):
+        assert close(found, translator.translate(text, settings=decoding))
+
+
+@pytest.fixture(scope="module")
+def plain_and_fast(make: Make) -> list[Translator]:
+    plain = make()
+    return [plain, plain.compile()]
 
 
 @given(texts=st.lists(lines, min_size=1, max_size=5), nbest=st.integers(1, 3))

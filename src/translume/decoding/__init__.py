@@ -10,7 +10,6 @@ from translume.decoding.ensemble import Average, Averaged, Ensemble
 from translume.decoding.error import SearchError
 from translume.decoding.fusion import Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
-from translume.decoding.joint import JointStep, JointStepper, StepOf
 from translume.decoding.length import LengthPenalty
 from translume.decoding.loop import Search, decode
 from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
@@ -37,7 +36,6 @@ from translume.decoding.step import Attentive, AttentiveStepper, SearchState, St
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
 from translume.decoding.table_drafts import TableDrafts
-from translume.decoding.together import advance
 from translume.decoding.truncation import Truncation
 from translume.decoding.whole import Searcher, WholeSearch
 
@@ -69,8 +67,6 @@ __all__ = [
     "Fusion",
     "Greedy",
     "Hypothesis",
-    "JointStep",
-    "JointStepper",
     "LanguageModel",
     "LengthPenalty",
     "MinimumLength",
@@ -92,7 +88,6 @@ __all__ = [
     "Spellings",
     "Standing",
     "Step",
-    "StepOf",
     "Stepper",
     "StochasticBeam",
     "Strategy",
@@ -103,7 +98,6 @@ __all__ = [
     "Unsmoothed",
     "Watch",
     "WholeSearch",
-    "advance",
     "best_of",
     "decode",
     "refuse_unread",

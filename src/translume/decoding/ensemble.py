@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.joint import Read, Reading, StepOf
-from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper, compacted
+from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper
 
 Average = Literal["probability", "log_probability"]
 """What is averaged: probabilities, or log-probabilities, which are normalised anew afterwards."""
@@ -78,10 +77,6 @@ class EnsembleState:
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
-    def compacted(self) -> "EnsembleState":
-        """See `Compactable`."""
-        return EnsembleState(tuple(compacted(state) for state in self.states))
-
     @property
     def attention(self) -> Tensor | None:
         """[N, S], the mean of the members'; None where one of them has none. See `Attentive`."""
@@ -112,15 +107,6 @@ class Ensemble:
 
     def step(self, prefix: Tensor, state: EnsembleState) -> tuple[NextToken, EnsembleState]:
         """The mean belief about the token after prefix [N, 1 + t]."""
-        return self.step_together([(prefix, state)])[0]
-
-    def step_together(self, readings: Sequence[Reading[EnsembleState]]) -> list[Read[EnsembleState]]:
-        """See `JointStep.together`; each member reads all at once if it can."""
-        by_member = [
-            StepOf(member).together([(prefix, state.states[number]) for prefix, state in readings])
-            for number, member in enumerate(self.members)
-        ]
-        return [
-            (Averaged([belief for belief, _ in both], self.average), EnsembleState(tuple(state for _, state in both)))
-            for both in zip(*by_member, strict=True)
-        ]
+        steps = [member.step(prefix, own) for member, own in zip(self.members, state.states, strict=True)]
+        beliefs, states = zip(*steps, strict=True)
+        return Averaged(beliefs, self.average), EnsembleState(states)

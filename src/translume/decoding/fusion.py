@@ -1,15 +1,13 @@
 """A language model of the target that has a say in the search: shallow fusion (Gülçehre et al. 2015, section 4.1)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from translume.belief import NextToken
-from translume.decoding.joint import Read, Reading, stepped
 from translume.decoding.reshaped import Reshaped
-from translume.decoding.step import Attentive, S, SearchState, Step, compacted
+from translume.decoding.step import Attentive, S, SearchState, Step
 
 
 class LanguageModel(Protocol):
@@ -49,10 +47,6 @@ class FusedState:
     def select(self, rows: Tensor) -> "FusedState":
         return FusedState(self.translator.select(rows), self.language.select(rows))
 
-    def compacted(self) -> "FusedState":
-        """See `Compactable`."""
-        return FusedState(compacted(self.translator), compacted(self.language))
-
     @property
     def attention(self) -> Tensor | None:
         """The translator's; see `Attentive`."""
@@ -81,21 +75,13 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class FusedStep:
-    """A translator's step and a language model's, which go side by side; the translator's is joint if it can be."""
+    """A translator's step and a language model's, taken side by side."""
 
     fusion: Fusion
     step: Step[Any]
 
     def __call__(self, prefix: Tensor, state: FusedState) -> tuple[NextToken, FusedState]:
-        return self._fused(prefix, state, self.step(prefix, state.translator))
-
-    def together(self, readings: Sequence[Reading[FusedState]]) -> list[Read[FusedState]]:
-        """See `JointStep`."""
-        read = stepped(self.step, [(prefix, state.translator) for prefix, state in readings])
-        return [self._fused(*reading, each) for reading, each in zip(readings, read, strict=True)]
-
-    def _fused(self, prefix: Tensor, state: FusedState, read: Read[Any]) -> tuple[NextToken, FusedState]:
-        belief, translator = read
+        belief, translator = self.step(prefix, state.translator)
         other, language = self.fusion.model.step(prefix, state.language)
         if other.size != belief.size:
             raise ValueError(f"the language model knows {other.size} tokens, wanted the translator's {belief.size}")

@@ -14,7 +14,7 @@ from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreT
 from translume.decoding.error import SearchError
 from translume.decoding.rules import Rule, RuleContext, most_lift
 from translume.decoding.standing import Standing
-from translume.decoding.step import Attentive, S, SearchState, Step, compacted
+from translume.decoding.step import Attentive, S, SearchState, Step
 from translume.decoding.strategy import Strategy
 
 CHUNK = 32
@@ -44,9 +44,8 @@ def decode(
 
 
 class Search(Generic[S]):
-    """The loop as it stands between two steps, for the B sentences still searched, which began together; N = B·K rows.
+    """The state of the decoding loop between two steps, for the B sentences still searched; N = B·K rows.
 
-    Whoever has it go on, `beams` or `advance`, only asks `step` what follows `prefix` and has it `take` the answer.
     Arguments and errors are those of `decode`.  over: whether no sentence is left.
     """
 
@@ -111,10 +110,6 @@ class Search(Generic[S]):
         self.over = self.leaving and not self.limits.numel()
         self.state = state if rows is None or self.over else state.select(rows)
         return beam
-
-    def compact(self) -> None:
-        """Give back the memory of sentences that have left."""
-        self.state = compacted(self.state)
 
     def read(self, state: SearchState) -> None:
         """Count what the last step read of the source, where it counts."""

@@ -7,7 +7,6 @@ whatever it was ranked by, and forced decoding reproduces it.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.joint import Read, Reading, stepped
 from translume.decoding.step import S, Step
 
 
@@ -139,7 +137,7 @@ def reshaped(step: Step[S], *, temperature: float = 1.0, unsmooth: float = 0.0) 
 
 @dataclass(frozen=True, slots=True)
 class ReshapedStep(Generic[S]):
-    """A step whose beliefs are tempered, or unsmoothed where `unsmooth` is above 0; joint if the step is."""
+    """A step whose beliefs are tempered, or unsmoothed where `unsmooth` is above 0."""
 
     step: Step[S]
     temperature: float
@@ -147,11 +145,6 @@ class ReshapedStep(Generic[S]):
 
     def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
         belief, state = self.step(prefix, state)
-        return self._reshaped(belief), state
-
-    def together(self, readings: Sequence[Reading[S]]) -> list[Read[S]]:
-        """See `JointStep`."""
-        return [(self._reshaped(belief), state) for belief, state in stepped(self.step, readings)]
-
-    def _reshaped(self, belief: NextToken) -> Reshaped:
-        return Unsmoothed(belief, self.unsmooth) if self.unsmooth else Tempered(belief, self.temperature)
+        if self.unsmooth:
+            return Unsmoothed(belief, self.unsmooth), state
+        return Tempered(belief, self.temperature), state

@@ -29,19 +29,6 @@ class Attentive(Protocol):
         """
 
 
-@runtime_checkable
-class Compactable(Protocol):
-    """A state that may keep room for rows that have left."""
-
-    def compacted(self) -> Self:
-        """The same state without that room; this one may be stale then."""
-
-
-def compacted(state: S) -> S:
-    """The state without room for rows that have left, if it knows how."""
-    return state.compacted() if isinstance(state, Compactable) else state
-
-
 class Step(Protocol[S]):
     """A model, an ensemble, an ONNX session, a table in a test: all that a search knows."""
 

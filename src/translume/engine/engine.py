@@ -82,23 +82,6 @@ class Engine:
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
-    def step_together(self, readings: Sequence[tuple[Tensor, EngineState]]) -> list[tuple[NextToken, EngineState]]:
-        """What `step` gives for each prefix and state of several searches.
-
-        Linear maps and a packed head take the rows of all at once; what is read of the past and of the source is each
-        search's own.
-        """
-        unread = [(prefix[:, state.position :], state) for prefix, state in readings]
-        if any(ids.size(1) != 1 for ids, _ in unread):
-            return [self.step(*each) for each in readings]
-        read = self.read_together(unread)
-        if self.head is None:
-            return [(self.model.head.next_token(hidden[:, -1], state.context), state) for hidden, state in read]
-        logits = self.head(torch.cat([hidden[:, -1] for hidden, _ in read]))
-        apart = torch.split(logits, [len(hidden) for hidden, _ in read])
-        return [(self._belief(own, hidden[:, -1]), state) for own, (hidden, state) in zip(apart, read, strict=True)]
-
-    @torch.inference_mode()
     def steps(self, prefix: Tensor, state: EngineState, count: int) -> tuple[Iterator[NextToken], EngineState]:
         """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
         hidden, state = self._behind(prefix, state)
@@ -152,24 +135,12 @@ class Engine:
 
         t is 1 where there are several hypotheses a sentence, or cells instead of self-attention.
         """
-        x, segment = self._opened(ids, state)
-        return _closed(self.decoder.read(x, [segment]), segment)
-
-    def read_together(self, readings: Sequence[tuple[Tensor, EngineState]]) -> list[tuple[Tensor, EngineState]]:
-        """The same for the rows of several states, which the layers take at once."""
-        opened = [self._opened(*each) for each in readings]
-        segments = [segment for _, segment in opened]
-        x = self.decoder.read(torch.cat([own for own, _ in opened]), segments)
-        apart = torch.split(x, [each.rows for each in segments])
-        return [_closed(own, segment) for own, segment in zip(apart, segments, strict=True)]
-
-    def _opened(self, ids: Tensor, state: EngineState) -> tuple[Tensor, Segment]:
-        """The embedded tokens [B·K·t, D] of ids [N, t] in the buffers' order, and what is read with them."""
         segment = _segment(ids, state)
         rows = _rows(segment.state)
         if rows is not None:
             ids = torch.empty_like(ids).index_copy_(0, rows, ids)
-        return self._embedded(ids, state.position).flatten(0, 1), segment
+        x = self._embedded(ids, state.position).flatten(0, 1)
+        return _closed(self.decoder.read(x, segment), segment)
 
 
 def _segment(ids: Tensor, state: EngineState) -> Segment:

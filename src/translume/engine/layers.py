@@ -1,6 +1,6 @@
 """Whether a decoder's layers are read by the engine's own kernels or by torch: what is faster here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -31,11 +31,8 @@ class Layers(Protocol):
     looks_up: bool
     keeps: torch.dtype
 
-    def read(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """x [N, D], embedded target tokens of some segments one after another, to the same shape.
-
-        Their keys and values are written into each segment's state.
-        """
+    def read(self, x: Tensor, segment: Segment) -> Tensor:
+        """x [N, D], embedded target tokens, to the same shape; their keys and values are written into the state."""
 
 
 def chosen_layers(decoder: Decoder, choice: Choice) -> Layers:
@@ -65,6 +62,6 @@ def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable
         return EngineState(Buffers(past, cross, None), position=PLACE)
 
     def read(way: Layers, state: EngineState) -> Tensor:
-        return way.read(torch.ones(rows, width), [Segment(state)])
+        return way.read(torch.ones(rows, width), Segment(state))
 
     return [partial(read, way, kept(way)) for way in (plain, native)]

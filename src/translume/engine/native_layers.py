@@ -1,7 +1,6 @@
 """All layers of an encoder or a decoder as one call of the engine's own kernels."""
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -168,17 +167,15 @@ class NativeLayers:
         )
         return x
 
-    def read(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """x [N, D], embedded target tokens of some segments one after another, which is overwritten, to that shape."""
+    def read(self, x: Tensor, segment: Segment) -> Tensor:
+        """x [N, D], embedded target tokens, which is overwritten, to the same shape."""
         x = x.float().contiguous()
-        # What is read must stand until the call has ended.
-        reaches = [None if each.reach is None else each.reach.contiguous() for each in segments]
-        readings = (native.Reading * len(segments))(*map(reading, segments, reaches))
-        longest = [max(each.end, each.state.buffers.cross.size(3)) for each in segments]
-        room = self.room(x.size(0), max(longest), max([each.state.width * each.count for each in segments]))
-        self._kernels.library.translume_step(
-            self.address, ctypes.addressof(readings), len(segments), x.data_ptr(), room.data_ptr()
-        )
+        # The kernels read this memory, so it must live until the call has returned.
+        reach = None if segment.reach is None else segment.reach.contiguous()
+        one = reading(segment, reach)
+        longest = max(segment.end, segment.state.buffers.cross.size(3))
+        room = self.room(x.size(0), longest, segment.state.width * segment.count)
+        self._kernels.library.translume_step(self.address, ctypes.addressof(one), 1, x.data_ptr(), room.data_ptr())
         return x
 
 

@@ -48,11 +48,6 @@ class Buffers:
         self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
         return True
 
-    def keep(self, slots: Tensor) -> None:
-        """Hold the sentences in `slots` [M] alone, in their order."""
-        self.past, self.cross = self.past.index_select(1, slots), self.cross.index_select(1, slots)
-        self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
-
     def widen(self, width: int, length: int) -> None:
         """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""
         shape = list(self.past.shape)
@@ -161,18 +156,6 @@ class EngineState:
             return self._apart(rows, owners, context)
         return self._together(stay, (rows % self.width).view(-1, width), context)
 
-    @torch.inference_mode()
-    def compacted(self) -> "EngineState":
-        """The same state in buffers without room for sentences that have left; this one becomes stale.
-
-        Where slots are not looked up, those that stay were moved together as others left.
-        """
-        self.check()
-        if self.slots is None or not self.buffers.looked_up:
-            return self
-        self.buffers.keep(self.slots)
-        return replace(self, slots=None, generation=self.buffers.changed())
-
     def _apart(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
         """A state whose rows are one a sentence, in buffers of their own."""
         slots = owners if self.slots is None else self.slots[owners]
@@ -225,8 +208,3 @@ class Segment:
     def end(self) -> int:
         """The place after the last token."""
         return self.state.position + self.count
-
-    @property
-    def rows(self) -> int:
-        """B·K·t."""
-        return self.state.sentences * self.state.width * self.count

@@ -1,7 +1,6 @@
 """All layers of a decoder by calls of torch, one after another."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,16 +25,8 @@ class TorchLayers:
         self._layers = [Layer(layer, choice) for layer in decoder.stack]
         self.rereads = all(isinstance(layer.mix, Attention) for layer in self._layers)
 
-    def read(self, x: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """x [N, D], embedded target tokens of some segments one after another, which may be overwritten, to the same
-        shape; one segment after another: for every map to take all rows at once, each would have to be cut again.
-        """
-        if len(segments) == 1:
-            return self._read(x, segments[0])
-        parts = torch.split(x, [each.rows for each in segments])
-        return torch.cat([self._read(part, each) for part, each in zip(parts, segments, strict=True)])
-
-    def _read(self, x: Tensor, segment: Segment) -> Tensor:
+    def read(self, x: Tensor, segment: Segment) -> Tensor:
+        """x [N, D], embedded target tokens, which may be overwritten, to the same shape."""
         state, count, reach = segment.state, segment.count, segment.reach
         past, cross, place, width = state.buffers.past, state.buffers.cross, state.position, state.width
         reading = Reading(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 PATTERNS = {
     "tag": re.compile(r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>|\{\{?\w+\}?\}|%(?:\(\w+\))?[sd]\b"),
     "url": re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]]"),
-    "number": re.compile(r"(?<![\w.,])\d+(?:[.,:/-]\d+)*(?!\w)"),
+    "number": re.compile(r"(?<![\w.,])\d+(?:[.,:/-]\d+)*(?!\w|[.,:/-]\d)"),
 }
 """By kind: `<b>`, `{name}` and `%s`; addresses that begin with http:// or www.; digits and what joins them."""
 

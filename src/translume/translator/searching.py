@@ -17,16 +17,15 @@ from translume.decoding import (
     Hypothesis,
     Rule,
     RuleContext,
-    Search,
     Searcher,
     SearchError,
     Speculation,
     Step,
-    StepOf,
     Stepper,
     Strategy,
     TableDrafts,
     Watch,
+    decode,
     reshaped,
     strategy_from,
 )
@@ -47,6 +46,7 @@ class Prepared:
 
     step: with beliefs of the shape that the settings ask for.  state: before the first step.
     speculation: what drafts within the step, and counts; None where nothing does.
+    searcher: the stepper, if it can do a whole search and `step` is its own step.
     """
 
     step: Step[Any]
@@ -57,10 +57,11 @@ class Prepared:
     limits: Tensor
     rules: Sequence[Rule]
     speculation: Speculation[Any] | None = None
+    searcher: Searcher | None = None
 
-    def search(self) -> Search[Any]:
-        """The search before its first step."""
-        return Search(
+    def beams(self) -> Iterator[Beam]:
+        """The beam after every step, as `decode` gives them."""
+        return decode(
             self.step,
             self.state,
             bos=self.bos,
@@ -70,19 +71,14 @@ class Prepared:
             rules=self.rules,
         )
 
-    def beams(self) -> Iterator[Beam]:
-        """The beam after every step, as `decode` gives them."""
-        return self.search().beams()
-
     def whole(self, go_on: Callable[[], None] | None) -> list[list[Hypothesis]] | None:
         """What the stepper finds by itself; None where it cannot search so, or only the loop can say why it fails.
 
         go_on: is called after each step, and may raise.
         """
-        stepper = self.step.stepper if isinstance(self.step, StepOf) else None
-        if not isinstance(stepper, Searcher):
+        if self.searcher is None:
             return None
-        search = stepper.whole_search(
+        search = self.searcher.whole_search(
             self.state, bos=self.bos, eos=self.eos, strategy=self.strategy, limits=self.limits, rules=self.rules
         )
         if search is None:
@@ -118,34 +114,18 @@ def search_pieces(
         whole = prepared.whole(go_on)
         if whole is not None:
             return whole
-    cohort = Cohort(prepared, len(pieces), watch)
+    best = Best(prepared.strategy, len(pieces))
     try:
-        for beam in cohort.search.beams():
-            cohort.see(beam)
+        for beam in prepared.beams():
+            if watch is not None:
+                watch(beam)
+            best.see(beam)
     except SearchError as error:
         raise explained(error, checkpoint, settings) from None
-    return [cohort.found(number) for number in range(len(pieces))]
-
-
-class Cohort:
-    """Pieces whose search begins together, and what is found for them, by their places."""
-
-    def __init__(self, prepared: Prepared, count: int, watch: Watch | None = None) -> None:
-        """count: how many pieces.  watch: see `search_pieces`."""
-        self.search = prepared.search()
-        self._best, self._watch = Best(prepared.strategy, count), watch
-        self._speculation = prepared.speculation
-
-    def see(self, beam: Beam) -> None:
-        """Look at the beam after a step of the search."""
-        if self._watch is not None:
-            self._watch(beam)
-        self._best.see(beam)
-
-    def found(self, place: int) -> list[Hypothesis]:
-        """The best hypotheses of a piece whose search is done, best first."""
-        found = self._best.of(place)
-        return found if self._speculation is None else counted(found, int(self._speculation.calls[place]))
+    found = [best.of(number) for number in range(len(pieces))]
+    if prepared.speculation is None:
+        return found
+    return [counted(each, int(calls)) for each, calls in zip(found, prepared.speculation.calls, strict=True)]
 
 
 def prepare(
@@ -176,7 +156,8 @@ def prepare(
     if any(costs):
         wanted, width = [piece.constraints for piece in pieces], width_of(max(costs), settings)
         strategy = constrained_beam(strategy, wanted, checkpoint.target_tokenizer, limits, width)
-    step: Step[Any] = StepOf(steps)
+    step: Step[Any] = steps.step
+    plain = step
     state = _started(steps, source, mask, attentive=strategy.coverage is not None)
     speculation = None
     if speculates(settings, strategy):
@@ -194,6 +175,7 @@ def prepare(
         limits=limits,
         rules=rules_for(checkpoint, prefixes, settings),
         speculation=speculation,
+        searcher=steps if step is plain and isinstance(steps, Searcher) else None,
     )
 
 
