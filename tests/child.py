@@ -1,0 +1,50 @@
+"""A child process for the tests of `translume.processes`."""
+
+import os
+import signal
+import sys
+import time
+
+from translume.errors import SettingsError
+from translume.processes import Request, connect, requests, serve_requests
+
+
+def handle(request: Request) -> None:
+    match request.method:
+        case "echo":
+            for _ in range(request.values.get("times", 1)):
+                request.respond(request.values, request.body)
+        case "print":
+            print("noise", flush=True)
+            os.write(1, b"from C\n")
+            print("warning", file=sys.stderr, flush=True)
+            request.respond({"path": sys.path, "group": os.getpgrp()})
+        case "fail":
+            raise SettingsError("a.b: found 1, expected 2")
+        case "crash":
+            raise ValueError("a secret")
+        case "wait":
+            request.respond({})
+            while not request.cancelled.wait(0.01):
+                if request.values.get("alive"):
+                    request.alive()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "garbage":
+            request.connection._socket.sendall(b"this is no frame, whatever its length is")
+            time.sleep(60)
+        case "grandchild":
+            if not os.fork():  # holds the socket open
+                time.sleep(3)
+            os._exit(3)
+        case "close":
+            request.connection.shutdown()
+            time.sleep(60)
+
+
+if __name__ == "__main__":
+    if os.environ.get("STUCK"):  # neither the end of the connection nor a signal but SIGKILL ends it
+        held = connect(shield=(signal.SIGINT, signal.SIGTERM))
+        next(requests(held)).handle(handle)
+        time.sleep(60)
+    serve_requests(handle, shield=(signal.SIGINT,))
