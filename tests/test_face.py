@@ -33,7 +33,7 @@ def test_errors_and_names_need_no_torch() -> None:
         ),
         (
             lambda: translume.evaluate("models/en-de", ["a"], ["b"]),
-            "evaluate wants a Translator, found str; load gives one of a folder",
+            "translator: found str, expected a Translator; call load(folder)",
         ),
         (
             lambda: translume.trace("models/en-de", "a"),

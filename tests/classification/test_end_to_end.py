@@ -11,7 +11,7 @@ import translume
 from translume.checkpoint import Manifest
 from translume.cli import main
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslationError
-from translume.evaluation.classification import accuracy_of, judge, macro_f1_of
+from translume.evaluation.classification import accuracy_of, evaluate_classification, macro_f1_of
 from translume.training import train
 from translume.training.events import Finished, Interrupted, Started, Validated
 from translume.translator import load_classifier, load_translator
@@ -35,7 +35,7 @@ def test_it_learns_which_words_matter(trained):
     classifier = translume.load(trained, device="cpu")
     assert isinstance(classifier, translume.Classifier)
     unseen = texts(101, 5)
-    scores = judge(classifier, [text for text, _ in unseen], [label for _, label in unseen])
+    scores = evaluate_classification(classifier, [text for text, _ in unseen], [label for _, label in unseen])
     assert scores.accuracy > 95
     found = classifier.classify("a b owl c")
     assert (found.label, str(found), found.labels, found.warnings) == ("animal", "animal", ("animal",), ())
@@ -51,7 +51,9 @@ def test_filters_over_neighbouring_tokens_learn_without_any_layer(make, tmp_path
     classifier = load_classifier(tmp_path / "model", device="cpu")
     assert classifier.checkpoint.config.model.head.ngrams == (1, 3)
     unseen = texts(101, 5)
-    assert judge(classifier, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 90
+    assert (
+        evaluate_classification(classifier, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 90
+    )
     alone, beside = (
         classifier.classify("a b owl"),
         next(iter(classifier.classify_all(["a b owl", "a red b c d e f g"]))),
@@ -66,7 +68,7 @@ def test_a_classifier_learns_from_another_one_with_the_same_labels(make, trained
     list(train(make(teacher=str(trained), **tuned), tmp_path / "taught", device="cpu", threads=1))
     unseen = texts(101, 5)
     student = load_classifier(tmp_path / "taught", device="cpu")
-    assert judge(student, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 80
+    assert evaluate_classification(student, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 80
     (tmp_path / "other.tsv").write_text((files / "train.tsv").read_text() + "mineral\t0\ta b\n")
     others = {"data": {"train": str(tmp_path / "other.tsv")}, "tokenizer": {"path": str(tokenizer_of(trained))}}
     with pytest.raises(SettingsError) as caught:
@@ -130,7 +132,7 @@ def test_a_text_may_have_several_labels(make, files, tmp_path):
     classifier = load_classifier(tmp_path / "m", device="cpu")
     found = classifier.classify("a owl b fig")
     assert (found.labels, found.label) == (("animal", "fruit"), "animal+fruit")
-    scores = judge(classifier, ["a owl", "red b fig"], ["animal", "fruit+colour"])
+    scores = evaluate_classification(classifier, ["a owl", "red b fig"], ["animal", "fruit+colour"])
     assert scores.confusion is None
     assert scores.reliability.count == 6
 
@@ -209,7 +211,9 @@ def test_the_reliability_of_labels_is_drawn(trained, files, tmp_path, monkeypatc
     monkeypatch.setattr("translume.drawing.reliability.write_figure", lambda figure, path: drawn.append(figure))
     done = run("evaluate", trained, files / "valid.tsv", "--calibration", tmp_path / "plot.png")
     assert (done.exit_code, done.stderr) == (0, f"{tmp_path}/plot.png: written\n")
-    found = judge(load_classifier(trained, device="cpu"), *zip(*texts(43, 2), strict=True)).reliability
+    found = evaluate_classification(
+        load_classifier(trained, device="cpu"), *zip(*texts(43, 2), strict=True)
+    ).reliability
     upper, lower = drawn[0].axes
     assert upper.get_title() == "labels (43 of 43 texts)"
     dots = [line for line in upper.lines if line.get_marker() == "o"]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import translume
 from translume.cli import main
-from translume.evaluation.classification import judge
+from translume.evaluation.classification import evaluate_classification
 from translume.translator import load_classifier
 
 from .conftest import texts
@@ -57,7 +57,7 @@ def test_a_labelled_corpus_shows_calibration_and_the_surest_mistakes(trained, la
     shown = run("inspect", trained, "--corpus", *labelled)
     assert shown.exit_code == 0, shown.output
     sources, labels = (file.read_text().splitlines() for file in labelled)
-    scores = judge(load_classifier(trained, device="cpu"), sources, labels)
+    scores = evaluate_classification(load_classifier(trained, device="cpu"), sources, labels)
     assert str(scores.scores[0]) in shown.output
     assert scores.calibration in shown.output
     counts = [each.count for each in scores.reliability.bins if each.count]

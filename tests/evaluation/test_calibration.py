@@ -176,7 +176,7 @@ def test_tokens_without_any_probability_are_counted_and_leave_no_nll():
     assert (fitted.tokens, fitted.value) == (1, pytest.approx(alone.value))
     with pytest.raises(DataError) as caught:
         best_temperature(lambda: [(Logits(logits[:1]), labels[:1])])
-    assert str(caught.value) == "temperature: no token of the references is possible, wanted at least one"
+    assert str(caught.value) == "temperature: no token of the references is possible, expected at least one"
 
 
 def test_beliefs_that_are_no_distribution_are_marked_and_not_fitted():
@@ -191,7 +191,7 @@ def test_beliefs_that_are_no_distribution_are_marked_and_not_fitted():
     with pytest.raises(SettingsError) as caught:
         best_temperature(lambda: judged, name="the output head 'sigmoid'")
     assert str(caught.value) == (
-        "temperature: the output head 'sigmoid' gives no distribution, wanted one whose probabilities sum to one"
+        "temperature: the output head 'sigmoid' gives no distribution, expected one whose probabilities sum to one"
     )
 
 
@@ -275,7 +275,7 @@ def test_batches_and_chunks_change_nothing(translator, rows, max_tokens):
 
 def test_a_fitted_temperature_lowers_the_nll_and_progress_is_told(translator):
     seen = []
-    found = fit_temperature(translator, SOURCES, REFERENCES, seen=seen.append)
+    found = fit_temperature(translator, SOURCES, REFERENCES, progress=seen.append)
     before = measure_calibration(translator, SOURCES, REFERENCES)
     after = measure_calibration(translator, SOURCES, REFERENCES, temperature=found.value)
     assert found.nll_before == pytest.approx(before.nll, rel=1e-9)
@@ -308,4 +308,4 @@ def test_lists_of_different_lengths_are_refused():
     for measure in (measure_calibration, fit_temperature):
         with pytest.raises(DataError) as caught:
             measure(SimpleNamespace(), ["a", "b"], ["c"])
-        assert str(caught.value) == "evaluate: 2 sources but 1 references, wanted equally many"
+        assert str(caught.value) == "evaluate: 2 sources but 1 references, expected equally many"

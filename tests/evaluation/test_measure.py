@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from translume.config import Config, EvaluationSettings
 from translume.errors import DataError, SettingsError
 from translume.evaluation import METRICS, evaluate, measure, metric_from
-from translume.evaluation.error_rate import edits
+from translume.evaluation.error_rates import edits
 
 FOUND = ["The cat sat on the mat .", "a Dog runs", "two women sit on a bench in the park .", "nothing"]
 FIRST = ["The cat sat on a mat .", "a dog runs", "two women are sitting on a bench in a park .", "something else"]
@@ -104,7 +104,7 @@ def test_both_error_rates_count_edits_once(monkeypatch: pytest.MonkeyPatch) -> N
         calls.append(found)
         return edits(found, wanted)
 
-    monkeypatch.setattr("translume.evaluation.error_rate.edits", counted)
+    monkeypatch.setattr("translume.evaluation.error_rates.edits", counted)
     found, wanted = ["u v w", "x"], ["u w", "y z"]
     scores = measure(found, wanted, settings("wer", "per"))
     assert calls == [["u", "v", "w"], ["x"]]
@@ -179,14 +179,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(upper) -> None:
             evaluate(upper, *lists, settings("wer"), **others)
         return str(caught.value)
 
-    assert refusal([], []) == "evaluate: found no sentences, wanted at least one"
-    assert refusal(["a"] * 1000, ["a"] * 999) == ("evaluate: 1,000 sources but 999 references, wanted equally many")
+    assert refusal([], []) == "evaluate: found no sentences, expected at least one"
+    assert refusal(["a"] * 1000, ["a"] * 999) == ("evaluate: 1,000 sources but 999 references, expected equally many")
     assert refusal(["a"], ["a"], other_references=[["a", "b"]]) == (
-        "evaluate: 1 sources but 2 references 2, wanted equally many"
+        "evaluate: 1 sources but 2 references 2, expected equally many"
     )
     with pytest.raises(DataError) as caught:
         measure(["a"], ["a", "b"], settings("wer"))
-    assert str(caught.value) == "evaluate: 1 translations but 2 references, wanted equally many"
+    assert str(caught.value) == "evaluate: 1 translations but 2 references, expected equally many"
     with pytest.raises(SettingsError) as error:
         measure(["a"], ["a"], settings("blue"))
     assert str(error.value) == "evaluation.metrics: found 'blue'; did you mean 'bleu'?"
@@ -195,4 +195,4 @@ def test_what_cannot_be_measured_is_refused_in_one_line(upper) -> None:
     assert str(error.value) == "no score 'bleu' was measured; known: wer"
     with pytest.raises(SettingsError) as error:
         measure("ab", ["a", "b"], settings("wer"))
-    assert str(error.value) == "evaluate: translations is one text, wanted a list of texts"
+    assert str(error.value) == "evaluate: translations is one text, expected a list of texts"

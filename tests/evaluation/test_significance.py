@@ -88,7 +88,7 @@ def test_lists_of_other_lengths_are_refused() -> None:
     wer = EvaluationSettings(metrics=("wer",))
     with pytest.raises(DataError) as caught:
         compare(["a"], ["a", "b"], ["a"], wer)
-    assert str(caught.value) == "evaluate: 2 translations but 1 references, wanted equally many"
+    assert str(caught.value) == "evaluate: 2 translations but 1 references, expected equally many"
     with pytest.raises(SettingsError) as error:
         compare(["a"], ["a"], ["a"], wer, samples=0)
-    assert str(error.value) == "compare: found 0 samples, wanted at least 1"
+    assert str(error.value) == "compare: found 0 samples, expected at least 1"

@@ -58,7 +58,7 @@ def calibrated(
     findings = []
     if wanted.fit:
         with Meter("fitting a temperature", unit="tokens") as meter:
-            temperature = fit_temperature(translator, sources, references, seen=meter.advance)
+            temperature = fit_temperature(translator, sources, references, progress=meter.advance)
         store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(replace(translator.checkpoint, temperature=temperature))
         findings.append(Finding("fitted", temperature))
@@ -68,7 +68,7 @@ def calibrated(
     measured = []
     for value in _temperatures(translator, wanted.fit):
         with Meter("measuring calibration", unit="tokens") as meter:
-            found = measure_calibration(translator, sources, references, temperature=value, seen=meter.advance)
+            found = measure_calibration(translator, sources, references, temperature=value, progress=meter.advance)
         measured.append(found)
         findings.append(Finding("calibration", found))
     if wanted.picture != NOWHERE:

@@ -55,7 +55,7 @@ def _print(found: "ClassTrace") -> None:
 def inspect_labelled(classifier: "Classifier", files: tuple[Path, Path], *, count: int, as_json: bool) -> None:
     """Show how far the classifier may be believed on texts and labels, a line each, and its surest mistakes."""
     from translume.data import read_lines
-    from translume.evaluation.classification import judged
+    from translume.evaluation.classification import measure_classification
 
     texts, labels = (list(read_lines(file)) for file in files)
     if len(texts) != len(labels):
@@ -66,7 +66,7 @@ def inspect_labelled(classifier: "Classifier", files: tuple[Path, Path], *, coun
         for answer in classifier.classify_all(texts):
             answers.append(answer)
             meter.advance()
-    scores = judged(classifier, answers, gold)
+    scores = measure_classification(classifier, answers, gold)
     wrong = _surest_mistakes(answers, labels, count)
     if as_json:
         content = {

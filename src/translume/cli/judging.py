@@ -22,7 +22,7 @@ MOST_CONFUSED = 20
 def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: bool, as_json: bool) -> None:
     """Print how good the classifier in a folder is on a TSV or JSONL file with texts and labels."""
     from translume.data import read_pairs
-    from translume.evaluation.classification import judged
+    from translume.evaluation.classification import measure_classification
 
     classifier = load_as_told(model)
     data = classifier.config.data
@@ -39,7 +39,7 @@ def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: 
         from translume.atomic import write_file
 
         write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
-    scores = judged(classifier, answers, gold)
+    scores = measure_classification(classifier, answers, gold)
     draw_classes(scores, title=str(model))
     if record:
         from translume.checkpoint import record_evaluation

@@ -16,7 +16,7 @@ from translume.checkpoint import read_history
 from translume.config import Config
 from translume.data import prepare
 from translume.evaluation import evaluate
-from translume.evaluation.calibration import Judged, reliability_of
+from translume.evaluation.calibration import JudgedSteps, reliability_of
 from translume.training.decoded import spread, texts_of
 from translume.translator import Translator, load_translator
 from translume.translator.tensors import padded
@@ -75,7 +75,7 @@ class Costs:
     def __init__(self) -> None:
         self.total, self.tokens, self.impossible = 0.0, 0, 0
 
-    def watching(self, judged: Judged) -> Iterator[tuple[NextToken, Tensor]]:
+    def watching(self, judged: JudgedSteps) -> Iterator[tuple[NextToken, Tensor]]:
         """The same beliefs and labels [m], counted."""
         for belief, labels in judged:
             costs = -belief.log_prob_of(labels[:, None]).double()

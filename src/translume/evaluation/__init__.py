@@ -1,11 +1,9 @@
-"""How good translations are: metrics with signatures, and whether a difference means anything."""
+"""Evaluation: metrics with signatures, significance tests and calibration."""
 
 from translume.evaluation.calibration import Calibration, fit_temperature, measure_calibration
-from translume.evaluation.measure import evaluate, forced_scores, measure
-from translume.evaluation.metric import Metric
-from translume.evaluation.registry import METRICS, metric_from
+from translume.evaluation.metrics import METRICS, evaluate, forced_scores, measure, metric_from
+from translume.evaluation.scores import Comparison, Interval, Metric, Score, Scores
 from translume.evaluation.significance import compare
-from translume.evaluation.values import Comparison, Interval, Score, Scores
 from translume.reliability import Bin, Reliability
 
 __all__ = [

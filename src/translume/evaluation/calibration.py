@@ -1,10 +1,10 @@
-"""Whether a model's probabilities mean what they say, when it is given the reference word by word (forced decoding).
+"""Calibration under forced decoding: reliability of a model's probabilities, and temperature scaling.
 
-A token's confidence is the largest probability of its step, and it is right if the likeliest token is the reference's.
-The end mark is looked at by itself as well, since it is what translation models misjudge most (Kumar and Sarawagi
-2019): at every step the confidence is p(end), and right means that the reference ends there.
+The confidence of a step is its largest probability; the step is right if the likeliest token is the reference's.
+The end mark is also measured separately, because translation models misjudge it most (Kumar and Sarawagi 2019): there
+the confidence of a step is p(end), and the step is right if the reference ends there.
 
-ECE, the expected calibration error, is what `translume.reliability` says.
+`translume.reliability` defines the expected calibration error (ECE).
 """
 
 import math
@@ -19,31 +19,31 @@ from translume.belief import NextToken
 from translume.checkpoint import Temperature
 from translume.decoding import Tempered
 from translume.errors import DataError, SettingsError
-from translume.evaluation.measure import check_lengths
+from translume.evaluation.metrics import check_lengths
 from translume.reliability import Bins, Reliability
 from translume.translator import Translator
 
 COLDEST, HOTTEST = 0.05, 20.0
-"""Temperatures between which one is looked for."""
+"""Bounds of the search for a temperature."""
 _NEAR = 1e-5
-"""A relative step below which Newton's method has arrived."""
+"""Relative step below which Newton's method has converged."""
 _FLAT = 1e-9
-"""A slope in nats per token below which it has arrived too: there is nothing left to win."""
+"""Slope, in nats per token, below which it has converged too."""
 
-Judged = Iterable[tuple[NextToken, Tensor]]
-"""Beliefs, and which tokens [m] the reference goes on with."""
-Seen = Callable[[int], object]
-"""Told how many tokens were looked at."""
+JudgedSteps = Iterable[tuple[NextToken, Tensor]]
+"""Predicted distributions of m steps, and the reference tokens [m] of these steps."""
+ProgressCallback = Callable[[int], object]
+"""Called with the number of tokens processed since the last call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Reliability of forced decoding.
 
-    tokens: of the likeliest token.  end: of the end mark, at every step.
-    nll: nats per token; None where the head gives no distribution or some reference's token is impossible.
-    impossible: reference tokens without any probability.  normalised: whether the beliefs sum to one.
-    temperature: what the beliefs were tempered by.
+    tokens: of the likeliest token of each step.  end: of the end mark, at every step.
+    nll: nats per token; None if the head gives no distribution or a reference token has probability 0.
+    impossible: reference tokens of probability 0.  normalised: whether the probabilities sum to one.
+    temperature: the temperature applied before measuring.
     """
 
     tokens: Reliability
@@ -54,7 +54,7 @@ class Calibration:
     temperature: float = 1.0
 
     def __str__(self) -> str:
-        """Two lines: tokens and the end mark, each with its definition."""
+        """Return two lines, for tokens and for the end mark, each with its definition."""
         kind = "" if self.normalised else "|distribution:no"
         lines = []
         for of, confidence, found in (("tokens", "max p", self.tokens), ("end marks", "p(end)", self.end)):
@@ -65,7 +65,7 @@ class Calibration:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON knows them."""
+        """Return the values as a JSON object."""
         return {
             "temperature": self.temperature,
             "normalised": self.normalised,
@@ -82,23 +82,23 @@ def measure_calibration(
     references: Sequence[str],
     *,
     temperature: float = 1.0,
-    seen: Seen | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Calibration:
-    """How far a translator's probabilities can be believed, when it reads `references`.
+    """Measure the calibration of a translator under forced decoding of `references`.
 
-    temperature: beliefs are tempered by it first; 1 leaves them as the model gives them.  seen: told of progress.
-    Raises DataError where there is nothing to measure or the lists are not of one length, TranslationError where a
-    text is longer than the model reads.
+    temperature: applied to the predicted distributions first; 1 changes nothing.
+    Raises DataError if the lists are empty or differ in length, TranslationError if a text is longer than the model
+    reads.
     """
     check_lengths({"sources": sources}, [references])
     end = translator.checkpoint.target_tokenizer.specials.eos
     beliefs = translator.beliefs(zip(sources, references, strict=True))
-    return reliability_of(_watched(beliefs, seen), end, temperature=temperature)
+    return reliability_of(_with_progress(beliefs, progress), end, temperature=temperature)
 
 
 @torch.no_grad()
-def reliability_of(judged: Judged, end: int, *, temperature: float = 1.0) -> Calibration:
-    """The calibration of any beliefs; `end` is the id of the end mark."""
+def reliability_of(judged: JudgedSteps, end: int, *, temperature: float = 1.0) -> Calibration:
+    """Return the calibration of predicted distributions; `end` is the id of the end mark."""
     tokens, ends = Bins(), Bins()
     total, count, impossible, normalised = 0.0, 0, 0, True
     for own, labels in judged:
@@ -123,28 +123,32 @@ def reliability_of(judged: Judged, end: int, *, temperature: float = 1.0) -> Cal
 
 
 def fit_temperature(
-    translator: Translator, sources: Sequence[str], references: Sequence[str], *, seen: Seen | None = None
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    progress: ProgressCallback | None = None,
 ) -> Temperature:
-    """The temperature with the least nll of `references`; they should be none that the model was trained on.
+    """Fit the temperature that minimises the NLL of `references`, which should not be training data.
 
-    `store_temperature` keeps it with the model.
-    Raises SettingsError where the model's beliefs are no distributions, and what `measure_calibration` raises.
+    `store_temperature` stores it in the model folder.
+    Raises SettingsError if the output head gives no distribution, and the errors of `measure_calibration`.
     """
     check_lengths({"sources": sources}, [references])
     kind = translator.config.model.head.kind
 
-    def judged() -> Judged:
-        return _watched(translator.beliefs(zip(sources, references, strict=True)), seen)
+    def judged() -> JudgedSteps:
+        return _with_progress(translator.beliefs(zip(sources, references, strict=True)), progress)
 
     return best_temperature(judged, name=f"the output head '{kind}'")
 
 
 @torch.no_grad()
-def best_temperature(judged: Callable[[], Judged], *, name: str = "the model") -> Temperature:
-    """The temperature with the least nll of beliefs, which are read some five times, by Newton's method.
+def best_temperature(judged: Callable[[], JudgedSteps], *, name: str = "the model") -> Temperature:
+    """Fit the temperature with Newton's method, which calls `judged` about five times.
 
-    The nll is convex in β = 1/T: its derivatives by β are Σ (E_β log p − log p_label) and Σ Var_β log p. Tokens
-    without any probability have none at any temperature and are left out.
+    The NLL is convex in β = 1/T: its derivatives by β are Σ (E_β log p − log p_label) and Σ Var_β log p. Tokens of
+    probability 0 keep it at any temperature and are left out.
     """
     low, high, beta = 1 / HOTTEST, 1 / COLDEST, 1.0
     before: float | None = None
@@ -159,17 +163,19 @@ def best_temperature(judged: Callable[[], Judged], *, name: str = "the model") -
             step = math.sqrt(low * high) - beta
         beta += step
         if abs(step) < _NEAR * beta:
-            # The nll at the last step comes from its parabola: so near to the minimum the two are one.
+            # Extrapolate the NLL quadratically, which is exact enough this close to the minimum.
             nll += (slope + bend * step / 2) * step
             return Temperature(value=1 / beta, tokens=tokens, nll_before=before / tokens, nll=nll / tokens)
 
 
-def _derivatives(judged: Judged, beta: float, name: str) -> tuple[float, float, float, int]:
-    """(nll, its first and second derivative by β, tokens): sums over the tokens that are possible."""
+def _derivatives(judged: JudgedSteps, beta: float, name: str) -> tuple[float, float, float, int]:
+    """Return (NLL, first and second derivative by β, token count), summed over the possible tokens."""
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for belief, labels in judged:
         if not belief.normalised:
-            raise SettingsError(f"temperature: {name} gives no distribution, wanted one whose probabilities sum to one")
+            raise SettingsError(
+                f"temperature: {name} gives no distribution, expected one whose probabilities sum to one"
+            )
         log_probs = belief.log_probs().double()
         picked = _picked(log_probs, labels)
         possible = picked.isfinite()
@@ -183,7 +189,7 @@ def _derivatives(judged: Judged, beta: float, name: str) -> tuple[float, float, 
         sums += torch.stack([(normaliser - beta * picked).sum(), (mean - picked).sum(), spread.sum()]).cpu()
         tokens += picked.numel()
     if not tokens:
-        raise DataError("temperature: no token of the references is possible, wanted at least one")
+        raise DataError("temperature: no token of the references is possible, expected at least one")
     nll, slope, bend = sums.tolist()
     return nll, slope, bend, tokens
 
@@ -192,8 +198,8 @@ def _picked(log_probs: Tensor, ids: Tensor) -> Tensor:
     return log_probs.gather(1, ids[:, None])[:, 0]
 
 
-def _watched(judged: Judged, seen: Seen | None) -> Iterator[tuple[NextToken, Tensor]]:
+def _with_progress(judged: JudgedSteps, progress: ProgressCallback | None) -> Iterator[tuple[NextToken, Tensor]]:
     for belief, labels in judged:
         yield belief, labels
-        if seen is not None:
-            seen(labels.numel())
+        if progress is not None:
+            progress(labels.numel())

@@ -1,8 +1,8 @@
-"""How good a classifier is: accuracy, F1 of each class, who is taken for whom, and calibration.
+"""Classification metrics: accuracy, per-class F1, confusion matrix and calibration.
 
-Of a class, with TP texts rightly given it, FP wrongly given it and FN wrongly denied it: precision = TP/(TP+FP), recall
-= TP/(TP+FN), F1 = 2·TP/(2·TP+FP+FN), each 0 where its denominator is. Macro-F1 is the mean of F1 over the classes that
-stand in the references or in the answers. Accuracy is the share of texts whose labels are exactly right.
+For a class with TP true positives, FP false positives and FN false negatives: precision = TP/(TP+FP), recall =
+TP/(TP+FN), F1 = 2·TP/(2·TP+FP+FN); each is 0 if its denominator is 0. Macro-F1 is the mean F1 of the classes that occur
+in the references or the predictions. Accuracy is the fraction of texts whose labels are exactly right.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from translume.errors import DataError
-from translume.evaluation.values import Score
+from translume.evaluation.scores import Score
 from translume.reliability import BINS, Bins, Reliability
 from translume.translator import Classification, Classifier
 from translume.translator.classifier import SURE
 
-Answers = Sequence[AbstractSet[int]]
-"""The classes of each text."""
+LabelSets = Sequence[AbstractSet[int]]
+"""The class ids of each text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCount:
-    """One class.  right, wrong, missed: texts rightly given it, wrongly given it, wrongly denied it."""
+    """The true positives (right), false positives (wrong) and false negatives (missed) of one class."""
 
     label: str
     right: int
@@ -33,26 +33,26 @@ class ClassCount:
 
     @property
     def precision(self) -> float:
-        """In per cent."""
+        """In percent."""
         return _share(self.right, self.right + self.wrong)
 
     @property
     def recall(self) -> float:
-        """In per cent."""
+        """In percent."""
         return _share(self.right, self.right + self.missed)
 
     @property
     def f1(self) -> float:
-        """In per cent."""
+        """In percent."""
         return _f1(self.right, self.wrong, self.missed)
 
     @property
     def count(self) -> int:
-        """Texts that have it."""
+        """Texts of this class."""
         return self.right + self.missed
 
     def to_dict(self) -> dict[str, Any]:
-        """The class as JSON knows it."""
+        """Return the class as a JSON object."""
         return {
             "label": self.label,
             "count": self.count,
@@ -64,11 +64,11 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassScores:
-    """All that was measured of a classifier on some texts.
+    """All metrics of a classifier on some texts.
 
-    names: of all C classes, in the order of the table.
-    confusion: [C, C], texts of the row's class that were given the column's; None where texts have several labels.
-    reliability: of the label that is given; with several, of each single decision.
+    names: of all C classes, in the order of the confusion matrix.
+    confusion: [C, C], texts of the row's class predicted as the column's; None for multi-label classifiers.
+    reliability: of the predicted label; for multi-label classifiers, of every yes-or-no decision.
     """
 
     texts: int
@@ -81,7 +81,7 @@ class ClassScores:
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Accuracy and macro-F1 in per cent, and the expected calibration error from 0 to 1."""
+        """Accuracy and macro-F1, in percent."""
         several = self.confusion is None
         exact = "all labels" if several else "label"
         return (
@@ -91,7 +91,7 @@ class ClassScores:
 
     @property
     def calibration(self) -> str:
-        """A line with the calibration error and its definition."""
+        """One line with the calibration error and its definition."""
         what, confidence = ("labels", "max p") if self.confusion is not None else ("decisions", "max(p, 1-p)")
         found = self.reliability
         return (
@@ -100,7 +100,7 @@ class ClassScores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The scores as JSON knows them."""
+        """Return the scores as a JSON object."""
         return {
             "sentences": self.texts,
             "scores": [score.to_dict() for score in self.scores],
@@ -111,29 +111,29 @@ class ClassScores:
         }
 
 
-def judge(classifier: Classifier, texts: Sequence[str], references: Sequence[str]) -> ClassScores:
-    """How good a classifier is on texts with their labels, as they stand in a file.
+def evaluate_classification(classifier: Classifier, texts: Sequence[str], references: Sequence[str]) -> ClassScores:
+    """Classify `texts` and score the answers; references: label lines as in a training file.
 
-    Raises DataError for a label that the classifier does not know, and where there is nothing to measure.
+    Raises DataError for an unknown label, for no texts, or if the lists differ in length.
     """
     if len(texts) != len(references):
-        raise DataError(f"judge: {len(texts):,} texts but {len(references):,} labels, wanted equally many")
+        raise DataError(f"evaluate: {len(texts):,} texts but {len(references):,} labels, expected equally many")
     gold = [set(classifier.labels.encode(text, f"label {line}")) for line, text in enumerate(references, start=1)]
-    return judged(classifier, list(classifier.classify_all(texts)), gold)
+    return measure_classification(classifier, list(classifier.classify_all(texts)), gold)
 
 
-def judged(classifier: Classifier, answers: Sequence[Classification], gold: Answers) -> ClassScores:
-    """How good answers are that stand already; gold: the classes of each text."""
+def measure_classification(classifier: Classifier, answers: Sequence[Classification], gold: LabelSets) -> ClassScores:
+    """Score existing answers; gold: the class ids of each text."""
     labels = classifier.labels
     if not answers:
-        raise DataError("judge: found no texts, wanted at least one")
+        raise DataError("evaluate: found no texts, expected at least one")
     index = {name: place for place, name in enumerate(labels.names)}
     found = [{index[name] for name in answer.labels} for answer in answers]
     confusion = None
     if not labels.several:
         table = [[0] * len(labels) for _ in labels.names]
-        for wanted, given in zip(gold, found, strict=True):
-            table[min(wanted)][min(given)] += 1
+        for expected, predicted in zip(gold, found, strict=True):
+            table[min(expected)][min(predicted)] += 1
         confusion = tuple(map(tuple, table))
     classes = tuple(
         ClassCount(label=labels.names[class_], right=right, wrong=wrong, missed=missed)
@@ -150,34 +150,34 @@ def judged(classifier: Classifier, answers: Sequence[Classification], gold: Answ
     )
 
 
-def accuracy_of(gold: Answers, found: Answers) -> float:
-    """Per cent of texts whose classes are exactly right."""
+def accuracy_of(gold: LabelSets, found: LabelSets) -> float:
+    """Percentage of texts whose predicted classes are exactly right."""
     return _share(sum(one == other for one, other in zip(gold, found, strict=True)), len(gold))
 
 
-def macro_f1_of(gold: Answers, found: Answers) -> float:
-    """The mean F1, in per cent, of the classes that occur."""
+def macro_f1_of(gold: LabelSets, found: LabelSets) -> float:
+    """Mean F1, in percent, of the classes that occur."""
     return _mean([_f1(*counts) for counts in _counts(gold, found).values()])
 
 
-def _counts(gold: Answers, found: Answers) -> dict[int, tuple[int, int, int]]:
-    """Of each class that occurs: texts rightly given it, wrongly given it, wrongly denied it."""
+def _counts(gold: LabelSets, found: LabelSets) -> dict[int, tuple[int, int, int]]:
+    """True positives, false positives and false negatives of each class that occurs."""
     counts: dict[int, list[int]] = {}
-    for wanted, given in zip(gold, found, strict=True):
-        for place, classes in enumerate((wanted & given, given - wanted, wanted - given)):
+    for labels, predicted in zip(gold, found, strict=True):
+        for place, classes in enumerate((labels & predicted, predicted - labels, labels - predicted)):
             for class_ in classes:
                 counts.setdefault(class_, [0, 0, 0])[place] += 1
     return {class_: (right, wrong, missed) for class_, (right, wrong, missed) in counts.items()}
 
 
-def _reliability(answers: Iterable[Classification], gold: Answers, index: dict[str, int]) -> Reliability:
+def _reliability(answers: Iterable[Classification], gold: LabelSets, index: dict[str, int]) -> Reliability:
     bins = Bins()
-    for answer, wanted in zip(answers, gold, strict=True):
+    for answer, labels in zip(answers, gold, strict=True):
         if answer.separator:
-            rows = [(max(p, 1 - p), (p > SURE) == (index[name] in wanted)) for name, p in answer.probabilities]
+            rows = [(max(p, 1 - p), (p > SURE) == (index[name] in labels)) for name, p in answer.probabilities]
         else:
             name, p = answer.probabilities[0]
-            rows = [(p, index[name] in wanted)]
+            rows = [(p, index[name] in labels)]
         confidence, right = zip(*rows, strict=True)
         bins.add(torch.tensor(confidence), torch.tensor(right))
     return bins.reliability()

@@ -1,4 +1,4 @@
-"""Whether one system is better than another or only luckier: paired bootstrap resampling (Koehn 2004)."""
+"""Test whether one system is significantly better than another: paired bootstrap resampling (Koehn 2004)."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,12 @@ from numpy.typing import NDArray
 
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError
-from translume.evaluation.measure import check_lengths
-from translume.evaluation.metric import Counts, Metric
-from translume.evaluation.registry import metric_from
-from translume.evaluation.values import Comparison, Interval
+from translume.evaluation.metrics import check_lengths, metric_from
+from translume.evaluation.scores import Comparison, Counts, Interval, Metric
 
 SAMPLES = 1000
 SEED = 12345
-"""sacreBLEU's own, so that its figures are ours."""
+"""sacreBLEU's default seed, so that both give the same figures."""
 
 Values = NDArray[np.float64]
 
@@ -29,14 +27,14 @@ def compare(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> tuple[Comparison, ...]:
-    """Two systems' translations of the same sentences, by each metric of `settings`.
+    """Compare two systems' translations of the same sentences by each metric of `settings`.
 
-    The p-value is that of sacreBLEU's paired bootstrap test: the share of resamples whose absolute difference, less the
-    mean of these, is at least the difference found; 1 where both systems say the same.
-    Raises DataError where the lists are not of one length.
+    The p-value is that of sacreBLEU's paired bootstrap test: the fraction of resamples whose absolute difference, minus
+    the mean of these differences, is at least the observed difference. It is 1 for identical translations.
+    Raises DataError if the lists differ in length.
     """
     if samples < 1:
-        raise SettingsError(f"compare: found {samples} samples, wanted at least 1")
+        raise SettingsError(f"compare: found {samples} samples, expected at least 1")
     for texts in (first, second):
         check_lengths({"translations": texts}, [references, *other_references])
     comparisons = []
@@ -47,7 +45,7 @@ def compare(
         scores = [metric.score(each.sum(0)) for each in counts]
         found = abs(scores[1].value - scores[0].value)
         differences = np.abs(other - one)
-        # sacreBLEU asks for larger ones only, by which a system would differ from itself with p = 0.001.
+        # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
         above = int((differences - differences.mean() >= found).sum())
         comparisons.append(
             Comparison(
@@ -65,7 +63,10 @@ def compare(
 
 
 def resample(metric: Metric, counts: Sequence[Counts], samples: int, seed: int) -> list[Values]:
-    """For each system's counts [n, m] its values [samples] on n sentences drawn with replacement, the same for all."""
+    """Return each system's values [samples] on n sentences drawn with replacement (the same for all systems).
+
+    counts: [n, m] for each system.
+    """
     generator = np.random.default_rng(seed)
     sentences = len(counts[0])
     values = np.empty((len(counts), samples))
@@ -77,7 +78,7 @@ def resample(metric: Metric, counts: Sequence[Counts], samples: int, seed: int) 
 
 
 def interval(values: Values) -> Interval:
-    """The mean and, at both ends, the value that a fortieth of the values lie beyond."""
+    """Return the mean and the interval that leaves one fortieth of the values out at each end."""
     ordered = np.sort(values)
     outside = len(ordered) // 40
     return Interval(mean=float(ordered.mean()), low=float(ordered[outside]), high=float(ordered[-1 - outside]))

@@ -1,18 +1,23 @@
-"""What a measurement says, with the definition it was made by."""
+"""The metric interface, and scores that carry the definition they were computed by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.errors import SettingsError, nearest
+
+Counts = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One number and how it came about.
+    """One number and its definition.
 
-    name: as in `[evaluation] metrics`.  title: as it is printed.  signature: its definition, as sacreBLEU writes it.
-    detail: what the number is made of, such as BLEU's precisions; may be empty.
+    name: as in `[evaluation] metrics`.  title: as printed.  signature: the definition, in sacreBLEU's notation.
+    detail: the parts of the number, such as BLEU's precisions; may be empty.
     """
 
     name: str
@@ -22,12 +27,12 @@ class Score:
     detail: str = ""
 
     def __str__(self) -> str:
-        """The full line, as sacreBLEU prints it."""
+        """Return the full line, as sacreBLEU prints it."""
         line = f"{self.title}|{self.signature} = {self.value:.2f}"
         return f"{line} {self.detail}" if self.detail else line
 
     def to_dict(self) -> dict[str, Any]:
-        """The score as JSON knows it."""
+        """Return the score as a JSON object."""
         return {
             "name": self.name,
             "title": self.title,
@@ -37,9 +42,21 @@ class Score:
         }
 
 
+class Metric(Protocol):
+    """A metric over a whole test set. Create a new one for each use: it remembers how many references it read."""
+
+    higher_is_better: bool
+
+    def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+        """Return the statistics [n, m] of n sentences; references: one or more lists of n texts."""
+
+    def score(self, total: Counts) -> Score:
+        """Return the score of a set of sentences from the sum [m] of their statistics; call after `count`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """All measurements of one set of translations, which are kept beside them in the order of the sources."""
+    """All scores of one set of translations, with the translations in the order of the sources."""
 
     scores: tuple[Score, ...]
     translations: tuple[str, ...]
@@ -48,24 +65,24 @@ class Scores:
         return iter(self.scores)
 
     def __getitem__(self, name: str) -> Score:
-        """The score of a metric; SettingsError if it was not measured."""
+        """Return the score of a metric; raise SettingsError if it was not measured."""
         for score in self.scores:
             if score.name == name:
                 return score
         raise SettingsError(f"no score '{name}' was measured{nearest(name, [score.name for score in self.scores])}")
 
     def __str__(self) -> str:
-        """A line a score."""
+        """Return one line per score."""
         return "\n".join(map(str, self.scores))
 
     def to_dict(self) -> dict[str, Any]:
-        """The scores as JSON knows them, without the translations."""
+        """Return the scores as a JSON object, without the translations."""
         return {"sentences": len(self.translations), "scores": [score.to_dict() for score in self.scores]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Where 95 % of the resampled values lie, and their mean."""
+    """The mean of the resampled values, and the interval that holds 95 % of them."""
 
     mean: float
     low: float
@@ -74,10 +91,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two systems by one metric, on the same sentences.
+    """Two systems compared by one metric on the same sentences.
 
-    difference: of `second` minus `first` over the resamples.  p_value: how often resampling alone makes a difference
-    as large as the one found.
+    difference: `second` minus `first` over the resamples.  p_value: the probability that resampling alone gives a
+    difference as large as the observed one.
     """
 
     first: Score
@@ -90,7 +107,7 @@ class Comparison:
     seed: int
 
     def __str__(self) -> str:
-        """One line: both values with half the width of their intervals, the difference, p and how it was drawn."""
+        """Return one line: both values with half their interval's width, the difference, p, samples and seed."""
         one, other = (
             f"{score.value:.2f} ± {(interval.high - interval.low) / 2:.2f}"
             for score, interval in ((self.first, self.first_interval), (self.second, self.second_interval))
@@ -102,7 +119,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON knows it."""
+        """Return the comparison as a JSON object."""
         intervals = {
             name: {"mean": interval.mean, "low": interval.low, "high": interval.high}
             for name, interval in (

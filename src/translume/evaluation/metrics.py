@@ -1,13 +1,31 @@
-"""Translations against references."""
+"""The registry of metrics, and the evaluation of translations against references."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from translume.config import DecodingSettings, EvaluationSettings
-from translume.errors import DataError, SettingsError
-from translume.evaluation.registry import metric_from
-from translume.evaluation.values import Score, Scores
+from translume.errors import DataError, SettingsError, nearest
+from translume.evaluation.error_rates import exact_match, phone_error_rate, word_error_rate
+from translume.evaluation.sacrebleu_metrics import bleu, chrf, ter
+from translume.evaluation.scores import Metric, Score, Scores
 from translume.translator import Translator
+
+METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
+    "bleu": bleu,
+    "chrf": chrf,
+    "ter": ter,
+    "exact_match": exact_match,
+    "wer": word_error_rate,
+    "per": phone_error_rate,
+}
+"""Metrics by the name used in settings. A new metric is one module and one line here."""
+
+
+def metric_from(name: str, settings: EvaluationSettings) -> Metric:
+    """Create a metric by name; raise SettingsError with the nearest known name for an unknown one."""
+    if name not in METRICS:
+        raise SettingsError(f"evaluation.metrics: found '{name}'{nearest(name, METRICS)}")
+    return METRICS[name](settings)
 
 
 def evaluate(
@@ -20,14 +38,14 @@ def evaluate(
     decoding: DecodingSettings | None = None,
     nll: bool = False,
 ) -> Scores:
-    """How good a translator's translations of `sources` are, by each metric of `settings` (the model's own if None).
+    """Translate `sources` and score the translations by each metric of `settings` (default: the model's settings).
 
-    other_references: further ones, each list as long as `sources`.  decoding: instead of the model's own.
-    nll: also measure −log p per token of `references`, in nats, and its perplexity.
-    Raises DataError where there is nothing to measure or the lists are not of one length.
+    other_references: further lists of references, each as long as `sources`.  decoding: replaces the model's settings.
+    nll: also measure −log p per token of `references`, in nats, and the perplexity.
+    Raises DataError if the lists are empty or differ in length.
     """
-    if not hasattr(translator, "translate_all"):  # a path, or a classifier
-        raise TypeError(f"evaluate wants a Translator, found {type(translator).__name__}; load gives one of a folder")
+    if not hasattr(translator, "translate_all"):  # such as a path or a classifier
+        raise TypeError(f"translator: found {type(translator).__name__}, expected a Translator; call load(folder)")
     settings = (settings or translator.config.evaluation).of_language(translator.config.data.target_language)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
@@ -47,7 +65,7 @@ def measure(
     *,
     other_references: Sequence[Sequence[str]] = (),
 ) -> Scores:
-    """How good translations are that stand already; see `evaluate`."""
+    """Score existing translations; see `evaluate`."""
     all_references = [references, *other_references]
     check_lengths({"translations": translations}, all_references)
     scores = []
@@ -58,7 +76,7 @@ def measure(
 
 
 def forced_scores(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> tuple[Score, Score]:
-    """−log p of the references per token, end marks counted, in nats, and e to that power."""
+    """Return −log p per reference token in nats, end marks included, and the perplexity."""
     check_lengths({"sources": sources}, [references])
     total, tokens = 0.0, 0
     for score in translator.score_all(zip(sources, references, strict=True)):
@@ -74,15 +92,15 @@ def forced_scores(translator: Translator, sources: Sequence[str], references: Se
 
 
 def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str]]) -> None:
-    """Raise DataError unless there are equally many of everything, and at least one."""
+    """Raise DataError unless all lists have the same length, which is at least one."""
     lists = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}
     for name, found in lists.items():
         if isinstance(found, str):
-            raise SettingsError(f"evaluate: {name} is one text, wanted a list of texts")
+            raise SettingsError(f"evaluate: {name} is one text, expected a list of texts")
     (first, texts_found), *others = lists.items()
     for name, found in others:
         if len(found) != len(texts_found):
-            raise DataError(f"evaluate: {len(texts_found):,} {first} but {len(found):,} {name}, wanted equally many")
+            raise DataError(f"evaluate: {len(texts_found):,} {first} but {len(found):,} {name}, expected equally many")
     if not texts_found:
-        raise DataError("evaluate: found no sentences, wanted at least one")
+        raise DataError("evaluate: found no sentences, expected at least one")
