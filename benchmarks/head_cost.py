@@ -39,7 +39,7 @@ from torch import Tensor
 from translume.belief import Logits
 from translume.engine import native
 from translume.engine.native_linear import summary
-from translume.heads.lse_pick import chunk_rows, softmax_loss
+from translume.heads.chunked_cross_entropy import chunk_rows, softmax_loss
 from translume.model import LossOptions
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))

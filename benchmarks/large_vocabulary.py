@@ -129,7 +129,7 @@ class Contender:
         from translume.checkpoint import build_model
         from translume.config import ModelSettings, TrainingSettings
         from translume.model import HeadData, LossOptions
-        from translume.model.memory import keep_freed_memory
+        from translume.model.allocator import keep_freed_memory
         from translume.training.precision import Updater, choose_precision
 
         keep_freed_memory()

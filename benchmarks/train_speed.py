@@ -102,7 +102,7 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
 
     from translume.config import TrainingSettings
     from translume.model import LossOptions
-    from translume.model.memory import keep_freed_memory
+    from translume.model.allocator import keep_freed_memory
     from translume.training.precision import Updater, choose_precision
 
     keep_freed_memory()

@@ -11,7 +11,7 @@ from translume.config import ClassifySettings
 from translume.errors import SettingsError
 from translume.heads.classify import ClassifyHead
 from translume.model import HeadData, HeadSizes, LossOptions
-from translume.model.pooling import NGrams, Pooling
+from translume.model.classifier import NGrams, Pooling
 
 WAYS = ("mean", "max", "first", "attention")
 

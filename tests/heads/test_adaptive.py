@@ -13,9 +13,9 @@ from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import AdaptiveSettings, ModelSettings
 from translume.errors import SettingsError
 from translume.heads.adaptive import AdaptiveHead
-from translume.heads.frequency import target_counts
+from translume.heads.token_statistics import target_counts
 from translume.model import HeadData, HeadSizes, LossOptions
-from translume.model.bands import BandedTable
+from translume.model.embedding import BandedTable
 
 WIDTH, VOCABULARY = 61, 211
 CUTOFFS = (17, 101)

@@ -153,7 +153,7 @@ NAMED = ["plain", "smoothed", "smoothed-over-text", "z", "both"]
 def test_loss_and_gradients_are_exact_in_any_chunks(make, monkeypatch, options, chunks):
     head = make(torch.float64)
     skip_unless_defined(head, options)
-    monkeypatch.setattr("translume.heads.lse_pick.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     hidden, labels, context = given(head, torch.float64)
     loss, grown = found(head, hidden, labels, context, options)
     wanted, slopes = truth(head, hidden, labels, context, options)
@@ -290,7 +290,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_rows_times_vocabulary_is_never_held(make, monkeypatch):
-    monkeypatch.setattr("translume.heads.lse_pick.CHUNK_ELEMENTS", 128 * 1009)
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * 1009)
     head = make(vocabulary=1009)
     hidden, labels, context = given(head, rows=2003)
     hidden.requires_grad_()

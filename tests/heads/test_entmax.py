@@ -151,7 +151,7 @@ def test_newtons_method_ends_where_all_tokens_are_alike(power, size):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunks", [1, 7])
 def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, alpha, bias, smoothing, chunks):
-    monkeypatch.setattr("translume.heads.lse_pick.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     head = head_of(alpha, bias)
     hidden, labels = states()
     for smoothed in (None, torch.arange(VOCABULARY) > 3):

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.heads.frequency import spread_evenly
+from translume.heads.token_statistics import spread_evenly
 
 
 @given(st.integers(0, 500), st.integers(1, 50))

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from translume.config import HierarchicalSettings
-from translume.heads.frequency import target_counts
 from translume.heads.hierarchical import HierarchicalHead
-from translume.heads.neighbours import by_neighbours
+from translume.heads.token_statistics import by_neighbours, target_counts
 from translume.model import HeadData, HeadSizes, LossOptions
 
 WIDTH = 13

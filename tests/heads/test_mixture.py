@@ -187,7 +187,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_all_components_together_hold_no_more_than_a_chunk(monkeypatch):
-    monkeypatch.setattr("translume.heads.lse_pick.CHUNK_ELEMENTS", 128 * VOCABULARY)
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * VOCABULARY)
     head = mixture(11)
     hidden, labels = states(rows=89)
     with Largest() as largest:

@@ -138,7 +138,7 @@ def test_chunks_change_nothing(rows, seed):
     torch.manual_seed(seed)
     wanted, slopes = loss_and_gradients(head, hidden, labels, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("translume.heads.lse_pick.CHUNK_ELEMENTS", 31 * rows)
+        patch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * rows)
         torch.manual_seed(seed)
         loss, grown = loss_and_gradients(head, hidden, labels, options)
     assert relative(loss, wanted) < 1e-12
@@ -218,7 +218,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_rows_times_samples_is_never_held(monkeypatch):
-    monkeypatch.setattr("translume.heads.lse_pick.CHUNK_ELEMENTS", 31 * 1009)
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * 1009)
     head = sampled(1024, vocabulary=1009, dtype=torch.float32)
     hidden, labels = given_states(rows=2003, dtype=torch.float32, vocabulary=1009)
     with Largest() as largest:

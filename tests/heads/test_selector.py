@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from translume.config import ShortlistSettings
 from translume.errors import SettingsError
-from translume.heads.selector import Selector
+from translume.heads.candidates import Selector
 from translume.heads.shortlist import SELECTOR_SHARE, ShortlistHead
 from translume.model import HeadSizes, LossOptions
 
@@ -60,7 +60,7 @@ def wanted_loss(selector, memory, mask, vectors, owners, labels):
 
 @pytest.mark.parametrize("elements", [1, 50, 700, 1 << 22])
 def test_the_loss_and_its_gradients_are_those_of_the_definition(monkeypatch, elements):
-    monkeypatch.setattr("translume.heads.lse_pick.CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", elements)
     selector = selector_of()
     told = given_sources([5, 1, 0, 3])
     loss, wanted = selector.loss(*told), wanted_loss(selector, *told)

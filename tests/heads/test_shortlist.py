@@ -13,8 +13,8 @@ from translume.belief import Bias, exact_topk
 from translume.checkpoint.build import build_model
 from translume.config import ModelSettings, ShortlistSettings
 from translume.decoding import BeamSearch, ForbidTokens, Greedy, search
+from translume.heads.candidates import translation_table
 from translume.heads.shortlist import ShortlistHead
-from translume.heads.translations import translation_table
 from translume.model import HeadData, HeadSizes, LossOptions
 
 WIDTH, SOURCES, VOCABULARY = 13, 89, 101
@@ -102,7 +102,7 @@ class TestTranslations:
         assert table[[4, 5, 6, 7], 0].tolist() == [4, 5, 6, 7]
 
     def test_one_round_worked_by_hand(self, monkeypatch):
-        monkeypatch.setattr("translume.heads.translations.ROUNDS", 1)
+        monkeypatch.setattr("translume.heads.candidates.ROUNDS", 1)
         # Target 6 may come of 4, of 5 or of nothing, a third each; 7 of 4 or of nothing, a half each.
         table = translation_table(data([([4, 5], [6]), ([4], [7])], 6, 8), 3)
         assert table[4].tolist() == [7, 6, -1]  # ½ against ⅓
@@ -122,7 +122,7 @@ class TestTranslations:
 
     @pytest.mark.parametrize("links", [0, 1, 40, 10**6])
     def test_it_is_the_same_each_time_and_within_its_bounds(self, monkeypatch, links):
-        monkeypatch.setattr("translume.heads.translations.MOST_LINKS", links)
+        monkeypatch.setattr("translume.heads.candidates.MOST_LINKS", links)
         pairs = random_pairs(3)
         table = translation_table(data(pairs, SOURCES, VOCABULARY), 7)
         assert np.array_equal(table, translation_table(data(pairs, SOURCES, VOCABULARY), 7))

@@ -70,7 +70,7 @@ def test_one_label_of_three_by_hand():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunks", [1, 7])
 def test_loss_and_gradients_are_those_of_torchs_binary_cross_entropy(monkeypatch, bias, negatives, smoothing, chunks):
-    monkeypatch.setattr("translume.heads.lse_pick.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
+    monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     head = sigmoid(negatives, bias)
     hidden, labels = states()
     for smoothed in (None, torch.arange(VOCABULARY) > 3):

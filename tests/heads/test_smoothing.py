@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.heads.smoothing import MeanToken, spread
+from translume.heads.linear import MeanToken, spread
 from translume.model import LossOptions
 
 VOCABULARY, WIDTH, ROWS = 11, 5, 7

@@ -15,7 +15,7 @@ from translume.checkpoint.build import build_network
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.errors import SettingsError, TranslationError
 from translume.inspection.classes import KNOWN
-from translume.model.pooling import Pooling
+from translume.model.classifier import Pooling
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from translume.model.attention import attend, attention_weights
+from translume.model.attention import AttentionOptions, attend, attention_weights, packed_attention
 from translume.model.layout import Layout
-from translume.model.packed_attention import Mixing, packed_attention
 from translume.model.positions import rotate, rotate_back, rotation
 
 HEADS, WIDTH = 3, 6
@@ -39,7 +38,7 @@ def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary, form):
     short = None if turn is None else turn[:, :5]
     allowed = where.mask[:, None, None] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else True)
     expected = where.pack(plain(*where.unpack(x).chunk(3, -1), allowed, short))
-    mixing = Mixing(HEADS, form, causal=causal, turn=turn)
+    mixing = AttentionOptions(HEADS, form, causal=causal, turn=turn)
     mixed = packed_attention(x, None, (where, where), mixing)
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
@@ -56,13 +55,13 @@ def test_cross_attention_and_its_gradient_are_the_formulas(lengths, form):
     x = torch.randn(8, WIDTH, dtype=torch.float64, requires_grad=True)
     y = torch.randn(sum(lengths), 2 * WIDTH, dtype=torch.float64, requires_grad=True)
     expected = where.pack(plain(where.unpack(x), *memory.unpack(y).chunk(2, -1), memory.mask[:, None, None], None))
-    mixed = packed_attention(x, y, (where, memory), Mixing(HEADS, form))
+    mixed = packed_attention(x, y, (where, memory), AttentionOptions(HEADS, form))
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
     found, wanted = (torch.autograd.grad(each, (x, y), seed) for each in (mixed, expected))
     torch.testing.assert_close(found, wanted)
     assert torch.autograd.gradcheck(
-        lambda x, y: packed_attention(x, y, (where, memory), Mixing(HEADS, form)), (x, y), fast_mode=True
+        lambda x, y: packed_attention(x, y, (where, memory), AttentionOptions(HEADS, form)), (x, y), fast_mode=True
     )
 
 
@@ -73,9 +72,9 @@ def test_attention_with_dropout_has_the_gradient_of_what_it_kept():
 
     def mix(x: Tensor, y: Tensor) -> Tensor:
         torch.manual_seed(5)
-        return packed_attention(x, y, (where, memory), Mixing(HEADS, "plain", 0.4))
+        return packed_attention(x, y, (where, memory), AttentionOptions(HEADS, "plain", 0.4))
 
-    assert not torch.equal(mix(x, y), packed_attention(x, y, (where, memory), Mixing(HEADS)))
+    assert not torch.equal(mix(x, y), packed_attention(x, y, (where, memory), AttentionOptions(HEADS)))
     assert torch.autograd.gradcheck(mix, (x, y), fast_mode=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is asked on Linux only")
 FAULTS = """
 import resource, torch
-from translume.model.memory import keep_freed_memory
+from translume.model.allocator import keep_freed_memory
 {ask}
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -35,7 +35,7 @@ def test_freed_blocks_are_used_again_without_asking_the_system():
 @linux
 def test_a_limit_on_address_space_is_no_error():
     limit = 3 << 30
-    code = "from translume.model.memory import keep_freed_memory; keep_freed_memory(); print('well')"
+    code = "from translume.model.allocator import keep_freed_memory; keep_freed_memory(); print('well')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -53,12 +53,12 @@ def test_entropy_and_divergence_are_those_of_the_beliefs_in_any_chunks(head, chu
 
 def test_a_confidence_penalty_takes_the_entropy_off_the_loss():
     model, data = model_of().double().eval(), sentences()
-    plain, penalised = model.loss(*data), model.loss(*data, LossOptions(confidence_penalty=0.3))
-    hidden, _, _ = model._teach(*data[:3], data[4])
+    plain, with_penalties = model.loss(*data), model.loss(*data, LossOptions(confidence_penalty=0.3))
+    hidden, _, _ = model._teacher_forced(*data[:3], data[4])
     log_probs = model.head.next_token(hidden, None).log_probs()
     wanted = plain.objective + 0.3 * (log_probs.exp() * log_probs).sum()
-    torch.testing.assert_close(penalised.objective, wanted)
-    assert (penalised.nll, penalised.tokens) == (plain.nll, 14)
+    torch.testing.assert_close(with_penalties.objective, wanted)
+    assert (with_penalties.nll, with_penalties.tokens) == (plain.nll, 14)
 
 
 def test_two_passes_without_dropout_are_one_pass():
@@ -75,7 +75,7 @@ def test_each_pass_reads_its_own_memory():
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
     torch.manual_seed(3)
-    hidden, layout, context = model._teach(source, mask, target, mask)
+    hidden, layout, context = model._teacher_forced(source, mask, target, mask)
     p, q = model.head.next_token(hidden, context).log_probs().chunk(2)
     nll = -torch.cat([p, q]).gather(1, layout.pack(labels)[:, None]).sum() / 2
     apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
@@ -88,7 +88,7 @@ def test_two_passes_with_dropout_are_held_together():
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
     torch.manual_seed(3)
-    hidden, layout, _ = model._teach(source, mask, target, mask)
+    hidden, layout, _ = model._teacher_forced(source, mask, target, mask)
     log_probs = model.head.next_token(hidden, None).log_probs()
     p, q = log_probs.chunk(2)
     nll = -log_probs.gather(1, layout.pack(labels)[:, None]).sum() / 2
@@ -106,7 +106,7 @@ def test_label_smoothing_is_spread_as_its_name_says(over):
     """The target distribution of each definition, written out."""
     epsilon, model, data = 0.2, model_of().double().eval(), sentences()
     options = loss_options(TrainingSettings(label_smoothing=epsilon, label_smoothing_over=over), V, SPECIALS)
-    hidden, layout, _ = model._teach(*data[:3], data[4])
+    hidden, layout, _ = model._teacher_forced(*data[:3], data[4])
     labels = layout.pack(data[3])
     spread = torch.full((14, V), epsilon / V, dtype=torch.float64)
     kept = 1 - epsilon

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from translume.checkpoint import build_model
 from translume.config import ModelSettings
+from translume.model.layers import Ssru, recurrence
 from translume.model.layout import Layout
-from translume.model.ssru import Ssru, recurrence
 from translume.model.state import GROWTH
 
 

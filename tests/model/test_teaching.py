@@ -11,8 +11,8 @@ from translume.checkpoint.build import build_network
 from translume.config import ClassifySettings, CopySettings, EntmaxSettings, ModelSettings, SoftmaxSettings
 from translume.heads.copy import CopyHead
 from translume.model import LossOptions
+from translume.model.head import Teacher, TeacherTargets
 from translume.model.penalties import distance
-from translume.model.teacher import Lesson, Teacher
 
 V = 19
 HEADS = {"softmax": SoftmaxSettings(), "copy": CopySettings(), "classify": ClassifySettings()}
@@ -45,7 +45,7 @@ def apart(student, teacher, data):
     """Σ KL(teacher‖student), from all log-probabilities at once."""
     source, mask, target, _, target_mask = data
     rows = torch.arange(int(target_mask.sum()))
-    own, wanted = (each.lesson(source, mask, target, target_mask).believe(rows) for each in (student, teacher))
+    own, wanted = (each.teacher_targets(source, mask, target, target_mask).believe(rows) for each in (student, teacher))
     return F.kl_div(own.log_probs(), wanted.log_probs(), log_target=True, reduction="sum")
 
 
@@ -75,11 +75,11 @@ def test_gradients_are_those_of_the_distance_and_none_are_the_teachers(kind):
     parameters = [student.get_parameter(name) for name in names]
     source, mask, target, _, target_mask = data
     with torch.no_grad():
-        wanted = teacher.lesson(source, mask, target, target_mask)(torch.arange(int(target_mask.sum())))
+        wanted = teacher.teacher_targets(source, mask, target, target_mask)(torch.arange(int(target_mask.sum())))
     if kind == "classify":
         own = student.belief(source, mask)
     else:
-        hidden, _, context = student._teach(source, mask, target, target_mask)
+        hidden, _, context = student._teacher_forced(source, mask, target, target_mask)
         own = student.head.next_token(hidden, context)
     truth = torch.autograd.grad(F.kl_div(own.log_probs(), wanted, log_target=True, reduction="sum"), parameters)
     for found, each in zip(parameters, truth, strict=True):
@@ -103,9 +103,9 @@ def test_a_softmax_blends_a_lesson_in_as_beliefs_would(chunk, seed, share):
     options = LossOptions(0.1, z_loss=0.01, confidence_penalty=0.2, teacher=Teacher(teacher, share))
     found = []
     for blends in (True, False):
-        student.head.takes_lessons = blends
+        student.head.blends_teacher_loss = blends
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("translume.heads.taught.CHUNK_ELEMENTS", chunk * V)
+            patch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", chunk * V)
             loss = student.loss(*data, options)
         found.append([loss.objective, *torch.autograd.grad(loss.objective, list(student.parameters()))])
     for own, by_beliefs in zip(*found, strict=True):
@@ -117,7 +117,7 @@ def test_the_distance_is_the_same_in_any_chunks(chunk, seed):
     torch.manual_seed(seed)
     head = network(SoftmaxSettings(), 1).head
     hidden, wanted = torch.randn(13, 12, dtype=torch.float64), torch.randn(13, V, dtype=torch.float64).log_softmax(-1)
-    lesson = Lesson(lambda rows: Logits(wanted[rows]))
+    lesson = TeacherTargets(lambda rows: Logits(wanted[rows]))
     own = head.next_token(hidden, None).log_probs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("translume.model.penalties.CHUNK_ELEMENTS", chunk * V)
@@ -129,10 +129,10 @@ def test_what_a_teacher_holds_for_impossible_costs_nothing():
     student, teacher = network(SoftmaxSettings(), 1), network(EntmaxSettings(), 2).eval()
     data = sentences(classes=False)
     source, mask, target, _, target_mask = data
-    wanted = teacher.lesson(source, mask, target, target_mask)(torch.arange(14))
+    wanted = teacher.teacher_targets(source, mask, target, target_mask)(torch.arange(14))
     assert bool(wanted.isneginf().any())
     found = student.loss(*data, LossOptions(teacher=Teacher(teacher, 1.0))).objective
-    own = student.lesson(source, mask, target, target_mask)(torch.arange(14))
+    own = student.teacher_targets(source, mask, target, target_mask)(torch.arange(14))
     terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - own))
     torch.testing.assert_close(found.detach(), terms.sum())
     found.backward()

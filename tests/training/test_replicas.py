@@ -9,7 +9,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings, TrainingSettings
 from translume.data import Batch
 from translume.model import LossOptions
-from translume.model.teacher import Teacher
+from translume.model.head import Teacher
 from translume.training.attention_form import choose_attention
 from translume.training.precision import Updater
 from translume.training.replicas import replica_count, shares_of

@@ -50,7 +50,7 @@ def test_a_student_comes_nearer_to_its_teacher_than_labels_take_it(
         assert (Preparing(what="teacher") in events) == (name == "taught")
         logs = []
         for model in (load_checkpoint(tmp_path / name, device="cpu").model, loaded.model):
-            lesson = model.lesson(batch.source, batch.source_mask, batch.target, batch.target_mask)
+            lesson = model.teacher_targets(batch.source, batch.source_mask, batch.target, batch.target_mask)
             logs.append(lesson(torch.arange(batch.tokens)))
         distances[name] = float((logs[1].exp() * (logs[1] - logs[0])).sum()) / batch.tokens
     assert distances["taught"] < distances["alone"] / 5

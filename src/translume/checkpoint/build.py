@@ -10,12 +10,9 @@ from translume.config import AdaptiveSettings, ClassifySettings, ModelSettings
 from translume.config.implementation import implementation
 from translume.errors import SettingsError
 from translume.model import HeadSizes, Transformer
-from translume.model.bands import BandedTable
-from translume.model.classifier import Classifier, Network
-from translume.model.decoder import Decoder
-from translume.model.embedding import Embedding
-from translume.model.encoder import Encoder
-from translume.model.pooling import Pooling
+from translume.model.classifier import Classifier, Network, Pooling
+from translume.model.embedding import BandedTable, Embedding
+from translume.model.transformer import Decoder, Encoder
 
 UNDECIDED = 0.1
 """What the weights of a fresh classifier's head are multiplied by, so that its first loss is about that of guessing."""

@@ -17,8 +17,8 @@ from translume.engine.native_search import NativeSearch, Parts, Plain
 from translume.engine.probe import Choice
 from translume.engine.state import Buffers, EngineState, Segment
 from translume.model import Transformer
+from translume.model.allocator import keep_freed_memory
 from translume.model.layout import Layout
-from translume.model.memory import keep_freed_memory
 from translume.model.state import GROWTH
 
 LARGEST_HALF = 65504.0

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from translume.engine.mixing import Attention, Cells, Map, Reading, attended, packed, scaled
 from translume.engine.probe import Choice
-from translume.model.layers import DecoderLayer
-from translume.model.ssru import Ssru
+from translume.model.layers import DecoderLayer, Ssru
 
 
 class Layer:

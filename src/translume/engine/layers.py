@@ -12,8 +12,8 @@ from translume.engine.native_layers import NativeLayers, Shape, native_layers
 from translume.engine.probe import ROWS, WAYS, Choice, times
 from translume.engine.state import Buffers, EngineState, Segment
 from translume.engine.torch_layers import TorchLayers
-from translume.model.decoder import Decoder
 from translume.model.state import GROWTH
+from translume.model.transformer import Decoder
 
 PLACE, SOURCE = 11, 16
 """The place of the token that is read by a probe, and the length of what stands beside it."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from translume.engine.probe import Choice
 from translume.model.attention import SelfAttention
+from translume.model.layers import Ssru
 from translume.model.positions import rotate
-from translume.model.ssru import Ssru
 
 Map = Callable[[Tensor], Tensor]
 

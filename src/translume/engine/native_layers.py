@@ -12,11 +12,9 @@ from translume.engine.native_linear import LANES, NativeInt8Linear, NativeLinear
 from translume.engine.probe import Dtype
 from translume.engine.state import Segment
 from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.decoder import Decoder
-from translume.model.encoder import Encoder
-from translume.model.layers import DecoderLayer, EncoderLayer
+from translume.model.layers import DecoderLayer, EncoderLayer, Ssru
 from translume.model.layout import Layout
-from translume.model.ssru import Ssru
+from translume.model.transformer import Decoder, Encoder
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 """In the order of `activation` of stack.h."""

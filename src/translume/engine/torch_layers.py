@@ -10,8 +10,8 @@ from translume.engine.mixing import Attention, Reading
 from translume.engine.probe import Choice
 from translume.engine.state import Segment
 from translume.model.attention import SelfAttention
-from translume.model.decoder import Decoder
 from translume.model.positions import rotation
+from translume.model.transformer import Decoder
 
 
 class TorchLayers:

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import AdaptiveSettings
-from translume.heads.frequency import by_frequency, target_counts
-from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.heads.parameters import vectors
-from translume.heads.precision import wide
-from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.distributions import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.heads.linear import accumulation_dtype, output_weight
+from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
-from translume.model.bands import BandedTable
+from translume.model.embedding import BandedTable
 from translume.model.state import Selectable
 
 
@@ -37,7 +36,7 @@ class AdaptiveHead(Head):
         self.vocabulary = sizes.vocabulary
         self.table = tied or BandedTable(sizes.vocabulary, sizes.width, settings.cutoffs, settings.factor)
         ends = self.table.ends
-        self.tails = vectors(len(ends) - 1, sizes.width)
+        self.tails = output_weight(len(ends) - 1, sizes.width)
         # A tail begins as likely as its tokens together: all tokens are about equally likely.
         tokens = torch.tensor([float(end - begin) for begin, end in pairwise(ends)])
         self.tail_bias = nn.Parameter(tokens.log())
@@ -81,11 +80,11 @@ class AdaptiveHead(Head):
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         first, parts = self._labels(labels)
-        lse, picked = lse_pick(hidden, *self._first_level(), first)
+        lse, picked = lse_and_label_logits(hidden, *self._first_level(), first)
         score = picked - lse
         for band, rows, inside in parts:
             narrow = self.table.narrowed(hidden.index_select(0, rows), band)
-            lse, picked = lse_pick(narrow, self.table.matrices[band], None, inside)
+            lse, picked = lse_and_label_logits(narrow, self.table.matrices[band], None, inside)
             score = score.index_add(0, rows, picked - lse)
         return score
 
@@ -96,7 +95,7 @@ class AdaptiveHead(Head):
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
         """bands: [N, bands], the probability of each, frequent tokens first."""
-        first = F.linear(hidden, *self._first_level()).to(wide(hidden)).softmax(-1)
+        first = F.linear(hidden, *self._first_level()).to(accumulation_dtype(hidden)).softmax(-1)
         frequent = first.size(1) - len(self.tails)
         return {"bands": torch.cat([first[:, :frequent].sum(-1, keepdim=True), first[:, frequent:]], 1)}
 

@@ -7,11 +7,9 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import ClassifySettings
-from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.heads.parameters import biases, vectors
-from translume.heads.precision import wide
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.linear import MeanToken, accumulation_dtype, output_bias, output_weight
 from translume.heads.sigmoid import Decisions
-from translume.heads.smoothing import MeanToken
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -29,8 +27,8 @@ class ClassifyHead(Head):
     def __init__(self, settings: ClassifySettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = vectors(sizes.vocabulary, sizes.width)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self.several = settings.labels == "several"
         balanced = settings.class_weights == "balanced"
         self.register_buffer("weights", torch.ones(sizes.vocabulary) if balanced else None)
@@ -57,7 +55,7 @@ class ClassifyHead(Head):
         if self.weights is None:
             loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
             return HeadLoss(loss.objective, loss.nll, labels.numel())
-        lse, picked = lse_pick(hidden, self.weight, self.bias, labels)
+        lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
         each = lse - picked
         nll = each.detach().sum()
         if options.label_smoothing:
@@ -79,7 +77,7 @@ class ClassifyHead(Head):
         """[n]: log-probabilities of classes [n]; with several, of saying yes to them."""
         if self.several:
             return F.logsigmoid(self._logits(hidden).gather(1, labels[:, None])[:, 0])
-        lse, picked = lse_pick(hidden, self.weight, self.bias, labels)
+        lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
         return picked - lse
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
@@ -87,7 +85,7 @@ class ClassifyHead(Head):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = F.linear(hidden, self.weight, self.bias)
-        return logits.to(wide(logits))
+        return logits.to(accumulation_dtype(logits))
 
     def plain(self) -> dict[str, Tensor]:
         if self.several:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from translume.belief import BeliefError, Bias, Logits, NextToken, TopK, exact_topk
 from translume.config import CopySettings, SoftmaxSettings
-from translume.heads.lse_pick import lse_pick
-from translume.heads.precision import wide
-from translume.heads.smoothing import MeanToken
+from translume.heads.chunked_cross_entropy import lse_and_label_logits
+from translume.heads.linear import MeanToken, accumulation_dtype
 from translume.heads.softmax import SoftmaxHead
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
@@ -65,11 +64,13 @@ class CopyHead(Head):
         """What copying adds to the belief after hidden states [n, D]."""
         some = (context.ids >= 0).any(-1)[context.owners]
         rows = context.grid()
-        scores = rows.product(self.query(hidden), context.memory).to(wide(hidden)) * hidden.size(1) ** -0.5
+        scores = (
+            rows.product(self.query(hidden), context.memory).to(accumulation_dtype(hidden)) * hidden.size(1) ** -0.5
+        )
         ids = context.ids[context.owners]
         attention = scores.masked_fill(ids < 0, NEVER).log_softmax(-1)  # [n, S]
         read = rows.product(attention.exp().to(hidden.dtype), context.memory.mT)
-        gate: Tensor = self.gate(torch.cat([hidden, read], -1))[:, 0].to(wide(hidden))
+        gate: Tensor = self.gate(torch.cat([hidden, read], -1))[:, 0].to(accumulation_dtype(hidden))
         own = F.logsigmoid(gate).masked_fill(~some, 0.0)
         other = F.logsigmoid(-gate).masked_fill(~some, NEVER)
         first = context.first[context.owners]
@@ -79,7 +80,7 @@ class CopyHead(Head):
 
     def _picked(self, hidden: Tensor, labels: Tensor, copying: "_Copying") -> tuple[Tensor, Tensor]:
         """log p [n] of labels [n], and the normalisers [n] of the softmax."""
-        lse, own = lse_pick(hidden, self.softmax.weight, self.softmax.bias, labels)
+        lse, own = lse_and_label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
         copies = copying.of(labels[:, None])[:, 0]
         return torch.logaddexp(copying.gate + own - lse, copies), lse
 

@@ -10,12 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from translume.belief import BLOCK, NextToken
 from translume.config import EntmaxSettings
-from translume.heads import lse_pick
-from translume.heads.chunked import chunked_loss
-from translume.heads.monotone import MonotoneBelief
-from translume.heads.parameters import biases, vectors
-from translume.heads.precision import label_logits, wide
-from translume.heads.smoothing import spread
+from translume.heads import chunked_cross_entropy
+from translume.heads.chunked_cross_entropy import chunked_loss
+from translume.heads.distributions import MonotoneBelief
+from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -41,8 +39,8 @@ class EntmaxHead(Head):
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self._alpha = settings.alpha
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
@@ -51,7 +49,7 @@ class EntmaxHead(Head):
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         """[n], fp32: log-probabilities of labels [n]; −inf off the support, with no gradient there."""
-        rows = lse_pick.chunk_rows(self.vocabulary)
+        rows = chunked_cross_entropy.chunk_rows(self.vocabulary)
         parts = [
             checkpoint(self._score, part, label, use_reentrant=False)
             for part, label in zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
@@ -59,7 +57,7 @@ class EntmaxHead(Head):
         return torch.cat(parts)
 
     def _score(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.weight, self.bias).to(wide(hidden))
+        logits = F.linear(hidden, self.weight, self.bias).to(accumulation_dtype(hidden))
         if hidden.dtype != logits.dtype:
             exact = label_logits(hidden, self.weight, self.bias, labels)
             logits = logits.scatter(1, labels[:, None], exact[:, None])

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import HierarchicalSettings
-from translume.heads import lse_pick as primitive
-from translume.heads.frequency import by_frequency, target_counts
-from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.heads.neighbours import by_neighbours
-from translume.heads.parameters import biases, vectors
-from translume.heads.precision import wide
-from translume.heads.two_level import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.heads import chunked_cross_entropy
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.distributions import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
+from translume.heads.linear import accumulation_dtype, output_bias, output_weight
+from translume.heads.token_statistics import by_frequency, by_neighbours, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -39,10 +37,10 @@ class HierarchicalHead(Head):
         self._each = -(-sizes.vocabulary // wanted)  # tokens of a class
         classes = -(-sizes.vocabulary // self._each)
         self._grouping = settings.grouping
-        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
-        self.classes = vectors(classes, sizes.width)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
-        self.class_bias = biases(classes, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.classes = output_weight(classes, sizes.width)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
+        self.class_bias = output_bias(classes, enabled=settings.bias)
         self.order: Tensor  # ids class by class, ascending in each
         self.rank: Tensor  # where each id stands in `order`
         for name in ("order", "rank"):
@@ -95,12 +93,12 @@ class HierarchicalHead(Head):
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         classes, within = self._labels(labels)
-        lse, picked = lse_pick(hidden, self.classes, self.class_bias, classes)
+        lse, picked = lse_and_label_logits(hidden, self.classes, self.class_bias, classes)
         score = picked - lse
         by_class, parts = self._sorted(hidden, classes, within)
         found = []
         for _, rows, inside, weight, bias in parts:
-            lse, picked = lse_pick(rows, weight, bias, inside)
+            lse, picked = lse_and_label_logits(rows, weight, bias, inside)
             found.append(picked - lse)
         return score.index_add(0, by_class, torch.cat(found)) if found else score
 
@@ -111,7 +109,7 @@ class HierarchicalHead(Head):
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
         """classes: [N, classes], the probability of each."""
         first = F.linear(hidden, self.classes, self.class_bias)
-        return {"classes": first.to(wide(first)).softmax(-1)}
+        return {"classes": first.to(accumulation_dtype(first)).softmax(-1)}
 
 
 class _Belief(TwoLevel):
@@ -124,7 +122,7 @@ class _Belief(TwoLevel):
         self._each = int(groups.starts[1]) if len(groups.starts) > 1 else len(groups.order)
 
     def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
-        count = max(1, primitive.CHUNK_ELEMENTS // self._each)
+        count = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // self._each)
         members = torch.arange(self._each, device=rows.device)
         for which in torch.split(groups.argsort(stable=True), count):
             classes, counts = torch.unique_consecutive(groups[which], return_counts=True)

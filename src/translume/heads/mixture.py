@@ -10,11 +10,16 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import MixtureSettings
-from translume.heads import lse_pick
-from translume.heads.gradients import LinearGradients, scaled
-from translume.heads.parameters import biases, vectors
-from translume.heads.precision import label_logits, wide
-from translume.heads.smoothing import spread
+from translume.heads import chunked_cross_entropy
+from translume.heads.linear import (
+    LinearGradients,
+    accumulation_dtype,
+    label_logits,
+    output_bias,
+    output_weight,
+    scaled,
+    spread,
+)
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -31,8 +36,8 @@ class MixtureHead(Head):
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self.map = nn.Linear(sizes.width, settings.components * sizes.width, bias=False)  # all A_k
         nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
         self.prior = nn.Linear(sizes.width, settings.components, bias=False)
@@ -42,13 +47,13 @@ class MixtureHead(Head):
         """States [n, K, D] of the components, and log π [n, K] in at least fp32."""
         states: Tensor = self.map(hidden).tanh().unflatten(1, (-1, hidden.size(1)))
         prior: Tensor = self.prior(hidden)
-        return states, prior.to(wide(prior)).log_softmax(-1)
+        return states, prior.to(accumulation_dtype(prior)).log_softmax(-1)
 
     def _picked(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """log p [n] of labels [n], and the normalisers [n, K] of the components."""
         states, log_prior = self._components(hidden)
         each = labels.repeat_interleave(log_prior.size(1))
-        lse, own = lse_pick.lse_pick(states.flatten(0, 1), self.weight, self.bias, each)
+        lse, own = chunked_cross_entropy.lse_and_label_logits(states.flatten(0, 1), self.weight, self.bias, each)
         lse, own = lse.view_as(log_prior), own.view_as(log_prior)
         return (log_prior + own - lse).logsumexp(-1), lse
 
@@ -113,8 +118,8 @@ class _SmoothedLoss(torch.autograd.Function):
         ctx: Any, states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
         target: "_Target", wanted: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        kept, parts = wide(states), log_prior.size(1)
-        rows = max(1, lse_pick.chunk_rows(weight.size(0)) // parts)
+        kept, parts = accumulation_dtype(states), log_prior.size(1)
+        rows = max(1, chunked_cross_entropy.chunk_rows(weight.size(0)) // parts)
         objective = states.new_zeros((), dtype=kept)
         nll = objective.clone()
         by_prior = torch.empty_like(log_prior)

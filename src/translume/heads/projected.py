@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import ProjectedSettings
-from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.heads.parameters import biases, vectors
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.linear import output_bias, output_weight
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -18,7 +18,7 @@ class ProjectedHead(Head):
     that limit for one more product, and a smaller size cuts the product with W.
     """
 
-    takes_lessons = True
+    blends_teacher_loss = True
 
     def __init__(self, settings: ProjectedSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         super().__init__()
@@ -26,8 +26,8 @@ class ProjectedHead(Head):
         size = settings.size or 2 * sizes.width
         self.map = nn.Linear(sizes.width, size, bias=False)
         nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
-        self.weight = vectors(sizes.vocabulary, size)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, size)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self._activation = settings.activation
 
     def _mapped(self, hidden: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class ProjectedHead(Head):
         return HeadLoss(loss.objective, loss.nll, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        lse, picked = lse_pick(self._mapped(hidden), self.weight, self.bias, labels)
+        lse, picked = lse_and_label_logits(self._mapped(hidden), self.weight, self.bias, labels)
         return picked - lse
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:

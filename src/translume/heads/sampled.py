@@ -10,11 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from translume.belief import NextToken
 from translume.config import SampledSettings, SoftmaxSettings
-from translume.heads import lse_pick
-from translume.heads.frequency import by_frequency, target_counts
-from translume.heads.precision import label_logits, wide
-from translume.heads.smoothing import MeanToken
+from translume.heads import chunked_cross_entropy
+from translume.heads.linear import MeanToken, accumulation_dtype, label_logits
 from translume.heads.softmax import SoftmaxHead
+from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.dropout import drawn_seed
 from translume.model.state import Selectable
@@ -51,7 +50,7 @@ class SampledHead(Head):
         if not self.training:
             return self.softmax.loss(hidden, labels, None, options)
         drawn = self._draw(hidden)
-        rows = max(1, lse_pick.CHUNK_ELEMENTS // len(drawn.ids))
+        rows = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // len(drawn.ids))
         parts = list(zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True))
         mean = None
         if options.label_smoothing:
@@ -74,7 +73,7 @@ class SampledHead(Head):
         log_chance = torch.log(-torch.expm1(self._samples * torch.log1p(-once)))
         ids = self.ranked[ranks.to(hidden.device)]
         bias = None if self.softmax.bias is None else self.softmax.bias[ids]
-        return _Drawn(ids, log_chance.to(hidden.device, wide(hidden)), self.softmax.weight[ids], bias)
+        return _Drawn(ids, log_chance.to(hidden.device, accumulation_dtype(hidden)), self.softmax.weight[ids], bias)
 
     def _estimate(
         self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", mean: MeanToken | None, options: LossOptions,

@@ -9,11 +9,10 @@ from torch.utils.checkpoint import checkpoint
 
 from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, first_impossible
 from translume.config import ShortlistSettings, SoftmaxSettings
-from translume.heads import lse_pick
-from translume.heads.frequency import by_frequency, target_counts
-from translume.heads.selector import Selector
+from translume.heads import chunked_cross_entropy
+from translume.heads.candidates import Selector, translation_table
 from translume.heads.softmax import SoftmaxHead
-from translume.heads.translations import translation_table
+from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -95,7 +94,7 @@ class ShortlistHead(Head):
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         if context is None or isinstance(context, Sources):
             return self.softmax.score(hidden, labels, None)
-        rows = lse_pick.chunk_rows(self.vocabulary)
+        rows = chunked_cross_entropy.chunk_rows(self.vocabulary)
         parts = []
         for start in range(0, max(1, len(hidden)), rows):
             place = torch.arange(start, min(start + rows, len(hidden)), device=hidden.device)

@@ -8,11 +8,9 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import SigmoidSettings
-from translume.heads.chunked import chunked_loss
-from translume.heads.monotone import MonotoneBelief
-from translume.heads.parameters import biases, vectors
-from translume.heads.precision import label_logits, wide
-from translume.heads.smoothing import spread
+from translume.heads.chunked_cross_entropy import chunked_loss
+from translume.heads.distributions import MonotoneBelief
+from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -34,8 +32,8 @@ class SigmoidHead(Head):
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self._negatives = settings.negatives
         self._offset = math.log(max(1, sizes.vocabulary - 1))
 
@@ -49,7 +47,7 @@ class SigmoidHead(Head):
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         logits = F.linear(hidden, self.weight, self.bias)
-        return Decisions(logits.to(wide(logits)) - self._offset)
+        return Decisions(logits.to(accumulation_dtype(logits)) - self._offset)
 
 
 class Decisions(MonotoneBelief):

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import SoftmaxSettings
-from translume.heads.lse_pick import lse_pick, softmax_loss
-from translume.heads.parameters import biases, vectors
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.linear import output_bias, output_weight
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -14,21 +14,21 @@ from translume.model.state import Selectable
 class SoftmaxHead(Head):
     """softmax(W h + b); W may be the target embedding itself (Press and Wolf 2017)."""
 
-    takes_lessons = True
+    blends_teacher_loss = True
 
     def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share, received and never copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.weight = vectors(sizes.vocabulary, sizes.width, tied)
-        self.bias = biases(sizes.vocabulary, wanted=settings.bias)
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
         return HeadLoss(loss.objective, loss.nll, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        lse, picked = lse_pick(hidden, self.weight, self.bias, labels)
+        lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
         return picked - lse
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:

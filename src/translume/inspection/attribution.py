@@ -9,9 +9,8 @@ from torch import Tensor
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode
 from translume.inspection.values import Attribution
-from translume.model.encoder import Encoder
 from translume.model.layout import Layout
-from translume.model.transformer import Transformer
+from translume.model.transformer import Encoder, Transformer
 
 MOST_TOKENS = 8192
 """Target tokens read at once."""

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.decoder import Decoder
-from translume.model.encoder import Encoder
 from translume.model.layout import Layout
 from translume.model.state import Selectable
-from translume.model.transformer import Transformer
+from translume.model.transformer import Decoder, Encoder, Transformer
 
 SubLayer = Callable[[Tensor], Tensor]
 

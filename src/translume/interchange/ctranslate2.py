@@ -16,8 +16,7 @@ from translume.config import ModelSettings
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.feed_forward import FeedForward
-from translume.model.layers import Residual
+from translume.model.layers import FeedForward, Residual
 from translume.text import Tokenizer
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]

@@ -1,18 +1,136 @@
-"""An encoder, one vector of what it says, and a head over classes."""
+"""A classifier: encoder, pooling over its states, and a head over classes."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import NextToken
-from translume.model.attention import SelfAttention
+from translume.config import ClassifySettings
+from translume.model.attention import AttentionBackend, SelfAttention
 from translume.model.dropout import Dropout
-from translume.model.encoder import Encoder
-from translume.model.head import Head, HeadLoss, LossOptions
-from translume.model.packed_attention import Form
-from translume.model.penalties import penalised
-from translume.model.pooling import Pooling
-from translume.model.teacher import Lesson
-from translume.model.transformer import PLAIN, Transformer
+from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
+from translume.model.penalties import with_penalties
+from translume.model.transformer import PLAIN, Encoder, Transformer
+
+Way = Literal["mean", "max", "first", "attention", "ngrams"]
+
+
+class Pooling(nn.Module):
+    """States of a source to one vector, in fp32 (fp64 for fp64); of a source without any token to zeros.
+
+    "attention": Σ_s a_s h_s with a = softmax(q·h_s / √D) over the source's tokens, with a learnt q [D] (as Yang et al.
+    2016 do over words, without their hidden layer). q begins at zero: as the mean.
+    size: of the vector, D but for "ngrams", which has a number for each of its filters.
+    """
+
+    def __init__(self, way: Way, width: int, ngrams: "NGrams | None" = None) -> None:
+        """ngrams: what "ngrams" needs, and no other way."""
+        super().__init__()
+        self.way, self.size = way, width if ngrams is None else ngrams.size
+        self.query = nn.Parameter(torch.zeros(width)) if way == "attention" else None
+        self.ngrams = ngrams
+
+    @classmethod
+    def of(cls, settings: ClassifySettings, width: int) -> "Pooling":
+        """A fresh one of states [B, S, width]."""
+        ngrams = NGrams(width, settings.ngrams, settings.filters) if settings.pooling == "ngrams" else None
+        return cls(settings.pooling, width, ngrams)
+
+    def forward(self, memory: Tensor, mask: Tensor) -> Tensor:
+        """Memory [B, S, D] where mask [B, S] is True to [B, size], of the memory's dtype."""
+        states = memory.to(torch.promote_types(memory.dtype, torch.float32))
+        inside = mask[..., None]
+        if self.ngrams is not None:
+            pooled: Tensor = self.ngrams(states, mask)
+        elif self.way == "first":
+            pooled = states[:, 0] * inside[:, 0]
+        elif self.way == "max":
+            pooled = states.masked_fill(~inside, -math.inf).amax(1)
+            pooled = torch.where(inside.any(1), pooled, 0.0)
+        elif self.query is None:
+            pooled = (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+        else:
+            pooled = (_attended(states, mask, self.query)[..., None] * states * inside).sum(1)
+        return pooled.to(memory.dtype)
+
+    def weights(self, memory: Tensor, mask: Tensor) -> Tensor:
+        """[B, S]: how much each state counts, a row's sum is one (zero without any token).
+
+        "max": the share of the D components that are the state's; a tie counts for the earliest. "ngrams": the share of
+        the filters that respond whose best window the state is in, the states of a window sharing it evenly.
+        """
+        states = memory.to(torch.promote_types(memory.dtype, torch.float32))
+        inside = mask.to(states.dtype)
+        if self.ngrams is not None:
+            return self.ngrams.shares(states, mask)
+        if self.way == "first":
+            return nn.functional.pad(inside[:, :1], (0, inside.size(1) - 1))
+        if self.way == "max":
+            best = states.masked_fill(~mask[..., None], -math.inf).argmax(1)  # [B, D]
+            counts = torch.zeros_like(inside).scatter_add_(1, best, torch.ones_like(best, dtype=inside.dtype))
+            return counts / best.size(1) * inside
+        if self.query is None:
+            return inside / inside.sum(1, keepdim=True).clamp(min=1)
+        return _attended(states, mask, self.query)
+
+    def extra_repr(self) -> str:
+        return self.way
+
+
+def _attended(states: Tensor, mask: Tensor, query: Tensor) -> Tensor:
+    """[B, S]: softmax(q·h_s / √D) over the tokens of each source."""
+    scores = states @ query.to(states.dtype) / math.sqrt(states.size(-1))
+    # Not −inf, which would leave NaN where no token stands; what is masked is multiplied away.
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
+
+
+class NGrams(nn.Module):
+    """The largest response of each filter to some neighbouring states (Kim 2014, equations 2 to 4).
+
+    For each length w, F filters f [w·D] with biases b: max_s relu(f·[h_s; …; h_{s+w−1}] + b), over all windows that
+    hold a token; what is masked or lies beyond the ends is zeros in them. size: F times the number of lengths.
+    """
+
+    def __init__(self, width: int, lengths: tuple[int, ...], filters: int) -> None:
+        super().__init__()
+        self.size = filters * len(lengths)
+        self.filters = nn.ModuleList(nn.Conv1d(width, filters, length, padding=length - 1) for length in lengths)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """States [B, S, D] where mask [B, S] is True to [B, size]."""
+        return torch.cat([each.amax(-1) for each in self._responses(states, mask)], 1).relu()
+
+    def shares(self, states: Tensor, mask: Tensor) -> Tensor:
+        """[B, S]: as `Pooling.weights` has it; zeros where no filter responds."""
+        counts = torch.zeros_like(mask, dtype=states.dtype)
+        for each in self._responses(states, mask):
+            strength, place = each.max(-1)  # [B, F]
+            length = each.size(-1) - mask.size(1) + 1
+            window = place[..., None] + torch.arange(1 - length, 1, device=mask.device)  # [B, F, w]
+            held = (window >= 0) & (window < mask.size(1)) & (strength > 0)[..., None]
+            window = window.clamp(0, mask.size(1) - 1).flatten(1)
+            held &= mask.gather(1, window).view_as(held)
+            even = held / held.sum(-1, keepdim=True).clamp(min=1)
+            counts.scatter_add_(1, window, even.flatten(1).to(counts.dtype))
+        return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+    def _responses(self, states: Tensor, mask: Tensor) -> Iterator[Tensor]:
+        """For each length w [B, F, S + w − 1]: to the windows that begin w − 1 before the source up to its last state.
+
+        −inf of those without a token.
+        """
+        columns, inside = (states * mask[..., None]).mT, mask.to(states.dtype)[:, None]
+        for each in cast("list[nn.Conv1d]", list(self.filters)):
+            (length,) = each.kernel_size
+            around = F.pad(inside, (length - 1, length - 1))
+            assert each.bias is not None
+            weight, bias = each.weight.to(states.dtype), each.bias.to(states.dtype)
+            found = F.conv1d(columns, weight, bias, padding=length - 1)
+            yield found.masked_fill(F.max_pool1d(around, length, stride=1) == 0, -math.inf)
 
 
 class Classifier(nn.Module):
@@ -27,7 +145,7 @@ class Classifier(nn.Module):
         """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
         return [] if self.encoder.embedding.frozen is None else [self.encoder.embedding.table.weight]
 
-    def use_attention(self, form: Form) -> None:
+    def use_attention(self, form: AttentionBackend) -> None:
         """Compute attention in this form from now on; the numbers agree but for rounding."""
         for module in self.modules():
             if isinstance(module, SelfAttention):
@@ -54,15 +172,17 @@ class Classifier(nn.Module):
         if options.r_drop:
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
         hidden = self.pooled(source, source_mask)
-        told = options.about(source, source_mask, target, target_mask)
-        loss = self.head.loss(hidden, labels, None, told if self.head.takes_lessons else options)
-        return penalised(self.head, loss, hidden, None, told)
+        complete = options.with_teacher_targets(source, source_mask, target, target_mask)
+        loss = self.head.loss(hidden, labels, None, complete if self.head.blends_teacher_loss else options)
+        return with_penalties(self.head, loss, hidden, None, complete)
 
     @torch.no_grad()
-    def lesson(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> Lesson:
+    def teacher_targets(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+    ) -> TeacherTargets:
         """What the model believes about the class of each source [B, S] where source_mask is True."""
         hidden = self.pooled(source, source_mask)
-        return Lesson(lambda rows: self.head.next_token(hidden[rows], None))
+        return TeacherTargets(lambda rows: self.head.next_token(hidden[rows], None))
 
 
 Network = Transformer | Classifier

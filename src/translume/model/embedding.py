@@ -1,13 +1,94 @@
-"""Token ids to vectors: a table, positions and, for a source, segment types."""
+"""Embeddings: tokens, positions and segments; tables in bands of decreasing width."""
 
 import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
+from translume.errors import SettingsError
 from translume.model.dropout import Dropout
 from translume.model.positions import Positions
+
+
+class BandedTable(nn.Module):
+    """An embedding whose bands of tokens have sizes of their own (Baevski and Auli 2019, section 3).
+
+    Band 0 holds vectors of size D; band j > 0 holds vectors of size d = D/factorʲ (at least 1) and a projection [d, D]
+    that widens them. An output head may share both. order: [V], ids band by band, ascending within a band.  rank: [V],
+    where each id stands in `order`.  Both are in order of ids until `arrange`.
+    """
+
+    order: Tensor
+    rank: Tensor
+
+    def __init__(self, size: int, width: int, cutoffs: Sequence[int], factor: int) -> None:
+        """cutoffs: where bands end, in tokens by frequency; empty: an eighth and a half of the `size` tokens.
+
+        Raises SettingsError unless they ascend from 1 to below `size`.
+        """
+        super().__init__()
+        chosen = cutoffs or sorted({cut for cut in (size // 8, size // 2) if cut})
+        self.ends = (*chosen, size)
+        if any(below >= above for below, above in pairwise((0, *self.ends))):
+            raise SettingsError(
+                f"model.head.cutoffs: {list(cutoffs)}, wanted ascending numbers from 1 to below the {size} tokens of "
+                "the vocabulary"
+            )
+        sizes = [max(1, width // factor**band) for band in range(len(self.ends))]
+        self.bands = nn.ParameterList(
+            torch.randn(end - begin, each) * each**-0.5
+            for (begin, end), each in zip(pairwise((0, *self.ends)), sizes, strict=True)
+        )
+        self.projections = nn.ParameterList(torch.randn(each, width) * width**-0.5 for each in sizes[1:])
+        self.num_embeddings = size
+        for name in ("order", "rank"):
+            self.register_buffer(name, torch.arange(size))
+
+    @torch.no_grad()
+    def arrange(self, by_frequency: Tensor) -> None:
+        """Fill the bands with ids [V], the most frequent first. Vectors stay where they are."""
+        begins = (0, *self.ends)
+        bands = [by_frequency[begin:end].sort().values for begin, end in pairwise(begins)]
+        self.order.copy_(torch.cat(bands))
+        self.rank[self.order] = torch.arange(self.num_embeddings, device=self.rank.device)
+
+    def bands_of(self, places: Tensor) -> Tensor:
+        """The band of each place in `order`, of any shape."""
+        bands = torch.zeros_like(places)
+        for end in self.ends[:-1]:
+            bands += places >= end
+        return bands
+
+    @property
+    def matrices(self) -> Sequence[Tensor]:
+        """Of each band, [tokens, size]."""
+        return list(cast(Iterable[Tensor], self.bands))
+
+    def widened(self, vectors: Tensor, band: int) -> Tensor:
+        """Vectors [n, d] of a band as [n, D]."""
+        return vectors @ self.projections[band - 1] if band else vectors
+
+    def narrowed(self, hidden: Tensor, band: int) -> Tensor:
+        """Hidden states [n, D] as [n, d]: their product with a band's vectors is that with the widened vectors."""
+        return F.linear(hidden, self.projections[band - 1]) if band else hidden
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Vectors [..., D] of ids [...]."""
+        places = self.rank[ids.reshape(-1)]
+        bands = self.bands_of(places)
+        by_band = bands.argsort(stable=True)
+        parts = torch.split(places[by_band], bands.bincount(minlength=len(self.ends)).tolist())
+        found = [
+            self.widened(F.embedding(part - begin, matrix), band)
+            for band, (begin, matrix, part) in enumerate(zip((0, *self.ends), self.matrices, parts, strict=False))
+        ]
+        vectors = torch.cat(found).index_select(0, by_band.argsort())
+        return vectors.view(*ids.shape, vectors.size(-1))
 
 
 class Embedding(nn.Module):

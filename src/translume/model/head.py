@@ -1,17 +1,49 @@
-"""The interface of output heads: one for loss, score, belief and export."""
+"""The interface of output heads: loss, score, distribution and export; the targets of a teacher model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.model.state import Selectable
-from translume.model.teacher import Lesson, Teacher
+
+Believe = Callable[[Tensor], NextToken]
+"""The belief about some of the labels of a batch, given their numbers [m]."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTargets:
+    """What a teacher believes about the labels of a batch; worked out when it is asked, and never differentiated."""
+
+    believe: Believe
+
+    @torch.no_grad()
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[m, V], fp32: log-probabilities in the place of some labels, given their numbers [m]."""
+        return self.believe(rows).log_probs()
+
+
+class TeacherNetwork(Protocol):
+    """A network that can teach."""
+
+    def teacher_targets(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+    ) -> TeacherTargets:
+        """What it believes about the labels of a batch, as its `loss` is given them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """A model, in evaluation mode, and the share of the loss that is the distance to its beliefs."""
+
+    network: TeacherNetwork
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +80,22 @@ class LossOptions:
     confidence_penalty: float = 0.0
     r_drop: float = 0.0
     teacher: Teacher | None = None
-    lesson: Lesson | None = None
+    teacher_targets: TeacherTargets | None = None
 
     @property
     def share(self) -> float:
         """λ: the part of the loss that is the distance to what a teacher believes; 0 without a lesson."""
-        return 0.0 if self.teacher is None or self.lesson is None else self.teacher.share
+        return 0.0 if self.teacher is None or self.teacher_targets is None else self.teacher.share
 
-    def about(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> "LossOptions":
+    def with_teacher_targets(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+    ) -> "LossOptions":
         """These options with the teacher's lesson about a batch, given as to `Transformer.loss`."""
         if self.teacher is None:
             return self
-        return replace(self, lesson=self.teacher.network.lesson(source, source_mask, target, target_mask))
+        return replace(
+            self, teacher_targets=self.teacher.network.teacher_targets(source, source_mask, target, target_mask)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +149,7 @@ class Head(nn.Module, ABC):
     exact_loss: bool = True
     exact_smoothing: bool = True
     """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
-    takes_lessons: bool = False
+    blends_teacher_loss: bool = False
     """Whether `loss` has blended in the lesson of its options; else that is done from the beliefs."""
     reads_source: bool = False
     """Whether `begin` makes something of the source."""

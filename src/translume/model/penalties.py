@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from translume.model.head import Head, HeadLoss, LossOptions
+from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.state import Selectable
-from translume.model.teacher import Lesson
 
 CHUNK_ELEMENTS = 1 << 22
 """Probabilities held at a time."""
@@ -21,7 +20,9 @@ CHUNK_ELEMENTS = 1 << 22
 Contexts = tuple[Selectable | None, Selectable | None]
 
 
-def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+def with_penalties(
+    head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions
+) -> HeadLoss:
     """A head's loss after hidden states [n, D] with the penalties that `options` ask for.
 
     With a teacher's lesson the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being what the teacher believes
@@ -31,8 +32,8 @@ def penalised(head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | 
     """
     objective, nll, tokens = loss.objective, loss.nll, loss.tokens
     rest = 1.0 - options.share
-    if options.lesson is not None and not head.takes_lessons:
-        objective = rest * objective + options.share * distance(head, hidden, context, options.lesson)
+    if options.teacher_targets is not None and not head.blends_teacher_loss:
+        objective = rest * objective + options.share * distance(head, hidden, context, options.teacher_targets)
     if options.confidence_penalty:
         objective = objective - rest * options.confidence_penalty * entropy(head, hidden, context)
     if options.r_drop:
@@ -70,7 +71,7 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
     return _summed(of, head, hidden, other)
 
 
-def distance(head: Head, hidden: Tensor, context: Selectable | None, lesson: Lesson) -> Tensor:
+def distance(head: Head, hidden: Tensor, context: Selectable | None, lesson: TeacherTargets) -> Tensor:
     """Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats: q of the lesson, p after hidden states [n, D].
 
     What the teacher holds for impossible costs nothing.

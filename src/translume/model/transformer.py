@@ -1,21 +1,122 @@
-"""Encoder, decoder and head put together."""
+"""The encoder-decoder Transformer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from translume.belief import NextToken
-from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.decoder import Decoder
-from translume.model.encoder import Encoder
-from translume.model.head import Head, HeadLoss, LossOptions
+from translume.config import ModelSettings
+from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention
+from translume.model.embedding import Embedding
+from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
+from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, norm_of
 from translume.model.layout import Layout
-from translume.model.packed_attention import Form
-from translume.model.penalties import penalised
-from translume.model.state import DecoderState, Selectable
-from translume.model.teacher import Lesson
+from translume.model.penalties import with_penalties
+from translume.model.state import DecoderState, Past, Selectable
+
+
+class Encoder(nn.Module):
+    """A stack of self-attention layers over the source; with norm "pre" a last norm over their sum."""
+
+    def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
+        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+
+    @property
+    def stack(self) -> Iterable[EncoderLayer]:
+        """The layers, first to last."""
+        return cast(Iterable[EncoderLayer], self.layers)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Tensor:
+        """Source ids and mask [B, S] to memory [B, S, D], zero where no token stands."""
+        layout = Layout.of(mask)
+        return layout.unpack(self.packed(source, layout))
+
+    def packed(self, source: Tensor, layout: Layout) -> Tensor:
+        """The same for the tokens of a layout alone, [n, D]."""
+        x = self.embed(source, layout)
+        for layer in self.stack:
+            x = layer(x, partial(layer.self_attention.packed, layout=layout, causal=False))
+        result: Tensor = self.norm(x)
+        return result
+
+    def embed(self, source: Tensor, layout: Layout) -> Tensor:
+        """What the first layer reads: [n, D] for ids [B, S] and their layout."""
+        segments = self.embedding.segments_of(source)
+        types = None if segments is None else layout.pack(segments)
+        result: Tensor = self.embedding(layout.pack(source), layout.places, types)
+        return result
+
+
+class Decoder(nn.Module):
+    """A stack of layers over the target that also read the memory; with norm "pre" a last norm over their sum."""
+
+    def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+
+    @property
+    def stack(self) -> Iterable[DecoderLayer]:
+        """The layers, first to last."""
+        return cast(Iterable[DecoderLayer], self.layers)
+
+    def start(self, memory: Tensor, mask: Tensor, context: Selectable | None = None) -> DecoderState:
+        """The state before any target token is read, over memory [B, S, D] and its mask [B, S]."""
+        cross = tuple(layer.cross_attention.read(memory) for layer in self.stack)
+        past = Past([layer.self_attention.begin(memory) for layer in self.stack])
+        return DecoderState(memory, mask, cross, past, position=0, context=context)
+
+    def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Read the next t target ids [N, t]: hidden states [N, t, D] and the state after them.
+
+        Any split of a target into such calls gives the same hidden states. Raises StaleStateError for a state that
+        was used before.
+        """
+        state.check()
+        start, count = state.position, target.size(1)
+        places = torch.arange(start, start + count, device=target.device).expand(target.shape)
+        asked: list[Tensor] = []
+        x = self.embedding(target, places)
+        for layer, past, cross in zip(self.stack, state.past.layers, state.cross, strict=True):
+            attend = partial(layer.self_attention.cached, past=past, place=start)
+            look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
+            x = layer(x, attend, look if state.attention is None else partial(_noted, look=look, asked=asked))
+        return self.norm(x), state.advanced(count, self._attention(asked[-1], state) if asked else None)
+
+    def _attention(self, asked: Tensor, state: DecoderState) -> Tensor:
+        """[N, S], how the last of tokens [N, t, D], as the last layer's cross-attention got them, sees the source."""
+        query = asked[:, -1].view(state.memory.size(0), -1, asked.size(2))  # [B, K, D]
+        attention = list(self.stack)[-1].cross_attention
+        weights = attention.weights(query, state.cross[-1], state.memory_mask)  # [B, H, K, S]
+        return weights.float().mean(1).flatten(0, 1)
+
+    def packed(self, target: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout) -> Tensor:
+        """What `forward` gives for whole targets [B, T], but for their tokens alone, [n, D], and with no state.
+
+        target: ids [B, T] laid out by `layout`, bos first, padding last.  memory: [m, D] laid out by `memory_layout`.
+        """
+        x = self.embedding(layout.pack(target), layout.places)
+        for layer in self.stack:
+            attend = partial(layer.self_attention.packed, layout=layout, causal=True)
+            look = partial(layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout)
+            x = layer(x, attend, look)
+        result: Tensor = self.norm(x)
+        return result
+
+
+def _noted(x: Tensor, look: SubLayer, asked: list[Tensor]) -> Tensor:
+    """What `look` makes of x, which is written down."""
+    asked.append(x)
+    return look(x)
+
 
 PLAIN = LossOptions()
 """The nll and nothing else."""
@@ -33,7 +134,7 @@ class Transformer(nn.Module):
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
 
-    def use_attention(self, form: Form) -> None:
+    def use_attention(self, form: AttentionBackend) -> None:
         """Compute attention of whole sequences in this form from now on; the numbers agree but for rounding."""
         for module in self.modules():
             if isinstance(module, SelfAttention | CrossAttention):
@@ -67,25 +168,28 @@ class Transformer(nn.Module):
             source, source_mask, target, labels, target_mask = (
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
-        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
-        told = options.about(source, source_mask, target, target_mask)
-        loss = self.head.loss(hidden, layout.pack(labels), context, told if self.head.takes_lessons else options)
-        return penalised(self.head, loss, hidden, context, told)
+        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
+        complete = options.with_teacher_targets(source, source_mask, target, target_mask)
+        given = complete if self.head.blends_teacher_loss else options
+        loss = self.head.loss(hidden, layout.pack(labels), context, given)
+        return with_penalties(self.head, loss, hidden, context, complete)
 
     @torch.no_grad()
-    def lesson(self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor) -> Lesson:
+    def teacher_targets(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+    ) -> TeacherTargets:
         """What the model believes about the labels of target [B, T] where target_mask is True, row by row."""
-        hidden, _, context = self._teach(source, source_mask, target, target_mask)
+        hidden, _, context = self._teacher_forced(source, source_mask, target, target_mask)
 
         def believe(rows: Tensor) -> NextToken:
             return self.head.next_token(hidden[rows], None if context is None else context.select(rows))
 
-        return Lesson(believe)
+        return TeacherTargets(believe)
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
         """[B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
-        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
+        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
         return layout.unpack(self.head.score(hidden, layout.pack(labels), context))
 
     @torch.no_grad()
@@ -97,14 +201,14 @@ class Transformer(nn.Module):
 
         At most `rows` at a time, so that n×V is never held; sentence after sentence.
         """
-        hidden, layout, context = self._teach(source, source_mask, target, target_mask)
+        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
         wanted = layout.pack(labels)
         for start in range(0, len(wanted), rows):
             chosen = torch.arange(start, min(start + rows, len(wanted)), device=wanted.device)
             part = None if context is None else context.select(chosen)
             yield self.head.next_token(hidden[chosen], part), wanted[chosen]
 
-    def _teach(
+    def _teacher_forced(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> tuple[Tensor, Layout, Selectable | None]:
         """Hidden states [n, D] of all target tokens, where they stand, and the head's context of their sentences."""

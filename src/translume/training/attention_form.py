@@ -5,17 +5,17 @@ import time
 import torch
 
 from translume.config import ModelSettings
+from translume.model.attention import AttentionBackend, AttentionOptions, packed_attention
 from translume.model.layout import Layout
-from translume.model.packed_attention import Form, Mixing, packed_attention
 
 FASTER = 1.5
 """How many times faster than "plain" the fused kernels must be; a closer race could end differently the next time."""
 
-FORMS: tuple[Form, Form] = ("plain", "fused")
+FORMS: tuple[AttentionBackend, AttentionBackend] = ("plain", "fused")
 ROWS, PLACES, ROUNDS = 64, 24, 12
 
 
-def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> Form:
+def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
     """ "fused" where it is clearly faster, forwards and backwards, at the lengths of sentences; else "plain".
 
     With dropout of attention weights a CPU gets "plain": the fused one's is drawn from a generator that threads share.
@@ -30,10 +30,10 @@ def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch
     return "fused" if best["fused"] * FASTER < best["plain"] else "plain"
 
 
-def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, form: Form) -> float:
+def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, form: AttentionBackend) -> float:
     layout = Layout.of(torch.arange(PLACES, device=device) < torch.full((ROWS, 1), PLACES - 1, device=device))
     packed = torch.zeros(layout.tokens.numel(), 3 * settings.width, device=device, dtype=dtype, requires_grad=True)
-    mixing = Mixing(settings.attention_heads, form, settings.attention_dropout, causal=True)
+    mixing = AttentionOptions(settings.attention_heads, form, settings.attention_dropout, causal=True)
     begun = time.perf_counter()
     packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]  # torch's has no types
     if device.type == "cuda":

@@ -25,8 +25,8 @@ from translume.data import TokenizedCorpus, prepare
 from translume.data.pairs import origins
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
+from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
-from translume.model.packed_attention import Form
 from translume.text import Labels, Tokenizer
 from translume.training.attention_form import choose_attention
 from translume.training.averaging import MovingAverage
@@ -36,7 +36,7 @@ from translume.training.precision import Updater, choose_precision
 from translume.training.state import Begun, State, refuse_other, refuse_other_settings
 from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
 from translume.training.stream import Stream, seed_of
-from translume.training.teaching import Hired, hire
+from translume.training.teaching import TeacherModel, hire
 from translume.training.tokenizers import tokenizers_of
 
 SHORT_UPDATES = 20
@@ -184,7 +184,7 @@ def prepare_run(
     transformer, notes = _transformer(plan, model, training, device)
     for note in notes:
         yield Preparing(what=note)
-    transformer.use_attention(cast(Form, state.begun.attention))
+    transformer.use_attention(cast(AttentionBackend, state.begun.attention))
     updater = _updater(transformer, model, state.begun.precision, device, hired)
     ema = _restored(plan, store, updater, settings.ema)
     stream = Stream(
@@ -209,18 +209,20 @@ def prepare_run(
     )
 
 
-def _hired(plan: Plan, state: State, model: Model, store: Store, device: torch.device) -> Generator[Event, None, Hired]:
+def _hired(
+    plan: Plan, state: State, model: Model, store: Store, device: torch.device
+) -> Generator[Event, None, TeacherModel]:
     """The run's teacher. Raises TrainingError if a run that goes on had another one."""
     if model.config.training.teacher:
         yield Preparing(what="teacher")
-    hired = hire(model, device, cast(Form, state.begun.attention))
+    hired = hire(model, device, cast(AttentionBackend, state.begun.attention))
     if plan.state is None:
         state.begun.teacher = hired.digest
     refuse_other(str(store.folder), "weights of the teacher", state.begun.teacher, hired.digest)
     return hired
 
 
-def _updater(transformer: Network, model: Model, precision: str, device: torch.device, hired: Hired) -> Updater:
+def _updater(transformer: Network, model: Model, precision: str, device: torch.device, hired: TeacherModel) -> Updater:
     settings = model.config.training
     if isinstance(model.target, Labels):  # which are all of text
         over = "others" if settings.label_smoothing_over == "others" else "all"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from translume.checkpoint import Checkpoint
 from translume.data import TokenizedCorpus
-from translume.heads.frequency import spread_evenly
+from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
 from translume.text import Tokenizer
 from translume.training.store import Model

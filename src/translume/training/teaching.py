@@ -7,21 +7,21 @@ import torch
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, Manifest, load_any
 from translume.errors import SettingsError
-from translume.model.packed_attention import Form
-from translume.model.teacher import Teacher
+from translume.model.attention import AttentionBackend
+from translume.model.head import Teacher
 from translume.text import Labels
 from translume.training.store import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Hired:
+class TeacherModel:
     """A teacher, and the digest of its weights; None and "" where the settings name none."""
 
     teacher: Teacher | None
     digest: str
 
 
-def hire(model: Model, device: torch.device, form: Form) -> Hired:
+def hire(model: Model, device: torch.device, form: AttentionBackend) -> TeacherModel:
     """The model that `training.teacher` names, on a device, in evaluation mode, with attention of a form.
 
     Raises SettingsError if it has other tokens or labels than the run's model, fewer positions, or no distribution to
@@ -29,7 +29,7 @@ def hire(model: Model, device: torch.device, form: Form) -> Hired:
     """
     settings = model.config.training
     if not settings.teacher:
-        return Hired(None, "")
+        return TeacherModel(None, "")
     place = f"training.teacher: {settings.teacher}"
     found = load_any(settings.teacher, device=str(device))
     _refuse_other_tokens(found, model, place)
@@ -43,7 +43,7 @@ def hire(model: Model, device: torch.device, form: Form) -> Hired:
         )
     found.model.use_attention(form)
     found.model.eval().requires_grad_(requires_grad=False)
-    return Hired(Teacher(found.model, settings.teacher_share), found.digest)
+    return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
 
 
 def _refuse_other_tokens(found: Checkpoint | ClassifierCheckpoint, model: Model, place: str) -> None:

@@ -9,8 +9,8 @@ from translume.checkpoint import FolderLock, build_network, choose_device, refus
 from translume.config import Config
 from translume.data.pairs import SPLITS, origins
 from translume.errors import TrainingError
+from translume.model.allocator import keep_freed_memory
 from translume.model.classifier import Classifier, Network
-from translume.model.memory import keep_freed_memory
 from translume.training.begin import Plan, Prepared, plan_run, prepare_run
 from translume.training.classified import judge_of
 from translume.training.decoded import decoder_of

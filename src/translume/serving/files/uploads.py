@@ -45,7 +45,7 @@ class Upload:
         """What is to be done to it with a model."""
 
         def work(marked: bool) -> Work:
-            # Knowing which words belong together takes one more pass, and only marks need it.
+            # TeacherNetwork which words belong together takes one more pass, and only marks need it.
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
         name = f"{self.name}_{served.target}{self.suffix}"

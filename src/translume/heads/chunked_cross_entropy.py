@@ -1,38 +1,73 @@
-"""The primitive under the heads: log Σ exp of all logits and the logit of one label, never holding n×V.
+"""Cross entropy over large vocabularies, computed in chunks of rows so that no N×V matrix is ever held.
 
-With l = W h + b, everything a loss of a softmax needs is lse = log Σ_v exp l_v, the label's l_y and the mean l̄:
+With logits l = W h + b, everything a softmax loss needs is lse = log Σ_v exp l_v, the label's logit l_y and the mean
+logit l̄:
 
     nll = lse − l_y        label smoothing: (1−ε)·nll + ε·(lse − l̄)        z-loss: z·lse²
 
-and a teacher's belief q takes a share λ as KL(q‖p) = lse − Σ_v q_v (l_v − log q_v); `heads.taught` makes the second
-term.
+With a teacher's distribution q, the loss also has a share λ of KL(q‖p) = lse − Σ_v q_v (l_v − log q_v). The second term
+is linear in l: its gradients are −q in the products with W and h, and Σ_v q_v l_v = h · (q W) + q · b comes from the
+product that computes one of them (`teacher_agreement`).
 
-The rows are worked through in chunks whose logits fit the cache. Two things keep a chunk cheap. Logits are not shifted
-by their maximum: floats are as precise at e⁴⁰ as at 1, and a chunk with a sum that is very large or very small is done
-again, shifted. And probabilities are never normalised element by element: exp(l) goes into the matrix products as it
-is, and the rows of the small results are divided instead. The label's own term is taken out of the sums and kept in
-fp32, so that p_y − 1 does not cancel when the model is sure.
+The logits of a chunk fit the cache. Two things keep a chunk cheap. Logits are not shifted by their maximum: floats are
+as precise at e⁴⁰ as at 1, and a chunk whose sum is very large or very small is computed again with a shift. And
+probabilities are not normalised element by element: exp(l) goes into the matrix products, and the rows of the small
+results are divided instead. The label's own term is excluded from the sums and kept in fp32, so that p_y − 1 does not
+cancel when the model is confident.
 
-Nothing is compiled: exp and its sum take 1 ms of a chunk whose three products take 91 (V = 32k, one core, fp32), and
-the same compiled by torch.compile took 6 ms.
+Nothing is compiled: exp and its sum take 1 ms of a chunk whose three products take 91 ms (V = 32k, one core, fp32);
+torch.compile took 6 ms for the same.
+
+`chunked_loss` is the same scheme for losses other than the softmax's, such as those of entmax and sigmoid heads.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from translume.heads.gradients import LinearGradients, scaled
-from translume.heads.precision import label_logits, wide
-from translume.heads.smoothing import MeanToken
-from translume.heads.taught import agreement
+from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, scaled
 from translume.model import LossOptions
+from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
-"""Logits held at a time."""
+"""Logits, or probabilities of a teacher, held at a time."""
 UNSHIFTED = (1e-25, 1e25)
-"""Sums of exponentials that need no shift: products of theirs with weights neither overflow nor vanish."""
+"""Range of sums of exponentials that need no shift: their products with weights neither overflow nor vanish."""
+
+
+def teacher_agreement(hidden: Tensor, weight: Tensor, bias: Tensor | None, lesson: TeacherTargets) -> Tensor:
+    """Σ over rows of Σ_v q_v (l_v − log q_v), fp32 (fp64 for fp64), of logits l = W h + b and the lesson's q.
+
+    hidden: [n, D].  weight: [V, D].  bias: [V].  What the teacher holds for impossible counts nothing.
+    """
+    found: Tensor = _TeacherAgreement.apply(hidden, weight, bias, lesson)  # type: ignore[no-untyped-call]  # torch's has no types
+    return found
+
+
+class _TeacherAgreement(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, lesson: TeacherTargets) -> Tensor:
+        rows = max(1, CHUNK_ELEMENTS // weight.size(0))
+        total = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
+        grown = LinearGradients(hidden, weight, bias)
+        for start in range(0, len(hidden), rows):
+            place = slice(start, min(start + rows, len(hidden)))
+            logs = lesson(torch.arange(place.start, place.stop, device=hidden.device))
+            believed = logs.exp()
+            # What is impossible has q = 0, and 0 · −∞ is no number.
+            total -= torch.linalg.vecdot(believed, logs.clamp_(min=torch.finfo(logs.dtype).min)).sum(dtype=total.dtype)
+            if bias is not None:
+                total += (believed @ bias.to(believed.dtype)).sum(dtype=total.dtype)
+            grown.add(place, believed)
+            total += (hidden[place] * grown.hidden[place]).sum(dtype=total.dtype)
+        ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *scaled(gradients[0], *ctx.saved_tensors), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +113,14 @@ def softmax_loss(
     objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
         hidden, weight, bias, labels, options, wanted
     )
-    if options.lesson is not None:
-        objective = objective - options.share * agreement(hidden, weight, bias, options.lesson)
+    if options.teacher_targets is not None:
+        objective = objective - options.share * teacher_agreement(hidden, weight, bias, options.teacher_targets)
     return SoftmaxLoss(objective, nll)
 
 
-def lse_pick(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+def lse_and_label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass makes the chunks again."""
-    lse, picked = _LsePick.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
+    lse, picked = _LseAndLabelLogits.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
 
 
@@ -110,7 +145,7 @@ def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
 
 def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Tensor) -> _Chunk:
     exponentials = logits.exp_().scatter_(1, labels[:, None], 0.0)
-    others = exponentials.sum(-1, dtype=wide(logits))
+    others = exponentials.sum(-1, dtype=accumulation_dtype(logits))
     return _Chunk(exponentials, others, (label_logit - shift).exp(), label_logit, shift)
 
 
@@ -133,7 +168,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         rows = min(chunk_rows(vocabulary), max(count, 1))
         buffer = hidden.new_empty(rows, vocabulary)
         mean = MeanToken(weight, bias, options.smoothed) if smoothing else None
-        objective = hidden.new_zeros((), dtype=wide(hidden))
+        objective = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         nll = objective.clone()
         grown = _Gradients(hidden, weight, bias) if wanted else None
         for start in range(0, count, rows):
@@ -193,12 +228,12 @@ class _Gradients(LinearGradients):
             self.bias += slope * len(self._inputs) * share
 
 
-class _LsePick(torch.autograd.Function):
+class _LseAndLabelLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
         rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
         buffer = hidden.new_empty(rows, weight.size(0))
-        lse, picked = (hidden.new_empty(hidden.size(0), dtype=wide(hidden)) for _ in range(2))
+        lse, picked = (hidden.new_empty(hidden.size(0), dtype=accumulation_dtype(hidden)) for _ in range(2))
         for start in range(0, hidden.size(0), rows):
             place = slice(start, start + rows)
             chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
@@ -220,3 +255,55 @@ class _LsePick(torch.autograd.Function):
             grown.add_chunk(start, chunk, slope, slope + by_picked[place], labels[place])
         by_bias = None if grown.bias is None else grown.bias.to(weight.dtype)
         return grown.hidden, grown.weight.to(weight.dtype), by_bias, None
+
+
+class LogitLoss(Protocol):
+    """A loss of labels under logits."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Losses [c] of labels [c]; logits [c, V], fp32 or fp64, become the gradients of the losses, in place."""
+
+
+def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rule: LogitLoss) -> Tensor:
+    """The sum of a loss of labels [n] under logits W h + b, fp32 (fp64 for fp64), differentiable.
+
+    hidden: [n, D].  weight: [V, D].  bias: [V].
+    """
+    learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    wanted = torch.is_grad_enabled() and learnt
+    loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+        hidden, weight, bias, labels, rule, wanted
+    )
+    return loss
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rule: LogitLoss, wanted: bool
+    ) -> Tensor:
+        kept = accumulation_dtype(hidden)
+        rows = min(chunk_rows(weight.size(0)), max(1, len(hidden)))
+        buffer = hidden.new_empty(rows, weight.size(0))
+        total = hidden.new_zeros((), dtype=kept)
+        grown = LinearGradients(hidden, weight, bias) if wanted else None
+        for start in range(0, hidden.size(0), rows):
+            part, label = hidden[start : start + rows], labels[start : start + rows]
+            out = buffer[: len(part)]
+            if bias is None:
+                torch.mm(part, weight.t(), out=out)
+            else:
+                torch.addmm(bias, part, weight.t(), out=out)
+            logits = out.to(kept)
+            if part.dtype != kept:
+                logits.scatter_(1, label[:, None], label_logits(part, weight, bias, label)[:, None])
+            total += rule(logits, label).sum()
+            if grown is not None:
+                grown.add(slice(start, start + rows), logits)
+        if grown is not None:
+            ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *scaled(gradients[0], *ctx.saved_tensors), None, None, None
