@@ -153,7 +153,7 @@ def test_2_files_of_unequal_length_are_an_error_with_both_counts(tmp_path: Path)
     with pytest.raises(DataError) as caught:
         list(translume.train(config, tmp_path / "model"))
     assert str(caught.value) == (
-        f"{tmp_path}/train.source has 30 lines but {tmp_path}/train.target has 29; wanted as many in both"
+        f"{tmp_path}/train.source has 30 lines but {tmp_path}/train.target has 29; expected as many in both"
     )
 
 

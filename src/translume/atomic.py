@@ -135,7 +135,7 @@ def _is_special(path: Path) -> bool:
 
 def _refuse_folder(path: Path) -> None:
     if path.is_dir():
-        raise DataError(f"{path}: a folder, wanted a file to write")
+        raise DataError(f"{path}: is a folder, expected a file to write")
 
 
 def _refused(path: Path, error: OSError) -> DataError:

@@ -43,7 +43,7 @@ def test_an_unknown_label_is_an_error_that_says_where(names, text, wanted):
 def test_one_label_is_nothing_to_choose_from():
     with pytest.raises(DataError) as error:
         Labels.collect(["a", "a"])
-    assert str(error.value) == "data: 1 label in the training data, wanted at least 2"
+    assert str(error.value) == "data: 1 label in the training data, expected at least 2"
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,10 @@ def test_a_missing_file(home: Path) -> None:
 def test_an_empty_file(home: Path) -> None:
     (home / "empty").write_text("", encoding="utf-8")
     said = spoilt_training(home, f'data.train_target="{home}/empty"')
-    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/empty has 0; wanted as many in both\n"
+    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/empty has 0; expected as many in both\n"
     fails(
         translume("tokenizer", "train", "bpe", "--out", home / "tokenizer.json", home / "train.en", home / "empty"),
-        f"{home}/empty: empty file, wanted one sentence a line",
+        f"{home}/empty: empty file, expected one sentence a line",
     )
     assert not (home / "tokenizer.json").exists()
 
@@ -114,7 +114,7 @@ def test_an_empty_file(home: Path) -> None:
 def test_files_of_unequal_length(home: Path) -> None:
     (home / "short.de").write_text("x\ny\n", encoding="utf-8")
     said = spoilt_training(home, f'data.train_target="{home}/short.de"')
-    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/short.de has 2; wanted as many in both\n"
+    assert said == f"Error: {home}/train.en has 1,331 lines but {home}/short.de has 2; expected as many in both\n"
 
 
 def test_broken_utf8_at_line_812(home: Path) -> None:

@@ -90,7 +90,7 @@ def test_standard_input_can_be_one_side(run, folder: Path) -> None:
         (("--target", "x"), FOR_A_TEXT),
         (("--alternatives", "2"), FOR_A_TEXT),
         (("--beam", "2"), "inspect: decoding options are for a TEXT or --compare, found --corpus alone"),
-        (("--html", "{folder}"), "{folder}: a folder, wanted a file to write"),
+        (("--html", "{folder}"), "{folder}: is a folder, expected a file to write"),
         (("--compare", "{folder}/none"), "{folder}/none: not a model folder: there is no such folder"),
     ],
 )
@@ -103,8 +103,8 @@ def test_what_would_not_be_read_is_refused(run, folder: Path, options, message) 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("a.en", "short.de"), "{folder}/a.en has 12 lines but {folder}/short.de has 1; wanted as many in both"),
-        (("empty", "empty"), "{folder}/empty: empty file, wanted one sentence a line"),
+        (("a.en", "short.de"), "{folder}/a.en has 12 lines but {folder}/short.de has 1; expected as many in both"),
+        (("empty", "empty"), "{folder}/empty: empty file, expected one sentence a line"),
         (("none", "a.de"), "{folder}/none: no such file"),
     ],
 )

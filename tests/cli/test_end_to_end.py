@@ -109,7 +109,7 @@ def test_evaluation_names_both_counts_of_unequal_files(run, trained: Path) -> No
     result = run("evaluate", trained / "model", trained / "train.en", trained / "short.de")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"Error: {trained}/train.en has 125 lines but {trained}/short.de has 1; wanted as many in both\n"
+        f"Error: {trained}/train.en has 125 lines but {trained}/short.de has 1; expected as many in both\n"
     )
 
 

@@ -65,7 +65,7 @@ def test_files_of_unequal_length_are_named_with_both_counts(run, files: Path) ->
     fails(
         run("init", files / "train.en", files / "short.de"),
         1,
-        f"Error: {files}/train.en has 121 lines but {files}/short.de has 2; wanted as many in both\n",
+        f"Error: {files}/train.en has 121 lines but {files}/short.de has 2; expected as many in both\n",
     )
 
 
@@ -83,7 +83,7 @@ def test_an_empty_file_is_one_line(run, files: Path) -> None:
     fails(
         run("init", files / "empty", files / "empty"),
         1,
-        f"Error: {files}/empty: empty file, wanted one sentence a line\n",
+        f"Error: {files}/empty: empty file, expected one sentence a line\n",
     )
 
 
@@ -159,13 +159,17 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("words", "text", "line"),
     [
-        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', wanted ids from 0 to 258"),
+        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', expected ids from 0 to 258"),
         (
             ["tokenizer", "train", "byte", "words", "--set", "model.width=32"],
             "",
             "--set model.width=32: this verb changes only tokenizer.*",
         ),
-        (["tokenizer", "train", "byte", "words", "--out", "folder"], "", "folder: a folder, wanted a file to write"),
+        (
+            ["tokenizer", "train", "byte", "words", "--out", "folder"],
+            "",
+            "folder: is a folder, expected a file to write",
+        ),
         (
             ["keys", "add", "keys.json", "me", "--requests-per-minute", "nan"],
             "",

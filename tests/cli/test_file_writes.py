@@ -37,7 +37,7 @@ def test_a_full_disk_leaves_what_was_there(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("folder", "a folder, wanted a file to write"),
+        ("folder", "is a folder, expected a file to write"),
         ("none/file", "cannot be written: No such file or directory"),
         ("plain/file", "cannot be written: Not a directory"),
     ],

@@ -169,7 +169,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ("--task", "classification"),
             "{file}:1: found texts under: a, c; --columns KEY,KEY says which are text and label",
         ),
-        ("a.jsonl", ["a b"], (), "{file}:1: not JSON; wanted one object a line"),
+        ("a.jsonl", ["a b"], (), "{file}:1: not JSON; expected one object a line"),
         (
             "a.tsv",
             ["a\tb"],

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings
 from translume.data import Account, prepare
-from translume.data.account import Ledger
-from translume.data.duplicates import Seen, hashes
+from translume.data.cleaning import Ledger, Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import SCRIPTS, mostly_in
 from translume.errors import SettingsError

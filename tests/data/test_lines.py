@@ -80,7 +80,7 @@ def test_text_cut_inside_a_character_is_broken(write):
 def test_missing_files_and_folders_are_one_line(tmp_path):
     with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path / 'no.txt'))}: no such file$"):
         list(read_lines(tmp_path / "no.txt"))
-    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}: a folder, wanted a file$"):
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}: is a folder, expected a file$"):
         list(read_lines(tmp_path))
 
 

@@ -55,15 +55,15 @@ def test_reading_is_lazy(write):
 def test_unequal_files_name_both_counts(write, source, target):
     a, b = write("train.en", ["x"] * source), write("train.de", ["y"] * target)
     message = fault(DataSettings(train_source=(a,), train_target=(b,)))
-    assert message == f"{a} has {source} lines but {b} has {target}; wanted as many in both"
+    assert message == f"{a} has {source} lines but {b} has {target}; expected as many in both"
 
 
 def test_empty_files_are_errors(write):
     a, b = write("train.en", ""), write("train.de", "")
-    assert fault(DataSettings(train_source=(a,), train_target=(b,))) == f"{a}: empty file, wanted one sentence a line"
+    assert fault(DataSettings(train_source=(a,), train_target=(b,))) == f"{a}: empty file, expected one sentence a line"
     for name in ("a.tsv", "a.jsonl"):
         path = write(name, "")
-        assert fault(DataSettings(train=(path,))) == f"{path}: empty file, wanted one sentence a line"
+        assert fault(DataSettings(train=(path,))) == f"{path}: empty file, expected one sentence a line"
 
 
 def test_lines_that_are_no_pairs_are_named(write):
@@ -71,10 +71,10 @@ def test_lines_that_are_no_pairs_are_named(write):
     assert fault(DataSettings(train=(tsv,))) == f"{tsv}:2: 3 tab-separated fields, expected 2"
     assert fault(DataSettings(train=(tsv,), columns=(0, 2))) == f"{tsv}:1: 2 tab-separated fields, expected at least 3"
     cases = {
-        "{": "not JSON; wanted one object a line",
-        "[" * 100_000: "not JSON; wanted one object a line",
-        '{"id": ' + "1" * 5000 + "}": "not JSON; wanted one object a line",
-        "7": "not a JSON object; wanted one with 'source' and 'target'",
+        "{": "not JSON; expected one object a line",
+        "[" * 100_000: "not JSON; expected one object a line",
+        '{"id": ' + "1" * 5000 + "}": "not JSON; expected one object a line",
+        "7": "not a JSON object; expected one with 'source' and 'target'",
         '{"source": "a", "tgt": "b"}': "no 'target'; it has: source, tgt",
         '{"source": "a", "target": 7}': "'target' is not text",
         '{"source": "\\ud800", "target": "b"}': "'source' holds half a surrogate pair, which is not text",
@@ -86,39 +86,37 @@ def test_lines_that_are_no_pairs_are_named(write):
 
 def test_lists_that_do_not_fit_are_settings_errors(write):
     assert fault(DataSettings(), SettingsError) == (
-        "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)"
+        "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
     )
     assert fault(DataSettings(train_source=("a", "b"), train_target=("c",)), SettingsError) == (
-        "data.train_source: 2 files, but data.train_target has 1; wanted as many of each"
+        "data.train_source: 2 files, but data.train_target has 1; expected as many of each"
     )
     assert fault(DataSettings(train=("a",), weights=(1.0, 2.0)), SettingsError) == (
-        "data.weights: 2 numbers, wanted 1, one for each training file"
+        "data.weights: 2 numbers, expected 1, one for each training file"
     )
-    wrong = "data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0"
+    wrong = "data.weights: expected numbers from 0, such as 1 or 2.5, not all 0"
     for weights in ((-1.0,), (0.0,), (1e6,)):
         assert fault(DataSettings(train=("a",), weights=weights), SettingsError) == wrong
     assert fault(DataSettings(train=("a",), columns=(0,)), SettingsError) == (
-        "data.columns: 1 columns, wanted 2: source and target"
+        "data.columns: 1 columns, expected 2: source and target"
     )
     assert fault(DataSettings(train_source=("a",), train_target=("b",), columns=(0, 1)), SettingsError) == (
-        "data.columns: there is no TSV or JSONL file; wanted one in data.train or data.valid"
+        "data.columns: there is no TSV or JSONL file; expected one in data.train or data.valid"
     )
     unknown = CleaningSettings(target_script="ltain")
     assert fault(DataSettings(train=("a",), cleaning=unknown), SettingsError) == (
         "data.cleaning: no script 'ltain'; did you mean 'latin'?"
     )
     named = DataSettings(train=(write("a.tsv", ["a\tb"]),), columns=("en", "de"))
-    assert fault(named, SettingsError) == (
-        "data.columns: found 'en', wanted the number of a column, from 0, for a TSV file"
-    )
+    assert fault(named, SettingsError) == ("data.columns: found 'en', expected a column number, from 0, for a TSV file")
 
 
 def test_standard_input_can_be_one_side_only():
     found = fault(DataSettings(train_source=("-",), train_target=("-",)))
-    assert found == "standard input: named twice, wanted a file for at least one side"
+    assert found == "standard input: given twice; at least one side must be a file"
 
 
 def test_one_line_is_a_line(write):
     source, target = write("a", ["x"]), write("b", ["y", "z"])
     found = fault(DataSettings(train_source=(source,), train_target=(target,)))
-    assert found == f"{source} has 1 line but {target} has 2; wanted as many in both"
+    assert found == f"{source} has 1 line but {target} has 2; expected as many in both"

@@ -154,7 +154,7 @@ def test_a_pair_wider_than_the_budget_is_named(corpus_files, by_bytes, tmp_path)
         BatchPlan(corpus, max_tokens=17, seed=1, epoch=0)
     assert str(error.value) == (
         f"training.max_tokens: 17, but {corpus.place(1)} alone has 18 tokens; "
-        "wanted more, or a smaller data.cleaning.max_tokens"
+        "expected more, or a smaller data.cleaning.max_tokens"
     )
 
 

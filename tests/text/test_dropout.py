@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from translume.config import TokenizerSettings
 from translume.text import Tokenizer, train_tokenizer
-from translume.text.dropout import MergeDropout
+from translume.text.bpe_dropout import MergeDropout
 
 CORPUS = ["lower newer wider newest lowest widest 我喜欢新的房子。", "the newest, lowest house: 42!"] * 5
 a_text = st.text() | st.text(st.sampled_from("lowernewstid ,!4我喜欢新的\u0301☃▁")) | st.sampled_from(CORPUS)

@@ -231,14 +231,14 @@ def test_dropout_needs_a_kind_with_merges(made):
     with pytest.raises(SettingsError) as error:
         made(kind="unigram").encode_dropped("the house", 0.1, 1)
     assert str(error.value) == (
-        "tokenizer.dropout: found 0.1 with kind 'unigram', wanted 0; only kind 'bpe' has merges"
+        "tokenizer.dropout: found 0.1 with kind 'unigram', expected 0; only kind 'bpe' has merges"
     )
 
 
 def test_dropout_is_a_probability(made):
     with pytest.raises(SettingsError) as error:
         made().encode_dropped("the house", 1.5, 1)
-    assert str(error.value) == "tokenizer.dropout: found 1.5, wanted a probability from 0 to 1"
+    assert str(error.value) == "tokenizer.dropout: found 1.5, expected a probability from 0 to 1"
 
 
 def test_unwritable_places_are_named(made, tmp_path):

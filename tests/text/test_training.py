@@ -69,7 +69,7 @@ def test_training_again_gives_the_same_file():
 def test_text_without_a_character_is_refused(kind, texts):
     with pytest.raises(DataError) as error:
         train_tokenizer(TokenizerSettings(kind=kind), texts)
-    wanted = f"tokenizer: found no text to learn from in {len(texts)} lines, wanted at least one character"
+    wanted = f"tokenizer: found no text to learn from in {len(texts)} lines, expected at least one character"
     assert str(error.value) == wanted
 
 
@@ -85,7 +85,7 @@ def test_text_without_a_character_is_refused(kind, texts):
 def test_a_size_too_small_says_what_it_must_hold(values, wanted):
     with pytest.raises(SettingsError) as error:
         train_tokenizer(TokenizerSettings(**values), CORPUS)
-    assert str(error.value) == f"tokenizer.size: found {values['size']}, wanted at least {wanted}"
+    assert str(error.value) == f"tokenizer.size: found {values['size']}, expected at least {wanted}"
 
 
 def test_the_rarest_characters_are_left_to_bytes_when_the_room_is_small():
@@ -142,8 +142,8 @@ def changed(good, path: str, value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "wanted"),
     [
-        ("kind", "other", "t.json: found another kind of JSON, wanted a tokenizer written by Translume"),
-        ("format", 7, "t.json: found format 7, wanted 1; a newer Translume may read it"),
+        ("kind", "other", "t.json: is other JSON; expected a tokenizer written by Translume"),
+        ("format", 7, "t.json: found format 7, expected 1; a newer Translume may read it"),
         (
             "settings.kind",
             "bqe",
@@ -174,8 +174,8 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
     cases = {
         b"": "not a tokenizer of Translume: not JSON: Expecting value: line 1 column 1 (char 0)",
         b"\xff\xfe": "not a tokenizer of Translume: not UTF-8 text",
-        b"[1]": "found another kind of JSON, wanted a tokenizer written by Translume",
-        b'{"version": "1.0", "model": {}}': "found another kind of JSON, wanted a tokenizer written by Translume",
+        b"[1]": "is other JSON; expected a tokenizer written by Translume",
+        b'{"version": "1.0", "model": {}}': "is other JSON; expected a tokenizer written by Translume",
     }
     for content, wanted in cases.items():
         path.write_bytes(content)

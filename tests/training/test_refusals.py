@@ -67,11 +67,11 @@ def test_another_readme_is_not_written_over(toy: Make, tmp_path: Path) -> None:
     [
         (
             {"valid_source": "valid.source", "valid_target": ()},
-            "data.valid_source: 1 files, but data.valid_target has 0; wanted as many of each",
+            "data.valid_source: 1 files, but data.valid_target has 0; expected as many of each",
         ),
         (
             {"train_source": (), "train_target": ()},
-            "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)",
+            "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)",
         ),
         ({"valid_source": "none", "valid_target": "none"}, "none: no such file"),
     ],

@@ -123,14 +123,14 @@ def _load(model: Path) -> "Translator":
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
     from translume.data.lines import read_lines, refuse_one_input
-    from translume.data.pairs import unequal
+    from translume.data.pairs import unequal_lengths
 
     refuse_one_input(source, reference)
     sources, references = list(read_lines(source)), list(read_lines(reference))
     if len(sources) != len(references):
-        raise DataError(unequal(source, reference, (len(sources), len(references))))
+        raise DataError(unequal_lengths(source, reference, (len(sources), len(references))))
     if not sources:
-        raise DataError(f"{source}: empty file, wanted one sentence a line")
+        raise DataError(f"{source}: empty file, expected one sentence a line")
     return sources, references
 
 

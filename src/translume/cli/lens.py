@@ -23,7 +23,7 @@ def show_corpus(
     """Print, or write as a page, what a model believes of two parallel files; `count` entries of each list."""
     from translume.config import DataSettings
     from translume.data import read_pairs
-    from translume.data.frequencies import cached_target_counts
+    from translume.data.corpus import cached_target_counts
     from translume.inspection.corpus import inspect_corpus
 
     files = DataSettings(train_source=(str(corpus[0]),), train_target=(str(corpus[1]),))

@@ -56,7 +56,7 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
                     meter.advance()
                     yield line
                 if meter.done == before:
-                    raise DataError(f"{file}: empty file, wanted one sentence a line")
+                    raise DataError(f"{file}: empty file, expected one sentence a line")
 
         tokenizer = train_tokenizer(settings, lines())
     tokenizer.save(out)

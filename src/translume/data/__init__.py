@@ -1,12 +1,12 @@
 """Reading parallel text, cleaning it with an account, tokenizing it once, and making batches of it."""
 
-from translume.data.account import Account
 from translume.data.batch import Batch, pad_batch
+from translume.data.cleaning import Account
 from translume.data.corpus import TokenizedCorpus
 from translume.data.lines import count_lines, read_lines
 from translume.data.pairs import Pair, read_pairs
 from translume.data.plan import BatchPlan, prefetched
-from translume.data.prepare import prepare
+from translume.data.token_cache import prepare
 
 __all__ = [
     "Account",

@@ -1,4 +1,4 @@
-"""A batch: padded ids of some pairs, as the model reads them."""
+"""A batch: padded ids of some pairs, as model input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from translume.text import Labels, SpecialIds
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """B pairs, padded to the longest source S and the longest target T (marks counted).
+    """B pairs, padded to the longest source S and the longest target T (bos and eos included).
 
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
-    target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (its `place`
-    names file and line); `tokens` is the number of labels without padding.
-    Of a classifier's (`labelled`) labels are classes [B, 1], or [B, 1, C] of 0 and 1 where a text may have several, and
-    `tokens` is B; target holds zeros.
+    target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (`place` gives
+    file and line); `tokens` is the number of labels without padding.
+    For classification (`labelled_batch`) labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
+    `tokens` is B and target is all zeros.
     """
 
     source: Tensor
@@ -34,14 +34,14 @@ class Batch:
         return len(self.lines)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on a device."""
+        """Return the batch on a device."""
         if torch.device(device) == self.source.device:
             return self
         moved = [t.to(device, non_blocking=True) for t in self._tensors()]
         return _batch(moved, self.lines, self.tokens)
 
     def halves(self) -> tuple["Batch", "Batch"]:
-        """Its first and its second half, for a device whose memory it does not fit; B ≥ 2. Padding stays."""
+        """Return the first and second half of a batch that does not fit the device's memory. B ≥ 2. Padding stays."""
         middle = len(self) // 2
         first, second = slice(None, middle), slice(middle, None)
         tokens = int(self.target_mask[first].sum())
@@ -74,10 +74,10 @@ def pad_batch(
     target_specials: SpecialIds,
     lines: Sequence[int] = (),
 ) -> Batch:
-    """A batch of pairs of ids without marks; `lines` defaults to 0, 1, …"""
+    """Return a batch of pairs of ids without bos and eos; `lines` defaults to 0, 1, …"""
     source, source_lengths = flat(sources)
     target, target_lengths = flat(targets)
-    return padded(
+    return padded_batch(
         Ragged(source, starts_of(source_lengths), source_lengths),
         Ragged(target, starts_of(target_lengths), target_lengths),
         source_specials,
@@ -96,23 +96,23 @@ class Ragged:
 
 
 def flat(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All ids one after the other, int64, and the length of each sequence, int64."""
+    """Return all ids as one array, int64, and the length of each sequence, int64."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     total = int(lengths.sum())
     return np.fromiter(chain.from_iterable(sequences), np.int64, total), lengths
 
 
 def starts_of(lengths: np.ndarray) -> np.ndarray:
-    """Where each sequence starts when they stand one after the other."""
+    """Return where each sequence starts in the concatenation."""
     starts = np.zeros(len(lengths), np.int64)
     np.cumsum(lengths[:-1], out=starts[1:])
     return starts
 
 
-def padded(
+def padded_batch(
     source: Ragged, target: Ragged, source_specials: SpecialIds, target_specials: SpecialIds, lines: tuple[int, ...]
 ) -> Batch:
-    """A batch of ragged sequences without marks."""
+    """Return a batch of ragged sequences without bos and eos."""
     source_ids, source_mask = _rectangle(source, source_specials.eos, source_specials.pad)
     labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
     shifted = np.full_like(labels, target_specials.pad)
@@ -122,8 +122,10 @@ def padded(
     return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
 
 
-def labelled(source: Ragged, target: Ragged, specials: SpecialIds, labels: Labels, lines: tuple[int, ...]) -> Batch:
-    """A batch of ragged texts without marks and the ids of their labels."""
+def labelled_batch(
+    source: Ragged, target: Ragged, specials: SpecialIds, labels: Labels, lines: tuple[int, ...]
+) -> Batch:
+    """Return a classification batch of ragged texts without eos and the ids of their labels."""
     source_ids, source_mask = _rectangle(source, specials.eos, specials.pad)
     if labels.several:
         classes = np.zeros((len(lines), 1, len(labels)), np.int64)
@@ -137,7 +139,7 @@ def labelled(source: Ragged, target: Ragged, specials: SpecialIds, labels: Label
 
 
 def _rectangle(ragged: Ragged, eos: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [B, longest + 1] with eos after each and padding after that, and the mask of what is not padding."""
+    """Return ids [B, longest + 1], each followed by eos and padding, and the mask of what is not padding."""
     lengths = ragged.lengths.astype(np.int64)
     column = np.arange(int(lengths.max(initial=0)) + 1)
     inside = column < lengths[:, None]  # [B, W]

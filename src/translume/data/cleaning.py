@@ -1,27 +1,179 @@
-"""The rules that leave pairs out; each pair counts under the first rule that holds."""
+"""Cleaning rules, duplicate detection, and the account of what became of every pair."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import CleaningSettings
-from translume.data.account import REASONS
-from translume.data.duplicates import Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import mostly_in
+
+REASONS = ("empty", "without a label", "identical sides", "wrong script", "duplicate", "too long", "length ratio")
+"""Why pairs are dropped, in the order in which rules are applied; a pair counts under the first that matches."""
+
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Counts of pairs, and one example for each reason (texts truncated to 200 characters).
+
+    read == used + held_out + sum of dropped, always. Raises ValueError otherwise, since that is a bug of ours.
+    """
+
+    read: int
+    used: int
+    held_out: int
+    dropped: dict[str, int]
+    examples: dict[str, Pair]
+    truncated: int = 0
+    """How many of the used or held-out texts were truncated."""
+
+    def __post_init__(self) -> None:
+        if self.read != self.used + self.held_out + sum(self.dropped.values()):
+            raise ValueError(f"pairs were lost: {self.read} read, {self.used} used, {self.held_out}, {self.dropped}")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON; `from_dict` is the inverse."""
+        examples = {
+            reason: {"source": pair.source, "target": pair.target, "file": pair.file, "line": pair.line}
+            for reason, pair in self.examples.items()
+        }
+        values = {
+            "read": self.read,
+            "used": self.used,
+            "held_out": self.held_out,
+            "dropped": dict(self.dropped),
+            "examples": examples,
+        }
+        return {**values, "truncated": self.truncated} if self.truncated else values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "Account":
+        """The inverse of `to_dict`. Raises KeyError, TypeError or ValueError for other mappings."""
+        counts = {name: values[name] for name in ("read", "used", "held_out")}
+        dropped, examples = values["dropped"], values["examples"]
+        if not isinstance(dropped, dict) or not isinstance(examples, dict):
+            raise TypeError("dropped and examples are mappings")
+        read, used, held_out = (int(str(count)) for count in counts.values())
+        return cls(
+            read=read,
+            used=used,
+            held_out=held_out,
+            dropped={str(reason): int(count) for reason, count in dropped.items()},
+            examples={str(reason): Pair(**pair) for reason, pair in examples.items()},
+            truncated=int(str(values.get("truncated", 0))),
+        )
+
+    def summary(self, *, examples: bool = False) -> str:
+        """Return the sums in one line, and one line for each reason, followed by its example if `examples`."""
+        parts = [f"{self.read:,} pairs read", f"{self.used:,} used"]
+        if self.held_out:
+            parts.append(f"{self.held_out:,} held out for validation")
+        parts.append(f"{sum(self.dropped.values()):,} dropped")
+        if self.truncated:
+            parts.append(f"{self.truncated:,} cut")
+        lines = [", ".join(parts)]
+        for reason, count in self.dropped.items():
+            lines.append(f"  {reason}: {count:,}")
+            if examples and reason in self.examples:
+                pair = self.examples[reason]
+                lines.append(f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}")
+        return "\n".join(lines)
+
+
+class Ledger:
+    """Running counts while pairs are read; `close` returns the Account."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.used = 0
+        self.held_out = 0
+        self.truncated = 0
+        self._dropped: dict[str, int] = {}
+        self._examples: dict[str, Pair] = {}
+
+    def drop(self, reason: str, pair: Pair, count: int = 1) -> None:
+        """Count `count` pairs under a reason. The first pair of each reason is its example."""
+        self._dropped[reason] = self._dropped.get(reason, 0) + count
+        if reason not in self._examples:
+            source, target = (
+                text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
+            )
+            self._examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
+
+    def close(self) -> Account:
+        """Return the account so far, reasons in the order of the rules."""
+        reasons = [reason for reason in REASONS if reason in self._dropped]
+        return Account(
+            read=self.read,
+            used=self.used,
+            held_out=self.held_out,
+            dropped={reason: self._dropped[reason] for reason in reasons},
+            examples={reason: self._examples[reason] for reason in reasons},
+            truncated=self.truncated,
+        )
+
+
+def hashes(texts: Iterable[str], count: int, salt: bytes = b"") -> NDArray[np.uint64]:
+    """Return the 64-bit hash of each text. Among 200 million texts, P(no collision) = 0.999."""
+    digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8, salt=salt).digest() for text in texts)
+    return np.frombuffer(digests, np.uint64, count)
+
+
+class Seen:
+    """A growing set of 64-bit hashes, as sorted runs that are merged when a new run is as long as the last.
+
+    Takes 8 bytes a hash, 16 while it grows; a Python set takes more than 100.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def add(self, found: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Add hashes [n]. Returns True where a hash was seen before, in an earlier call or earlier in this one."""
+        values, first = np.unique(found, return_index=True)
+        old = np.zeros(len(values), np.bool_)
+        for run in self._runs:
+            position = np.minimum(np.searchsorted(run, values), len(run) - 1)
+            old |= run[position] == values
+        repeated = np.ones(len(found), np.bool_)
+        repeated[first] = old
+        fresh = values[~old]
+        if len(fresh):
+            self._insert(fresh)
+        return repeated
+
+    def _insert(self, run: NDArray[np.uint64]) -> None:
+        smaller = [run]
+        size = len(run)
+        while self._runs and len(self._runs[-1]) <= 2 * size:
+            size += len(self._runs[-1])
+            smaller.append(self._runs.pop())
+        if len(smaller) > 1:
+            run = np.concatenate(smaller)
+            smaller.clear()
+            run.sort()
+        self._runs.append(run)
+
 
 KEPT = -1
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
 
 
 class Rules:
-    """Asked twice about each pair: of its texts before they are tokenized, of its lengths after.
+    """Checks each pair twice: its texts before tokenization, its lengths after.
 
-    The answer is a code for each pair [n]: KEPT, or the place of the reason in REASONS. `settings` None asks only what
-    every corpus must pass: no empty side, none of more than `limit` tokens (None: any length). `labelled`: targets are
-    labels, of which every text needs one.
+    Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. With `settings` None only
+    the rules that hold for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
+    `labelled`: targets are labels, and every text needs at least one.
     """
 
     def __init__(self, settings: CleaningSettings | None, limit: int | None, *, labelled: bool = False) -> None:
@@ -31,7 +183,7 @@ class Rules:
         self._seen = Seen()
 
     def of_texts(self, pairs: Sequence[Pair]) -> NDArray[np.int8]:
-        """Codes by texts, in the order of REASONS up to duplicates (of the pairs that passed until there)."""
+        """Return codes by texts, in the order of REASONS up to duplicates (among the pairs not dropped before)."""
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
         _mark(codes, np.array([not pair.source.strip() for pair in pairs], np.bool_), "empty")
@@ -50,7 +202,7 @@ class Rules:
         return codes
 
     def of_lengths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Codes by numbers of tokens [n]: empty (nothing left after normalisation), too long, length ratio."""
+        """Return codes by numbers of tokens [n]: empty (after normalisation), too long, length ratio."""
         codes = np.full(len(source), KEPT, np.int8)
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         _mark(codes, source == 0, "empty")
@@ -62,8 +214,8 @@ class Rules:
         return codes
 
 
-def shortened(ids: Sequence[int], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[int]:
-    """The first or the last `limit` ids."""
+def truncated_ids(ids: Sequence[int], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[int]:
+    """Return the first or the last `limit` ids."""
     return list(ids[:limit] if keep == "keep_first" else ids[len(ids) - limit :])
 
 

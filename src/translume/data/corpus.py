@@ -10,9 +10,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.account import Account
+from translume.config.data import DataSettings
 from translume.data.batch import Ragged
-from translume.data.pairs import Origin
+from translume.data.cleaning import Account
+from translume.data.pairs import Origin, origins
 from translume.text import Labels, Tokenizer
 
 FORMAT = 1
@@ -21,15 +22,15 @@ ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
 
 
 class DamagedCacheError(Exception):
-    """A cache folder is not whole; it is built again, so nobody sees this."""
+    """A cache folder is incomplete. It is rebuilt; users never see this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizedCorpus:
-    """Pairs of ids without marks, by number from 0 to `pairs` - 1, in the order of the files.
+    """Pairs of ids without bos and eos, by number from 0 to `pairs` - 1, in the order of the files.
 
-    Memory: the arrays stay on disk and are paged in; 4 bytes a pair of lengths are read to plan an epoch. `limit` is
-    the longest side in tokens that the model can read, end mark not counted (None: any).
+    Memory: the arrays are memory-mapped; planning an epoch reads 4 bytes of lengths a pair. `limit` is the longest side
+    that the model reads, in tokens without the end mark (None: no limit).
     """
 
     pairs: int
@@ -45,7 +46,7 @@ class TokenizedCorpus:
     limit: int | None
     tokens: NDArray[Any] = field(repr=False)
     starts: NDArray[np.int64] = field(repr=False)
-    """Where every 32nd pair starts in `tokens`; the others are found by adding lengths: ¼ instead of 8 bytes a pair."""
+    """Start of every 32nd pair in `tokens`. Adding lengths gives the others: ¼ instead of 8 bytes a pair."""
     line_numbers: NDArray[np.uint32] = field(repr=False)
 
     def __len__(self) -> int:
@@ -57,24 +58,24 @@ class TokenizedCorpus:
         return tuple(origin.weight for origin in self.origins)
 
     def source(self, index: int) -> NDArray[Any]:
-        """Ids of one source [S], without marks."""
+        """Return the ids of one source [S], without eos."""
         start = int(self._starts(np.array([index]))[0])
         return self.tokens[start : start + int(self.source_lengths[index])]
 
     def target(self, index: int) -> NDArray[Any]:
-        """Ids of one target [T], without marks."""
+        """Return the ids of one target [T], without bos and eos."""
         start = int(self._starts(np.array([index]))[0]) + int(self.source_lengths[index])
         return self.tokens[start : start + int(self.target_lengths[index])]
 
     def sides(self, indices: NDArray[Any]) -> tuple[Ragged, Ragged]:
-        """Sources and targets of some pairs [B]."""
+        """Return the sources and the targets of the pairs with these numbers [B]."""
         starts = self._starts(indices)
         lengths = self.source_lengths[indices].astype(np.int64)
         source = Ragged(self.tokens, starts, lengths)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
 
     def place(self, number: int) -> str:
-        """Where a pair stood, as "train.en:812"."""
+        """Return the file and line of a pair, such as "train.en:812"."""
         origin = int(np.searchsorted(self.first, number, side="right")) - 1
         return f"{self.origins[origin].file}:{int(self.line_numbers[number])}"
 
@@ -90,20 +91,20 @@ class TokenizedCorpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Types of the numbers in a cache."""
+    """Number types of the arrays in a cache."""
 
     token: str
     length: str
 
     def of(self, array: str) -> np.dtype[Any]:
-        """The type of one of ARRAYS."""
+        """Return the type of one of ARRAYS."""
         if array in ("source_lengths", "target_lengths"):
             return np.dtype(self.length)
         return np.dtype({"tokens": self.token, "starts": "int64", "lines": "uint32"}[array])
 
 
 class Writer:
-    """Appends pairs to the files of one part ("used" or "held_out") in a folder nobody reads yet."""
+    """Appends pairs to the files of one part ("used" or "held_out") of an unfinished cache."""
 
     def __init__(self, folder: Path, part: str, layout: Layout) -> None:
         self._layout = layout
@@ -113,11 +114,11 @@ class Writer:
         self.first: list[int] = []
 
     def begin_origin(self) -> None:
-        """What follows comes from the next origin."""
+        """Start the next origin."""
         self.first.append(self.pairs)
 
     def append(self, source: Ragged, target: Ragged, lines: NDArray[Any]) -> None:
-        """Write pairs; `lines` [B] are their line numbers."""
+        """Append pairs; `lines` [B] are their line numbers."""
         lengths = source.lengths + target.lengths
         starts = np.cumsum(lengths) - lengths + self.tokens
         every = starts[-self.pairs % STRIDE :: STRIDE]
@@ -134,7 +135,7 @@ class Writer:
         self.tokens += int(lengths.sum())
 
     def close(self) -> dict[str, object]:
-        """Everything on the disk; what the index must know of this part."""
+        """Sync and close the files, and return this part's entry of the index."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -142,13 +143,13 @@ class Writer:
         return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs]}
 
     def abandon(self) -> None:
-        """Close the files without caring for what is in them."""
+        """Close the files of a cache that will not be used."""
         for file in self._files.values():
             file.close()
 
 
 def _interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Source 0, target 0, source 1, target 1, …"""
+    """Return source 0, target 0, source 1, target 1, … as one array."""
     lengths = np.stack([source.lengths, target.lengths], 1).reshape(-1)
     starts = np.stack([source.starts, target.starts + len(source.tokens)], 1).reshape(-1)
     ends = np.cumsum(lengths)
@@ -164,7 +165,7 @@ def open_corpus(
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
     limit: int | None,
 ) -> TokenizedCorpus:
-    """One part of a finished cache. Raises DamagedCacheError when a file is missing, cut or not ours."""
+    """Open one part of a finished cache. Raises DamagedCacheError if a file is missing, truncated or foreign."""
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["format"] != FORMAT or index["digest"] != folder.name:
@@ -203,9 +204,44 @@ def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
 
 
 def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
-    """Examples under today's paths: the cache outlives a move of the files."""
+    """Return the account with its examples under the current paths: the files may have moved since."""
     examples = {
         reason: replace(pair, file=origins[pair.file].file if pair.file in origins else pair.file)
         for reason, pair in account.examples.items()
     }
     return replace(account, examples=examples)
+
+
+_PAIRS = 1 << 16
+
+
+def cached_target_counts(
+    cache: Path, settings: DataSettings, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> NDArray[np.int64] | None:
+    """Return how often each target token occurs in the training pairs [V], one end mark a pair; None without a cache.
+
+    cache: the folder of token caches. The one built from the training files in `settings` is read, so the counts are
+    those after cleaning, even if the files have changed since.
+    """
+    places = origins(settings, "train") if settings.train or settings.train_source else ()
+    files = [place.file for place in places]
+    for folder in sorted(path.parent for path in cache.glob("*/index.json")):
+        try:
+            index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            if index["files"] != files or not files:
+                continue
+            corpus = open_corpus(folder, "used", places, tokenizers, None)
+        except (OSError, ValueError, KeyError, TypeError, DamagedCacheError):
+            continue
+        counts = np.zeros(len(tokenizers[1]), np.int64)
+        for begin in range(0, corpus.pairs, _PAIRS):
+            _, target = corpus.sides(np.arange(begin, min(begin + _PAIRS, corpus.pairs)))
+            ends = target.lengths.cumsum()
+            places_of = np.arange(ends[-1]) + np.repeat(target.starts - ends + target.lengths, target.lengths)
+            found = np.bincount(target.tokens[places_of], minlength=len(counts))
+            if len(found) > len(counts):
+                return None  # of another vocabulary
+            counts += found
+        counts[tokenizers[1].specials.eos] += corpus.pairs
+        return counts
+    return None

@@ -1,4 +1,4 @@
-"""The sample of the training data that serves for validation when there are no validation files."""
+"""The sample of the training data that is held out for validation when there are no validation files."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -6,26 +6,26 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.duplicates import hashes
+from translume.data.cleaning import hashes
 from translume.data.pairs import Pair
 
 SEED = 1
-MOST = 2000
+MAX_PAIRS = 2000
 ONE_IN = 50
 _CHUNK = 1 << 14
 
 
 def source_hashes(pairs: list[Pair]) -> NDArray[np.uint64]:
-    """A number for each pair [n] that depends on its source's text and the sample's seed alone."""
+    """Return a hash for each pair [n] that depends only on its source text and SEED."""
     return hashes((pair.source for pair in pairs), len(pairs), salt=SEED.to_bytes(16, "little"))
 
 
 def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
-    """Sorted source hashes of the sample: at most 2,000 pairs and 2 % of all, but at least one of two or more.
+    """Return the sorted source hashes of the sample: at most 2,000 pairs and 2 % of all, but at least one.
 
-    Sources are drawn, not pairs: every copy and every other translation of a held-out source is held out too, so that
-    nothing in the sample was seen in training. Pairs with an empty side, which no corpus keeps, do not count.
-    Needs one pass over the pairs and memory for some thousand numbers.
+    Sources are sampled, not pairs: every copy and every other translation of a held-out source is held out too, so that
+    no source of the sample is in training. Pairs with an empty side do not count, since no corpus keeps them. Makes one
+    pass over the pairs; memory is constant.
     """
     lowest, copies, read = np.zeros(0, np.uint64), np.zeros(0, np.int64), 0
     filled = (pair for pair in pairs if pair.source.strip() and pair.target.strip())
@@ -34,9 +34,9 @@ def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
         found = source_hashes(chunk)
         merged, where = np.unique(np.concatenate([lowest, found]), return_inverse=True)
         weights = np.concatenate([copies, np.ones(len(found), np.int64)])
-        copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MOST]
-        lowest = merged[:MOST]
-    room = min(MOST, max(read // ONE_IN, 1)) if read > 1 else 0
+        copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MAX_PAIRS]
+        lowest = merged[:MAX_PAIRS]
+    room = min(MAX_PAIRS, max(read // ONE_IN, 1)) if read > 1 else 0
     chosen = []
     for value, count in zip(lowest.tolist(), copies.tolist(), strict=True):
         if count <= room:
@@ -46,7 +46,7 @@ def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
 
 
 def chunks(pairs: Iterable[Pair], size: int, characters: int = 1 << 22) -> Iterator[list[Pair]]:
-    """Lists of at most `size` pairs and about `characters` characters, so that memory is bounded whatever the lines."""
+    """Yield lists of at most `size` pairs and about `characters` characters, so that long lines cannot fill memory."""
     rest = iter(pairs)
     while chunk := list(islice(rest, 1)):
         length = 0

@@ -1,4 +1,4 @@
-"""Lines of text files: plain, .gz and .zst, decoded strictly, ended by \\n or \\r\\n and by nothing else."""
+"""Read lines of text files: plain, .gz and .zst; strict UTF-8; lines end with \\n or \\r\\n and nothing else."""
 
 import gzip
 import sys
@@ -14,25 +14,25 @@ from translume.errors import DataError
 _BLOCK = 1 << 20
 
 STANDARD_INPUT = "-"
-"""What names it where a file is wanted."""
+"""The file name that stands for standard input."""
 
 
-def shown(path: Path | str) -> str:
-    """What messages call a file."""
+def display_name(path: Path | str) -> str:
+    """Return the name of a file for messages."""
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
 
 
 def refuse_one_input(first: Path | str, second: Path | str) -> None:
-    """Raise DataError if two files shall both be standard input: the second would be found empty."""
+    """Raise DataError if both files are standard input, since the second would be empty."""
     if str(first) == str(second) == STANDARD_INPUT:
-        raise DataError("standard input: named twice, wanted a file for at least one side")
+        raise DataError("standard input: given twice; at least one side must be a file")
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    """The lines of a file, without their ends; "-" is standard input, read as it arrives.
+    """Yield the lines of a file without line ends; "-" is standard input, read as it arrives.
 
-    A byte order mark at the beginning is left out. Where the bytes are not UTF-8, all lines before that one come first;
-    then DataError names file and line.
+    A byte order mark at the beginning is skipped. If a line is not UTF-8, the lines before it are yielded first; then
+    DataError names the file and the line.
     """
     number = 1
     first = True
@@ -56,7 +56,7 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 
 def count_lines(path: Path | str) -> int:
-    """How many lines `read_lines` finds, without decoding them."""
+    """Return the number of lines that `read_lines` yields, without decoding them."""
     count, last = 0, b"\n"
     for block in read_blocks(path):
         count += block.count(b"\n")
@@ -65,9 +65,9 @@ def count_lines(path: Path | str) -> int:
 
 
 def read_blocks(path: Path | str) -> Iterator[bytes]:
-    """The bytes of a file, decompressed, in blocks that are never empty.
+    """Yield the bytes of a file, decompressed, in non-empty blocks.
 
-    Raises DataError, one line, when the file is missing, unreadable or its compression is damaged.
+    Raises DataError if the file is missing, unreadable or its compression is damaged.
     """
     name = str(path)
     try:
@@ -83,29 +83,29 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise DataError(f"{shown(path)}: damaged compression: {error}") from None
+        raise DataError(f"{display_name(path)}: damaged compression: {error}") from None
 
 
 def unreadable(path: Path | str, error: OSError) -> str:
-    """One line saying why a file cannot be read."""
+    """Return a one-line message for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return f"{path}: no such file"
     if isinstance(error, IsADirectoryError):
-        return f"{path}: a folder, wanted a file"
+        return f"{path}: is a folder, expected a file"
     if isinstance(error, gzip.BadGzipFile):
         return f"{path}: damaged compression: {error}"
-    return f"{shown(path)}: cannot be read: {error.strerror or error}"
+    return f"{display_name(path)}: cannot be read: {error.strerror or error}"
 
 
 def _arriving(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks as soon as there is something, so that whoever wants single lines of a pipe gets them at once."""
+    """Yield blocks as soon as bytes arrive, so that single lines of a pipe are not delayed."""
     read = getattr(file, "read1", file.read)
     while block := read(_BLOCK):
         yield block
 
 
 def _decompressed(file: BinaryIO) -> Iterator[bytes]:
-    """Frames of zstd one after the other. The library's own stream reader takes a cut file for a whole one."""
+    """Decompress zstd frames one by one: the library's own stream reader does not notice a truncated file."""
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
     begun = False
@@ -122,7 +122,7 @@ def _decompressed(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _whole_lines(path: Path | str) -> Iterator[bytes]:
-    """Blocks that end with the end of a line, the last perhaps without its \\n."""
+    """Yield blocks that end at the end of a line; the last may lack its \\n."""
     parts: list[bytes] = []
     for block in read_blocks(path):
         end = block.rfind(b"\n") + 1
@@ -139,4 +139,4 @@ def _not_utf8(path: Path | str, block: bytes, error: UnicodeDecodeError, number:
     before = block[: error.start]
     line = number + before.count(b"\n")
     column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
-    return f"{shown(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"
+    return f"{display_name(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"

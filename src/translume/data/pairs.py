@@ -1,4 +1,4 @@
-"""Pairs of sentences, read lazily from the files that [data] names."""
+"""Read pairs lazily from the files in [data]: two parallel files, TSV or JSONL."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from translume.config.data import DataSettings
-from translume.data.lines import count_lines, read_lines, refuse_one_input, shown
+from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
 from translume.errors import DataError, SettingsError
 
@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A source and its target, and where they stood: `line` counts from 1 in `file` (of two, the source's)."""
+    """A source and its target. `file` and `line` (from 1) say where the source was read."""
 
     source: str
     target: str
@@ -42,26 +42,26 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """How it is read."""
+        """The format of the files: "parallel", "json" or "tsv"."""
         return "parallel" if self.target_file else "json" if _is_json(self.file) else "tsv"
 
     def read(self) -> Iterator[Pair]:
-        """Its pairs, lazily. Raises DataError for an empty file and for files of unequal length."""
+        """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
         if self.target_file:
             return _parallel(self.file, self.target_file)
         return _json_lines(self.file, self.columns) if _is_json(self.file) else _tab_separated(self.file, self.columns)
 
     def check_lengths(self) -> None:
-        """Raises DataError when two files differ in length: found in seconds, before hours of tokenization."""
+        """Raise DataError if two parallel files differ in length: a quick check before hours of tokenization."""
         if self.target_file:
             refuse_one_input(self.file, self.target_file)
             counts = count_lines(self.file), count_lines(self.target_file)
             if counts[0] != counts[1]:
-                raise DataError(unequal(self.file, self.target_file, counts))
+                raise DataError(unequal_lengths(self.file, self.target_file, counts))
 
 
 def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
-    """All pairs of a split in the order of the files: parallel files first, then TSV and JSONL; each file once.
+    """Yield all pairs of a split in the order of the files: parallel files first, then TSV and JSONL; each file once.
 
     Raises DataError for a missing or empty file, for parallel files of unequal length and for lines that are not pairs.
     """
@@ -70,7 +70,7 @@ def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
 
 
 def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
-    """The places a split is read from; empty only for "valid". Raises SettingsError where the lists do not fit."""
+    """Return where a split is read from; empty only for "valid". Raises SettingsError if the lists do not match."""
     training = split == "train"
     sources = settings.train_source if training else settings.valid_source
     targets = settings.train_target if training else settings.valid_target
@@ -78,22 +78,22 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     if len(sources) != len(targets):
         raise SettingsError(
             f"data.{split}_source: {len(sources)} files, but data.{split}_target has {len(targets)}; "
-            "wanted as many of each"
+            "expected as many of each"
         )
     count = len(sources) + len(both)
     if training and not count:
         raise SettingsError(
-            "data: no training files; wanted data.train_source and data.train_target, or data.train (TSV or JSONL)"
+            "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
         )
     weights = settings.weights if training and settings.weights else (1.0,) * count
     if len(weights) != count:
-        raise SettingsError(f"data.weights: {len(weights)} numbers, wanted {count}, one for each training file")
+        raise SettingsError(f"data.weights: {len(weights)} numbers, expected {count}, one for each training file")
     if not all(0 <= weight < 1e6 for weight in weights) or not (sum(weights) or not count):
-        raise SettingsError("data.weights: wanted numbers from 0, such as 1 or 2.5, not all 0")
+        raise SettingsError("data.weights: expected numbers from 0, such as 1 or 2.5, not all 0")
     if settings.columns and len(settings.columns) != 2:
-        raise SettingsError(f"data.columns: {len(settings.columns)} columns, wanted 2: source and target")
+        raise SettingsError(f"data.columns: {len(settings.columns)} columns, expected 2: source and target")
     if settings.columns and not (settings.train or settings.valid):
-        raise SettingsError("data.columns: there is no TSV or JSONL file; wanted one in data.train or data.valid")
+        raise SettingsError("data.columns: there is no TSV or JSONL file; expected one in data.train or data.valid")
     for script in (settings.cleaning.source_script, settings.cleaning.target_script):
         if script:
             refuse_unknown(script)
@@ -106,7 +106,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
 
 
 def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
-    """The columns asked for; empty for those of pairs."""
+    """Return the columns to read; empty for the default of pairs."""
     labelled = settings.task == "classification" and _is_json(file)
     return settings.columns or (("text", "label") if labelled else ())
 
@@ -119,10 +119,10 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
         if source is None or target is None:
             more = 1 + sum(1 for _ in (targets if source is None else sources))
             counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
-            raise DataError(unequal(source_file, target_file, counts))
+            raise DataError(unequal_lengths(source_file, target_file, counts))
         yield Pair(source=source, target=target, file=source_file, line=line)
     if not line:
-        raise DataError(_empty(source_file))
+        raise DataError(_empty_file(source_file))
 
 
 def _tab_separated(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
@@ -138,12 +138,12 @@ def _tab_separated(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
             raise DataError(f"{file}:{line}: {len(fields)} tab-separated fields, expected 2")
         yield Pair(source=fields[source], target=fields[target], file=file, line=line)
     if not line:
-        raise DataError(_empty(file))
+        raise DataError(_empty_file(file))
 
 
 def _number(column: int | str) -> int:
     if not isinstance(column, int) or column < 0:
-        raise SettingsError(f"data.columns: found {column!r}, wanted the number of a column, from 0, for a TSV file")
+        raise SettingsError(f"data.columns: found {column!r}, expected a column number, from 0, for a TSV file")
     return column
 
 
@@ -155,16 +155,16 @@ def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
-            raise DataError(f"{place}: not JSON; wanted one object a line") from None
+            raise DataError(f"{place}: not JSON; expected one object a line") from None
         if not isinstance(value, dict):
-            raise DataError(f"{place}: not a JSON object; wanted one with '{source}' and '{target}'")
+            raise DataError(f"{place}: not a JSON object; expected one with '{source}' and '{target}'")
         yield Pair(source=_text(value, source, place), target=_text(value, target, place), file=file, line=line)
     if not line:
-        raise DataError(_empty(file))
+        raise DataError(_empty_file(file))
 
 
 def _text(value: dict[str, object], key: str, place: str) -> str:
-    """The text under a key; "translation.de" also reads {"translation": {"de": …}}."""
+    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}."""
     found: object = value
     if key in value:
         found = value[key]
@@ -187,12 +187,12 @@ def _is_json(file: str) -> bool:
     return name.endswith((".jsonl", ".ndjson", ".json"))
 
 
-def _empty(file: str) -> str:
-    return f"{file}: empty file, wanted one sentence a line"
+def _empty_file(file: str) -> str:
+    return f"{file}: empty file, expected one sentence a line"
 
 
-def unequal(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:
-    """What is said of two files that should be parallel."""
+def unequal_lengths(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:
+    """Return the error message for parallel files of unequal length."""
     lines = "line" if counts[0] == 1 else "lines"
-    names = shown(source_file), shown(target_file)
-    return f"{names[0]} has {counts[0]:,} {lines} but {names[1]} has {counts[1]:,}; wanted as many in both"
+    names = display_name(source_file), display_name(target_file)
+    return f"{names[0]} has {counts[0]:,} {lines} but {names[1]} has {counts[1]:,}; expected as many in both"

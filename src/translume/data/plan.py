@@ -1,4 +1,4 @@
-"""One epoch's batches, in an order that depends on nothing but the corpus, the seed and the epoch."""
+"""The batches of an epoch, in an order that depends only on the corpus, the seed and the epoch."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.batch import Batch, Ragged, flat, labelled, padded, starts_of
+from translume.data.batch import Batch, Ragged, flat, labelled_batch, padded_batch, starts_of
 from translume.data.corpus import TokenizedCorpus
 from translume.errors import SettingsError
 from translume.text import Labels
@@ -17,14 +17,15 @@ _KEYED = 0xFFFF
 
 
 class BatchPlan:
-    """The batches of one epoch; `batch(i)` makes any of them without making the others.
+    """The batches of one epoch; `batch(i)` builds any of them without building the others.
 
-    Every pair stands in exactly one batch (a file of weight 2.5: each pair twice, a seeded half of them a third time).
-    Pairs are shuffled, sorted by length (of equal length: still shuffled), cut into batches whose width times count is
-    at most `max_tokens` (the longer side, marks and padding counted), and the batches are shuffled. `dropout` is that
-    of BPE-dropout: each side is segmented anew, drawn by (seed, epoch, pair, side); such a batch may be wider.
+    Every pair is in exactly one batch (with a file weight of 2.5: in two, and a seeded half of the pairs in a third).
+    Pairs are shuffled, sorted by length (pairs of equal length stay shuffled) and cut into batches in which width times
+    count is at most `max_tokens` (width: the longer side with bos, eos and padding). Then the batches are shuffled.
+    `dropout` is the probability of BPE-dropout: each side is segmented anew, seeded by (seed, epoch, pair, side);
+    such a batch may be wider.
 
-    Memory: 16 bytes a pair while it is made, then 4. Raises SettingsError if a single pair is wider than `max_tokens`.
+    Memory: 16 bytes a pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
     """
 
     def __init__(
@@ -41,24 +42,24 @@ class BatchPlan:
         return len(self._shuffled)
 
     def batch(self, index: int) -> Batch:
-        """The batch at a position of the epoch, from 0; any thread may ask."""
+        """Return the batch at a position of the epoch, from 0. Thread-safe."""
         numbers = self.numbers(index)
         source, target = self.corpus.sides(numbers)
         specials, written = self.corpus.source_tokenizer.specials, self.corpus.target_tokenizer
         if self.dropout > 0:
             source = self._dropped(source, numbers, 0)
         if isinstance(written, Labels):
-            return labelled(source, target, specials, written, tuple(numbers.tolist()))
+            return labelled_batch(source, target, specials, written, tuple(numbers.tolist()))
         if self.dropout > 0:
             target = self._dropped(target, numbers, 1)
-        return padded(source, target, specials, written.specials, tuple(numbers.tolist()))
+        return padded_batch(source, target, specials, written.specials, tuple(numbers.tolist()))
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
-        """The batches from a position to the end of the epoch."""
+        """Yield the batches from a position to the end of the epoch."""
         return map(self.batch, range(start, len(self)))
 
     def numbers(self, index: int) -> NDArray[np.uint32]:
-        """Numbers of the pairs [B] in the batch at a position."""
+        """Return the numbers of the pairs [B] in the batch at a position."""
         place = self._shuffled[index]
         return self._order[self._bounds[place] : self._bounds[place + 1]]
 
@@ -87,13 +88,13 @@ def prefetched(plan: BatchPlan, start: int = 0) -> Iterator[Batch]:
 
 
 def _seed(*parts: int) -> int:
-    """A 63-bit seed that depends on all parts."""
+    """Return a 63-bit seed that depends on all parts."""
     digest = blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def _items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[np.uint32]:
-    """Numbers of the pairs to read, shuffled; one of weight 2 stands there twice."""
+    """Return the numbers of the pairs to read, shuffled; a pair of weight 2 occurs twice."""
     if all(weight == 1 for weight in corpus.weights):
         items = np.arange(corpus.pairs, dtype=np.uint32)
     else:
@@ -114,10 +115,10 @@ def _items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[n
 def _sorted_by_length(
     corpus: TokenizedCorpus, items: NDArray[np.uint32], generator: np.random.Generator
 ) -> NDArray[np.uint32]:
-    """The items by target length, then source length, equals in the order given.
+    """Return the items sorted by target length, then source length; a stable sort.
 
-    One 64-bit key holds both lengths and the position, so the sort is in place. Source lengths run up and down by
-    turns: where one target length ends and the next begins, the sources on both sides are of like length.
+    One 64-bit key holds both lengths and the position, so the sort is in place. Source lengths alternately rise and
+    fall: where one target length ends and the next begins, the sources on both sides have similar lengths.
     """
     keys = np.empty(len(items), np.uint64)
     falling = int(generator.integers(2))
@@ -136,7 +137,7 @@ def _sorted_by_length(
 
 
 def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) -> NDArray[np.int64]:
-    """Bounds of the batches in `order`: as many pairs in each as fit, by a loop over batches, not over pairs."""
+    """Return the bounds of the batches in `order`, each as large as fits. Loops over batches, not over pairs."""
     bounds = [0]
     begin = 0
     while begin < len(order):
@@ -146,7 +147,7 @@ def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) ->
             worst = int(window[int(width.argmax())])
             raise SettingsError(
                 f"training.max_tokens: {max_tokens}, but {corpus.place(worst)} alone has {int(width.max())} tokens; "
-                "wanted more, or a smaller data.cleaning.max_tokens"
+                "expected more, or a smaller data.cleaning.max_tokens"
             )
         last = begin + len(window) == len(order)
         inside = 0

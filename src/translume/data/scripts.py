@@ -1,4 +1,4 @@
-"""Which writing system a text is mostly in, by ranges of code points."""
+"""Detect whether a text is mostly in a writing system, by ranges of code points."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -40,7 +40,7 @@ _RANGES = {
     "han": "3005-3007 3021-3029 3400-4dbf 4e00-9fff f900-faff 20000-323af",
     "hangul": "1100-11ff 3131-318e a960-a97f ac00-d7ff ffa0-ffdc",
 }
-# What is no letter of any script: signs, digits, marks, spaces, pictures.
+# Code points that are not letters: symbols, digits, marks, spaces, emoji.
 _NEUTRAL = (
     "0-40 5b-60 7b-a9 ab-b9 bb-bf d7 f7 2b0-36f 600-60f 660-66d 6f0-6f9 964-970 1ab0-1aff 1dc0-1dff "
     "2000-2bff 2e00-2e7f 3000-3004 3008-3020 302a-3040 30a0 d800-f8ff fe00-fe6f fefd-ff20 ff3b-ff40 "
@@ -59,7 +59,7 @@ def refuse_unknown(script: str) -> None:
 
 
 def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
-    """[n]: True where at least half of a text's letters are of the script; a text without letters is in every script.
+    """Return where at least half of a text's letters are of the script [n]; True for a text without letters.
 
     Raises SettingsError for a script that is not in SCRIPTS.
     """
@@ -85,7 +85,7 @@ def _sums(counted: NDArray[np.bool_], lengths: NDArray[np.int64], ends: NDArray[
 
 @cache
 def _table() -> NDArray[np.uint8]:
-    """A number for each code point: 0 for no letter, 1 and on for the scripts of _RANGES, 255 for another script."""
+    """Return a number for each code point: 0 if not a letter, from 1 for the scripts of _RANGES, else 255."""
     table = np.full(0x110000, _OTHER, np.uint8)
     for number, ranges in enumerate((_NEUTRAL, *_RANGES.values())):
         for part in ranges.split():

@@ -1,4 +1,4 @@
-"""The classes of a classifier: names in the training data, numbered in sorted order."""
+"""The labels of a classifier: the names in the training data, numbered in sorted order."""
 
 import hashlib
 import json
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from translume.errors import DataError, ModelFolderError, nearest
 
-MOST = 65_536
-"""More names than this are no classes, but a column of texts taken for one."""
+MAX_LABELS = 65_536
+"""With more distinct names the column holds texts, not labels."""
 _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Names of C classes; ids are their places. Stands where the tokenizer of targets stands for translation.
+    """The names of C classes; an id is an index. Takes the place of the target tokenizer in classification.
 
-    separator: what parts the names of a text that has several; empty where a text has exactly one.
+    separator: between the names of a text with several labels; empty if every text has exactly one.
     """
 
     names: tuple[str, ...]
@@ -25,14 +25,16 @@ class Labels:
 
     @classmethod
     def collect(cls, texts: Iterable[str], separator: str = "") -> "Labels":
-        """All names in the texts of a label column, sorted. Raises DataError for fewer than two, or far too many."""
+        """Return the names in a label column, sorted. Raises DataError for fewer than two, or far too many."""
         found: set[str] = set()
         for text in texts:
             found.update(_parts(text, separator))
-            if len(found) > MOST:
-                raise DataError(f"data.columns: more than {MOST:,} different labels, wanted the column of the labels")
+            if len(found) > MAX_LABELS:
+                raise DataError(
+                    f"data.columns: more than {MAX_LABELS:,} different labels; expected the column of the labels"
+                )
         if len(found) < 2:
-            raise DataError(f"data: {len(found)} label in the training data, wanted at least 2")
+            raise DataError(f"data: {len(found)} label in the training data, expected at least 2")
         return cls(tuple(sorted(found)), separator)
 
     def __len__(self) -> int:
@@ -40,11 +42,11 @@ class Labels:
 
     @property
     def several(self) -> bool:
-        """Whether a text may have several."""
+        """Whether a text may have several labels."""
         return bool(self.separator)
 
     def encode(self, text: str, place: str) -> list[int]:
-        """The ids of the label or labels in a text, ascending. Raises DataError, naming `place`, for an unknown one."""
+        """Return the ids of the labels in a text, ascending. Raises DataError, naming `place`, for an unknown label."""
         ids = set()
         for name in _parts(text, self.separator):
             try:
@@ -58,25 +60,25 @@ class Labels:
         return hint if "did you mean" in hint or len(self) <= _SHOWN else f"; it has {len(self):,} others"
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The names as they stand in a file."""
+        """Return the names as written in a file."""
         return self.separator.join(self.names[id_] for id_ in ids)
 
     def pieces(self) -> list[str]:
-        """The names, in the order of their ids."""
+        """Return the names in the order of their ids."""
         return list(self.names)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that matters."""
+        """SHA-256 of `to_json()`, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The text that `from_json` reads back."""
+        """Return the content of labels.json; `from_json` is the inverse."""
         return json.dumps({"labels": self.names, "separator": self.separator}, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, place: str = "labels.json") -> "Labels":
-        """Raises ModelFolderError if the text is no list of labels."""
+        """Read what `to_json` returned. Raises ModelFolderError for anything else."""
         try:
             values = json.loads(text)
             names, separator = values["labels"], values["separator"]
@@ -94,7 +96,7 @@ def _parts(text: str, separator: str) -> list[str]:
 
 
 def _index(names: tuple[str, ...], name: str) -> int:
-    """The place of a name in sorted names; KeyError if it is none of them."""
+    """Return the index of a name in sorted names. Raises KeyError."""
     place = bisect_left(names, name)
     if place == len(names) or names[place] != name:
         raise KeyError(name)

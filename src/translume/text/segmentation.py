@@ -1,10 +1,10 @@
-"""Text before any vocabulary: normalised, then cut into the segments that no token crosses.
+"""Normalise a text and cut it into segments; no token crosses the end of a segment.
 
-A space belongs to the word that follows it and is itself the word-boundary mark, so no character of a user's text is
-reserved: `▁` is only how a mark is shown to people. A text's first word gets the mark as well, so that it is the same
-word at the start and in the middle; scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Burmese) never carry
-one. Segments are runs of letters, runs of punctuation and symbols, or single digits; a special token such as `</s>`
-mixes two of these, hence can never be a piece learnt from text.
+A space belongs to the word that follows it and marks the word boundary, so no character is reserved: `▁` is only shown
+to people. The first word of a text is marked as well, so that a word is the same at the start and in the middle of a
+text. Scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Burmese) are never marked. Segments are runs of
+letters, runs of punctuation and symbols, or single digits. A special token such as `</s>` mixes two of these, so it
+cannot be a piece learned from text.
 """
 
 import re
@@ -15,8 +15,8 @@ from typing import Literal
 
 from translume.config import TokenizerSettings
 
-LONGEST = 48
-"""Most characters in a segment: a megabyte without a space stays cheap."""
+MAX_SEGMENT = 48
+"""Maximum characters in a segment, so that a megabyte without a space stays cheap."""
 
 UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -44,7 +44,7 @@ _BY_CATEGORY: dict[str, CharacterClass] = {"L": "letter", "N": "digit", "M": "ma
 
 
 def character_class(character: str) -> CharacterClass:
-    """The class that decides where segments are cut; marks and joiners belong to whatever they follow."""
+    """Return the class that decides where segments end. Marks and joiners belong to the character before them."""
     if character == " ":
         return "space"
     if "\U00020000" <= character <= "\U0003ffff":
@@ -57,15 +57,15 @@ def character_class(character: str) -> CharacterClass:
 
 
 def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
-    """The function that brings a text to the form in which it is learnt, encoded and given back."""
+    """Return the function that normalises texts before learning and encoding; `decode` returns normalised text."""
     form: Literal["NFC", "NFKC"] | None = {"nfc": "NFC", "nfkc": "NFKC", "none": None}[settings.normalization]
     lowercase, collapse = settings.lowercase, settings.whitespace == "collapse"
 
     def normalise(text: str) -> str:
         if not isinstance(text, str):
-            raise TypeError(f"found {type(text).__name__}, wanted a text (str)")
+            raise TypeError(f"found {type(text).__name__}, expected a text (str)")
         if not text.isascii():
-            text = _SURROGATE.sub("\ufffd", text)  # half a character has no bytes
+            text = _SURROGATE.sub("\ufffd", text)  # half a surrogate pair cannot be encoded
             if form:
                 text = unicodedata.normalize(form, text)
                 if lowercase:
@@ -78,7 +78,7 @@ def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
 
 
 def with_mark(text: str, kind: str) -> str:
-    """The text with the mark of its first word; `without_mark` undoes exactly this."""
+    """Return the text with its first word marked; `without_mark` is the inverse."""
     if not text or kind in ("character", "byte"):
         return text
     if kind != "word" and _UNSPACED_START.match(text):
@@ -87,19 +87,19 @@ def with_mark(text: str, kind: str) -> str:
 
 
 def without_mark(text: str, kind: str) -> str:
-    """The text without the mark of its first word."""
+    """Return the text without the mark of its first word."""
     return text if kind in ("character", "byte") else text.removeprefix(" ")
 
 
 @cache
 def segmenter(kind: str) -> Callable[[str], list[str]]:
-    """The function that cuts a marked text into segments, which join to the text again."""
+    """Return the function that cuts a marked text into segments; joined they are the text."""
     return list if kind in ("character", "byte") else re.compile(segment_pattern(kind)).findall
 
 
 @cache
 def segment_pattern(kind: str) -> str:
-    """The regular expression that finds segments in a marked text; of characters and bytes there is none."""
+    """Return the regular expression that matches segments of a marked text. Not for characters and bytes."""
     if kind == "word":
         return " ?[^ ]+| "
     sets: dict[CharacterClass, list[int]] = {"unspaced": [], "letter": [], "digit": [], "mark": []}
@@ -111,16 +111,16 @@ def segment_pattern(kind: str) -> str:
     unspaced = _ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
     other = f"^ {letter}{unspaced}{digit}"
     return (
-        f" ?[{letter}{mark}]{{1,{LONGEST}}}"
-        f"|[{unspaced}][{unspaced}{mark}]{{0,{LONGEST - 1}}}"
-        f"| ?[{other}{mark}][{other}]{{0,{LONGEST - 1}}}"
+        f" ?[{letter}{mark}]{{1,{MAX_SEGMENT}}}"
+        f"|[{unspaced}][{unspaced}{mark}]{{0,{MAX_SEGMENT - 1}}}"
+        f"| ?[{other}{mark}][{other}]{{0,{MAX_SEGMENT - 1}}}"
         f"| ?[{digit}]"
         "| "
     )
 
 
 def _ranges(codes: list[int]) -> str:
-    """Code points, in rising order, as the inside of a regular expression's set."""
+    """Return ascending code points as the inside of a character set in a regular expression."""
     ranges: list[list[int]] = []
     for code in codes:
         if ranges and ranges[-1][1] == code - 1:

@@ -1,7 +1,7 @@
-"""Sentences cut as SentencePiece cuts them (Kudo and Richardson 2018), for tokenizers that come with imported models.
+"""SentencePiece's segmentation of sentences (Kudo and Richardson 2018), for the tokenizers of imported models.
 
-The unigram model chooses over the whole sentence, its spaces included, and adds scores in single precision; both decide
-which of two equally likely segmentations wins, so both are kept here.
+The unigram model segments the whole sentence, spaces included, and adds scores in single precision. Both decide ties
+between equally likely segmentations, so both are reproduced here.
 """
 
 import re
@@ -14,11 +14,11 @@ from typing import Any, Self
 from translume.text.specials import SpecialIds
 
 SPACE = "▁"
-"""How SentencePiece writes a space; one in a text is a space to it."""
+"""SentencePiece's character for a space. It treats one in a text as a space."""
 UNKNOWN_PENALTY = 10.0
-"""How much less likely than the rarest piece a character outside the pieces is, nats."""
+"""Log-probability of an unknown character below that of the rarest piece, in nats."""
 CODE = re.compile(r">>.*?<<", re.DOTALL)
-"""What Marian's models for several languages take at the beginning of a source: the language to write."""
+"""The target language at the beginning of a source, as multilingual Marian models expect it."""
 
 _SPACES = re.compile(" +")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -26,17 +26,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencePieces:
-    """A unigram model of SentencePiece; a space is a space in it, and begins the piece of a word.
+    """A unigram model of SentencePiece, with spaces written as spaces; a piece that begins a word starts with one.
 
-    scores: of each piece, natural logarithms of probabilities.  rules: what the normaliser puts for which characters,
-    the longest first.
+    scores: log-probability of each piece, nats.  rules: replacements of the normaliser; the longest match wins.
     """
 
     scores: Mapping[str, float]
     rules: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return plain values for JSON."""
         return {"scores": dict(self.scores), "rules": dict(self.rules)}
 
     @classmethod
@@ -61,17 +60,17 @@ class SentenceIds:
         self._unigram = _Unigram(sentences.scores)
 
     def normalise(self, text: str) -> str:
-        """The text as the model reads it: replaced by its rules, runs of spaces made one, none at either end."""
+        """Return the text as the model reads it: rules applied, runs of spaces collapsed, no space at either end."""
         code, rest = _language(text)
         return code + self._rules.normalise(rest).strip()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the normalised text, without end mark; a language code at its beginning is one token."""
+        """Return the ids of the normalised text, without eos. A language code at its beginning is one token."""
         ids, unknown = self._ids, self._unknown
         return [ids.get(piece, unknown) for piece in self._pieces(text)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
+        """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
         code, _ = _language(text)
         pieces, last = self._pieces(text), len(self.normalise(text))
         ends = list(accumulate(map(len, pieces), initial=0))
@@ -93,7 +92,7 @@ def _language(text: str) -> tuple[str, str]:
 
 
 class _Rules:
-    """The normaliser: at every place the longest rule, else the character itself."""
+    """The normaliser: applies the longest matching rule at every position."""
 
     def __init__(self, rules: Mapping[str, str]) -> None:
         self._rules, self._lengths = dict(rules), _lengths(rules)
@@ -101,14 +100,14 @@ class _Rules:
         self._ascii = str.maketrans(ascii_rules) if all(len(given) == 1 for given in ascii_rules) else None
 
     def normalise(self, text: str) -> str:
-        """The text replaced, with one space for many and none at either end."""
+        """Return the text after replacements, with spaces collapsed and none at either end."""
         text = _SPACES.sub(" ", self._replaced(text)).removeprefix(" ")
         return text.rstrip(" " + SPACE).replace(SPACE, " ")
 
     def _replaced(self, text: str) -> str:
         if text.isascii() and self._ascii is not None:
             return text.translate(self._ascii)
-        text = _SURROGATE.sub("\ufffd", text)  # half a character has no bytes
+        text = _SURROGATE.sub("\ufffd", text)  # half a surrogate pair cannot be encoded
         found, place, end = [], 0, len(text)
         while place < end:
             given, put = self._longest(text, place)
@@ -126,7 +125,7 @@ class _Rules:
 
 
 def _lengths(table: Mapping[str, str]) -> dict[str, list[int]]:
-    """Lengths of the keys that begin with each character, longest first."""
+    """Return the lengths of the keys that begin with each character, longest first."""
     lengths: dict[str, set[int]] = {}
     for given in table:
         lengths.setdefault(given[0], set()).add(len(given))
@@ -134,7 +133,7 @@ def _lengths(table: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 class _Unigram:
-    """The likeliest segmentation (Kudo 2018, equation 3), with the ties of SentencePiece."""
+    """The likeliest segmentation (Kudo 2018, equation 3), with ties broken as SentencePiece does."""
 
     def __init__(self, scores: Mapping[str, float]) -> None:
         self._least = c_float(min(scores.values()) - UNKNOWN_PENALTY).value
@@ -146,7 +145,7 @@ class _Unigram:
             node[""] = score
 
     def segment(self, text: str) -> list[str]:
-        """Pieces that join to the text; neighbouring characters that no piece holds are one."""
+        """Return pieces that join to the text. Adjacent unknown characters form one piece."""
         size = len(text)
         best, begins, known = [0.0] * (size + 1), [-1] * (size + 1), [False] * (size + 1)
 

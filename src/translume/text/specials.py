@@ -1,13 +1,13 @@
-"""The ids that no text yields."""
+"""Ids of the special tokens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialIds:
-    """Ids that no text yields; they belong to a tokenizer, and no code may assume their values, nor that they differ.
+    """Ids of special tokens, which no text is encoded to. Code must not assume their values or that they differ.
 
-    `unk` is None where characters outside the vocabulary become bytes.
+    `unk` is None if characters outside the vocabulary are encoded as bytes.
     """
 
     pad: int

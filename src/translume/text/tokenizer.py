@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, exactly."""
+"""The tokenizer: text to ids and back."""
 
 import codecs
 import hashlib
@@ -15,21 +15,21 @@ from tokenizers import models
 from translume.atomic import replace_file
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
-from translume.text.dropout import MergeDropout
-from translume.text.segmentation import LONGEST, normaliser, segmenter, with_mark, without_mark
+from translume.text.bpe_dropout import MergeDropout
+from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
 from translume.text.sentencepiece import SentenceIds
 from translume.text.specials import SpecialIds
 from translume.text.vocabulary import BYTES, MODELS, Vocabulary
 
 MARK: Final = "▁"
-"""How the space before a word is shown to people; one in the text itself is shown twice."""
-CACHE: Final = 200_000
-"""Most segments whose ids are remembered; beyond, all are forgotten."""
+"""Shown to people instead of the space before a word. A `▁` of the text is shown doubled."""
+CACHE_SIZE: Final = 200_000
+"""Maximum number of segments whose ids are cached. A full cache is emptied."""
 UNKNOWN: Final = "\ufffd"
 
 
 class _SegmentIds(dict[str, tuple[int, ...]]):
-    """Ids of each segment met, encoded when first asked for."""
+    """A cache of the ids of each segment."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _SegmentIds(dict[str, tuple[int, ...]]):
         self._runs = re.compile(f"([{alphabet}]+)" if alphabet else "((?!))", re.DOTALL)
 
     def __missing__(self, segment: str) -> tuple[int, ...]:
-        if len(self) >= CACHE:
+        if len(self) >= CACHE_SIZE:
             self.clear()
         ids = self[segment] = tuple(self._encode(segment))
         return ids
@@ -57,14 +57,14 @@ class _SegmentIds(dict[str, tuple[int, ...]]):
         return ids
 
     def _fallback(self, text: str) -> list[int]:
-        """Bytes of the text, or one unknown token for each unit of it."""
+        """Return the bytes of the text, or one unknown token for each of its units."""
         if self._unknown is None:
             return [self._byte + byte for byte in text.encode()]
         return [self._unknown] * (len(text) if self._model else 1)
 
 
 class _WordIds(dict[str, tuple[int, ...]]):
-    """Ids of each text between spaces, its mark included, from those of its segments."""
+    """A cache of the ids of each word with the space before it, made of those of its segments."""
 
     def __init__(self, segments: Callable[[str], list[str]], segment_ids: _SegmentIds) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class _WordIds(dict[str, tuple[int, ...]]):
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         ids = tuple([id_ for segment in self._segments(" " + word) for id_ in self._segment_ids[segment]])
-        if len(word) <= LONGEST:
-            if len(self) >= CACHE:
+        if len(word) <= MAX_SEGMENT:
+            if len(self) >= CACHE_SIZE:
                 self.clear()
             self[word] = ids
         return ids
@@ -81,10 +81,10 @@ class _WordIds(dict[str, tuple[int, ...]]):
 
 @final
 class Tokenizer:
-    """Text to ids and back; a value that never changes and that threads may share.
+    """Text to ids and back. Immutable and thread-safe.
 
     With `unknown = "bytes"`, `decode(encode(text)) == normalise(text)` for any text. Special tokens are never matched
-    in text: `</s>` typed by somebody is text.
+    in text: a typed `</s>` is text.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -93,7 +93,7 @@ class Tokenizer:
         sentences = vocabulary.sentences
         self._sentences = None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials)
         self.normalise = normaliser(vocabulary.settings) if self._sentences is None else self._sentences.normalise
-        """The text as it is learnt, encoded and given back."""
+        """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
         self._vocabulary = vocabulary
         self._kind = vocabulary.settings.kind
         self._segments = segmenter(self._kind)
@@ -102,11 +102,11 @@ class Tokenizer:
         self._bytes = _spellings(vocabulary)
 
     def __len__(self) -> int:
-        """V, the number of ids."""
+        """Return V, the number of ids."""
         return len(self._vocabulary.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the normalised text, without bos and eos."""
+        """Return the ids of the normalised text, without bos and eos."""
         if self._sentences is not None:
             return self._sentences.encode(text)
         marked = with_mark(self.normalise(text), self._kind)
@@ -121,19 +121,19 @@ class Tokenizer:
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
+        """Return the ids of each text."""
         return [self.encode(text) for text in texts]
 
     def encode_dropped(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Ids of the text segmented by BPE-dropout; the same for the same arguments, `encode`'s for dropout 0."""
+        """Return the ids of the text with BPE-dropout, deterministic in the arguments; `encode(text)` for dropout 0."""
         return self.drop(self.encode(text), dropout, seed)
 
     def encode_all_dropped(self, texts: Sequence[str], dropout: float, seeds: Sequence[int]) -> list[list[int]]:
-        """Ids of each text segmented by BPE-dropout, each with its own seed."""
+        """Return the ids of each text with BPE-dropout, each with its own seed."""
         return [self.encode_dropped(text, dropout, seed) for text, seed in zip(texts, seeds, strict=True)]
 
     def drop(self, ids: Sequence[int], dropout: float, seed: int) -> list[int]:
-        """Ids of the same text segmented anew by BPE-dropout (Provilkov et al. 2020); the same ids for dropout 0.
+        """Segment the text of `ids` again with BPE-dropout (Provilkov et al. 2020); the same ids for dropout 0.
 
         `dropout` is the probability in [0, 1] that a merge is skipped. Raises SettingsError for a kind without merges.
         """
@@ -142,10 +142,10 @@ class Tokenizer:
             return plain
         if self._kind != "bpe":
             raise SettingsError(
-                f"tokenizer.dropout: found {dropout} with kind '{self._kind}', wanted 0; only kind 'bpe' has merges"
+                f"tokenizer.dropout: found {dropout} with kind '{self._kind}', expected 0; only kind 'bpe' has merges"
             )
         if not 0 <= dropout <= 1:
-            raise SettingsError(f"tokenizer.dropout: found {dropout}, wanted a probability from 0 to 1")
+            raise SettingsError(f"tokenizer.dropout: found {dropout}, expected a probability from 0 to 1")
         return self._dropout.draw(plain, dropout, seed)
 
     @cached_property
@@ -156,44 +156,44 @@ class Tokenizer:
         return MergeDropout(pieces, pairs, self._vocabulary.first)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text that ids spell; pad, bos and eos leave no trace, <unk> and broken bytes become U+FFFD."""
+        """Return the text of ids. pad, bos and eos add nothing; <unk> and invalid bytes become U+FFFD."""
         text = self._text(ids)
         return without_mark(text, self._kind) if self._sentences is None else text.strip()
 
     def beginning(self, ids: Sequence[int]) -> str:
-        """What `decode` of any ids that begin with these begins with.
+        """Return a text that `decode` of any continuation of these ids begins with.
 
-        No character whose bytes are not all there, and no white space at the end: it may still go.
+        Leaves out an incomplete character and trailing white space, since the continuation may change them.
         """
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
         return (without_mark(text, self._kind) if self._sentences is None else text.lstrip()).rstrip()
 
     def _text(self, ids: Sequence[int]) -> str:
-        """What ids spell, the mark of the first word included."""
+        """Return the text of ids including the mark of the first word."""
         spellings = self._bytes
         return b"".join([spellings[id_] for id_ in ids]).decode(errors="replace")
 
     def spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """The characters [begin, end) of `decode(ids)` that each id spells, the space before a word in its first one.
+        """Return the characters [begin, end) of `decode(ids)` that each id stands for, with the space before a word.
 
-        An id that leaves no trace has none, begin = end; a character of several ids (bytes) belongs to each of them.
+        An id that adds nothing has begin = end. A character of several ids (bytes) belongs to each of them.
         """
         spelt = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The mark of the first word is no character of the text.
+        # The mark of the first word is not part of the text.
         shift = len(self._text(ids)) - len(self.decode(ids))
         spans, count, begun = [], 0, 0
         for id_ in ids:
             spelling = self._bytes[id_]
             goes_on = begun and b"\x80" <= spelling[:1] < b"\xc0"
-            begin = count if goes_on else count + begun  # what was begun and is not gone on with is broken
+            begin = count if goes_on else count + begun  # an incomplete character that does not continue is invalid
             count += len(spelt.decode(spelling))
-            begun = len(spelt.getstate()[0].decode(errors="replace"))  # two for half of a surrogate, which is no text
+            begun = len(spelt.getstate()[0].decode(errors="replace"))  # 2 for half a surrogate pair
             spans.append((max(0, begin - shift), max(0, count + begun - shift)))
         return spans
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
-        """The characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
+        """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
         if self._sentences is not None:
             return self._sentences.spans(text)
         text = self.normalise(text)
@@ -205,30 +205,30 @@ class Tokenizer:
         return [(max(0, begin - shift), end - shift) for begin, end in pairwise(ends)]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Pieces to show to people: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
+        """Return pieces for display: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
         pieces, first = self._vocabulary.pieces, self._vocabulary.first
         return [_shown(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
 
     def pieces(self) -> list[str]:
-        """The whole vocabulary in order of ids, as `tokens` shows it; no two are equal."""
+        """Return the vocabulary in the order of ids, as `tokens` shows it. All are distinct."""
         return self.tokens(range(len(self)))
 
     @property
     def spellings(self) -> tuple[bytes, ...]:
-        """What each id adds to a text, in UTF-8; `decode` leaves out the space before the first word."""
+        """What each id adds to a text, in UTF-8. `decode` removes the space before the first word."""
         return tuple(self._bytes)
 
     def spelling(self, text: str) -> bytes:
-        """What the ids of a text spell together: normalised, in UTF-8, with the mark of its first word."""
+        """Return the bytes that the ids of a text add up to: normalised, in UTF-8, with the mark of its first word."""
         return with_mark(self.normalise(text), self._kind).encode()
 
     def library_model(self) -> models.Model:
-        """The model of the `tokenizers` library that segments runs of known characters; for exports.
+        """Return the model of the `tokenizers` library that segments runs of known characters, for exports.
 
-        Raises SettingsError for characters, bytes and words, which are looked up and have none.
+        Raises SettingsError for kinds without one: character, byte and word.
         """
         if self._kind not in MODELS:
-            raise SettingsError(f"tokenizer.kind: found '{self._kind}', wanted {', '.join(MODELS)} for an export")
+            raise SettingsError(f"tokenizer.kind: found '{self._kind}', expected {', '.join(MODELS)} for an export")
         return self._vocabulary.model()
 
     @cached_property
@@ -237,16 +237,16 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The content of tokenizer.json: a format number, the settings and the library's tokenizer."""
+        """Return the content of tokenizer.json: a format number, the settings and the library's tokenizer."""
         return self._vocabulary.to_json()
 
     @classmethod
     def from_json(cls, text: str, place: str = "tokenizer.json") -> "Tokenizer":
-        """The tokenizer that `to_json` wrote; DataError, beginning with `place`, for anything else."""
+        """Read what `to_json` returned. Raises DataError, beginning with `place`, for anything else."""
         return cls(Vocabulary.from_json(text, place))
 
     def save(self, path: Path) -> None:
-        """Write tokenizer.json, at once or not at all; DataError where it cannot be written."""
+        """Write tokenizer.json atomically. Raises DataError if it cannot be written."""
         try:
             replace_file(path, self.to_json().encode(), permissions=0o644)
         except OSError as error:
@@ -254,7 +254,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """The tokenizer in a file that `save` wrote; DataError naming the file for anything else."""
+        """Read a file that `save` wrote. Raises DataError, naming the file, for anything else."""
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -265,7 +265,7 @@ class Tokenizer:
 
 
 def _spellings(vocabulary: Vocabulary) -> list[bytes]:
-    """What each id adds to a decoded text."""
+    """Return what each id adds to a decoded text."""
     specials = vocabulary.specials
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]

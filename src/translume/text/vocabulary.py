@@ -1,4 +1,4 @@
-"""What a tokenizer is made of, as plain values: checked when read, canonical when written."""
+"""The vocabulary of a tokenizer as plain values, and its JSON file: checked on reading, canonical on writing."""
 
 import json
 from collections.abc import Mapping
@@ -19,47 +19,47 @@ FORMAT = 1
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 MODELS = {"bpe": "BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
-"""The library's model for each kind; the others are look-ups."""
+"""The library's model for each kind; the other kinds are look-ups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """Pieces in order of ids (special ones, bytes, text), with what the kind needs to choose among them."""
+    """Pieces in the order of ids (special tokens, bytes, text), with the scores or merges that the kind needs."""
 
     settings: TokenizerSettings
     specials: SpecialIds
     pieces: tuple[str, ...]
-    """Their text begins with a space where a word begins."""
+    """A piece that begins a word starts with a space."""
     first: int
     """Ids below are special tokens and bytes."""
     scores: tuple[float, ...] = ()
-    """Natural logarithms of probabilities, by id; only "unigram" has them."""
+    """Log-probabilities in nats, by id; only for "unigram"."""
     merges: tuple[tuple[str, str], ...] = ()
-    """In order of preference; only "bpe" has them."""
+    """In merge order; only for "bpe"."""
     sentences: SentencePieces | None = None
-    """How whole sentences are cut; only "sentencepiece" has it, with special tokens wherever its model has them."""
+    """The SentencePiece model; only for "sentencepiece", whose special tokens may have any ids."""
 
     @classmethod
     def of(
         cls,
         settings: TokenizerSettings,
-        learnt: Mapping[str, float],
+        learned: Mapping[str, float],
         merges: tuple[tuple[str, str], ...] = (),
     ) -> "Vocabulary":
-        """Learnt pieces (with scores, zero where the kind has none) after the special tokens and bytes."""
+        """Build a vocabulary: special tokens and bytes, then learned pieces with scores (0 if the kind has none)."""
         reserved = reserved_pieces(settings)
         unk = reserved.index(UNK) if UNK in reserved else None
         return cls(
-            settings=deciding(settings),
+            settings=id_settings(settings),
             specials=SpecialIds(pad=0, bos=1, eos=2, unk=unk),
-            pieces=(*reserved, *learnt),
+            pieces=(*reserved, *learned),
             first=len(reserved),
-            scores=(*(0.0 for _ in reserved), *learnt.values()) if settings.kind == "unigram" else (),
+            scores=(*(0.0 for _ in reserved), *learned.values()) if settings.kind == "unigram" else (),
             merges=merges,
         )
 
     def model(self) -> models.Model:
-        """The library's model, to segment runs of characters that are all in the vocabulary."""
+        """Return the library's model, which segments runs of known characters."""
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
         unk = UNK if self.specials.unk is not None else None
         kind, fallback = self.settings.kind, unk is None
@@ -74,12 +74,12 @@ class Vocabulary:
         return models.WordLevel(ids, unk_token=UNK)
 
     def to_json(self) -> str:
-        """One JSON text: the settings that decide ids, the special ids and the library's tokenizer."""
+        """Return the JSON text: the settings that determine ids, the special ids and the library's tokenizer."""
         ids = self.specials
         document: dict[str, Any] = {
             "format": FORMAT,
             "kind": "translume tokenizer",
-            "settings": {name: getattr(self.settings, name) for name in _DECIDING},
+            "settings": {name: getattr(self.settings, name) for name in _ID_SETTINGS},
             "specials": {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos, "unk": ids.unk},
         }
         if self.sentences is not None:
@@ -90,16 +90,16 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str, place: str) -> "Vocabulary":
-        """The vocabulary in a JSON text; raises DataError in one line that begins with `place`."""
+        """Read a vocabulary from JSON. Raises DataError, beginning with `place`."""
         try:
             document = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{place}: not a tokenizer of Translume: not JSON: {error}") from None
         if not isinstance(document, dict) or document.get("kind") != "translume tokenizer":
-            raise DataError(f"{place}: found another kind of JSON, wanted a tokenizer written by Translume")
+            raise DataError(f"{place}: is other JSON; expected a tokenizer written by Translume")
         if document.get("format") != FORMAT:
             found = document.get("format")
-            raise DataError(f"{place}: found format {found!r}, wanted {FORMAT}; a newer Translume may read it")
+            raise DataError(f"{place}: found format {found!r}, expected {FORMAT}; a newer Translume may read it")
         try:
             return cls._checked(document)
         except ValidationError as error:
@@ -125,7 +125,7 @@ class Vocabulary:
         merges = tuple((left, right) for left, right in model["merges"]) if settings.kind == "bpe" else ()
         known = set(pieces)
         if len(known) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
-            raise ValueError("a piece of the vocabulary is empty or stands there twice")
+            raise ValueError("a piece of the vocabulary is empty or occurs twice")
         for left, right in merges:
             if not {left, right, left + right} <= known:
                 raise ValueError(f"the merge of {left!r} and {right!r} is not in the vocabulary")
@@ -137,7 +137,7 @@ class Vocabulary:
         if specials != SpecialIds(pad=0, bos=1, eos=2, unk=unk):
             raise ValueError("the special ids are not those of the vocabulary")
         return cls(
-            settings=deciding(settings),
+            settings=id_settings(settings),
             specials=specials,
             pieces=pieces,
             first=len(reserved),
@@ -149,25 +149,25 @@ class Vocabulary:
     def _checked_sentences(cls, settings: TokenizerSettings, document: dict[str, Any]) -> "Vocabulary":
         pieces = tuple(document["pieces"])
         if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
-            raise ValueError("a piece of the vocabulary is empty or stands there twice")
+            raise ValueError("a piece of the vocabulary is empty or occurs twice")
         specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
         for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
             if not isinstance(id_, int) or not 0 <= id_ < len(pieces):
                 raise ValueError(f"the special id {id_} is not one of the {len(pieces)} of the vocabulary")
         sentences = SentencePieces.from_dict(document["sentencepiece"])
-        return cls(settings=deciding(settings), specials=specials, pieces=pieces, first=0, sentences=sentences)
+        return cls(settings=id_settings(settings), specials=specials, pieces=pieces, first=0, sentences=sentences)
 
 
-_DECIDING = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
+_ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
 
 
-def deciding(settings: TokenizerSettings) -> TokenizerSettings:
-    """The settings that decide which ids a text has; paths, sharing and dropout are the run's."""
-    return TokenizerSettings(**{name: getattr(settings, name) for name in _DECIDING})
+def id_settings(settings: TokenizerSettings) -> TokenizerSettings:
+    """Return only the settings that determine the ids of a text, without paths, sharing and dropout."""
+    return TokenizerSettings(**{name: getattr(settings, name) for name in _ID_SETTINGS})
 
 
 def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
-    """Special tokens and bytes, which come first in every vocabulary."""
+    """Return the special tokens and bytes that come first in every learned vocabulary."""
     if settings.kind == "byte" or settings.unknown == "bytes":
         return (PAD, BOS, EOS, *BYTES)
     return (PAD, BOS, EOS, UNK)

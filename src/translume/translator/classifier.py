@@ -8,7 +8,7 @@ import torch
 
 from translume.checkpoint import ClassifierCheckpoint
 from translume.config import Config
-from translume.data.cleaning import shortened
+from translume.data.cleaning import truncated_ids
 from translume.text import Labels
 from translume.translator.batching import batches, windows
 from translume.translator.plan import Line, LineError
@@ -129,7 +129,7 @@ class Classifier:
             )
         keep = cleaning.too_long if cleaning.too_long != "drop" else "keep_first"
         end = "first" if keep == "keep_first" else "last"
-        return shortened(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
+        return truncated_ids(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
 
     @torch.no_grad()
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:

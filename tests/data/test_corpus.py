@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import frequencies, prepare, read_pairs
-from translume.data.frequencies import cached_target_counts
+from translume.data import corpus as corpus_module
+from translume.data import prepare, read_pairs
+from translume.data.corpus import cached_target_counts
 from translume.text import train_tokenizer
 
 SIDE = st.text("abc", min_size=1, max_size=7)
@@ -23,7 +24,7 @@ PAIRS = [("source", "target"), ("a", "b"), ("", "dropped"), ("abc", "cab")]
 def test_counts_are_those_of_the_targets_with_their_end_marks(
     corpus_files, by_bytes, tmp_path, monkeypatch, pairs, block
 ):
-    monkeypatch.setattr(frequencies, "_PAIRS", block)
+    monkeypatch.setattr(corpus_module, "_PAIRS", block)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     chosen = corpus_files(pairs)
     prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")

@@ -1,7 +1,7 @@
-"""Learning the pieces of a unigram language model (Kudo 2018, section 3.2).
+"""Learn the pieces of a unigram language model (Kudo 2018, section 3.2).
 
-The `tokenizers` library segments with such a model but does not learn the same one twice from the same text (it sums
-in the order of a randomly seeded hash table), so learning is done here, on arrays of all words of a length.
+The `tokenizers` library learns different models from the same text (it sums in the order of a randomly seeded hash
+table), so learning is done here, on arrays of all words of a length.
 """
 
 from collections import Counter
@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST_PIECE = 16
-BUDGET = 4_000_000
-"""Most substrings looked at; of a larger text, the commonest words are taken."""
-SEEDS = 10
-"""Candidates at the start, for each piece wanted."""
+MAX_SUBSTRINGS = 4_000_000
+"""Maximum number of substrings to consider. From a larger text, the most frequent words are taken."""
+SEED_FACTOR = 10
+"""Initial candidates for each piece of the result."""
 SHRINK = 0.75
-"""Share of the candidates that a round of pruning leaves (as SentencePiece)."""
+"""Share of the candidates that a round of pruning keeps (as SentencePiece)."""
 
 Grid = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
 def learn_unigram(counts: Mapping[str, int], alphabet: Sequence[str], size: int) -> dict[str, float]:
-    """At most `size` pieces with their log-probabilities, likeliest first; every character of `alphabet` is one."""
+    """Return at most `size` pieces with log-probabilities, likeliest first, including all characters of `alphabet`."""
     words = _within_budget(counts)
-    pieces = [*alphabet, *_seeds(words, SEEDS * size)]
+    pieces = [*alphabet, *_seeds(words, SEED_FACTOR * size)]
     required = len(alphabet)
     ids = {piece: id_ for id_, piece in enumerate(pieces)}
     texts = [(_grid(group, ids), np.array([words[word] for word in group], float)) for group in _by_length(words)]
@@ -52,7 +52,7 @@ def learn_unigram(counts: Mapping[str, int], alphabet: Sequence[str], size: int)
 
 def _within_budget(counts: Mapping[str, int]) -> dict[str, int]:
     words: dict[str, int] = {}
-    left = BUDGET
+    left = MAX_SUBSTRINGS
     for word in sorted(counts, key=lambda word: (-counts[word], word)):
         left -= len(word) * min(len(word), LONGEST_PIECE)
         if left < 0 and words:
@@ -62,7 +62,7 @@ def _within_budget(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _seeds(words: Mapping[str, int], size: int) -> list[str]:
-    """Substrings met at least twice, those that cover most of the text first."""
+    """Return substrings that occur at least twice, sorted by how much of the text they cover."""
     found: Counter[str] = Counter()
     for word, count in words.items():
         for begin in range(len(word) - 1):
@@ -80,7 +80,7 @@ def _by_length(words: Iterable[str]) -> list[list[str]]:
 
 
 def _grid(words: Sequence[str], ids: Mapping[str, int]) -> Grid:
-    """Ids of the pieces in words of n characters, [words, n begins, min(n, 16) lengths], len(ids) where none is."""
+    """Return ids of the pieces in words of n characters [words, n starts, min(n, 16) lengths]; len(ids) for none."""
     n, none = len(words[0]), len(ids)
     widths = range(1, min(n, LONGEST_PIECE) + 1)
     flat = [
@@ -101,7 +101,7 @@ def _occurrences(texts: Sequence[tuple[Grid, Floats]], size: int) -> Floats:
 
 
 def _maximised(frequencies: Floats, required: int, alive: NDArray[np.bool_]) -> Floats:
-    """Log-probabilities under the sparse prior of SentencePiece: digamma(count) − digamma(all counts)."""
+    """Return log-probabilities under SentencePiece's sparse prior: digamma(count) − digamma(sum of counts)."""
     kept = alive & (frequencies >= 0.5)
     kept[:required] = True
     counts = np.maximum(frequencies, 0.5)
@@ -117,7 +117,7 @@ def _digamma(values: Floats) -> Floats:
 
 
 def _expected(texts: Sequence[tuple[Grid, Floats]], scores: Floats) -> Floats:
-    """Expected occurrences of each piece over all segmentations of the words (forward-backward)."""
+    """Return the expected count of each piece over all segmentations of the words (forward-backward)."""
     padded = np.append(scores, -np.inf)
     total = np.zeros(len(padded))
     for grid, counts in texts:
@@ -142,7 +142,7 @@ def _expected(texts: Sequence[tuple[Grid, Floats]], scores: Floats) -> Floats:
 
 
 def _advantage(long: Sequence[tuple[Grid, list[int]]], scores: Floats) -> Floats:
-    """How much likelier each piece is than its best segmentation by other pieces, in nats; 0 for characters."""
+    """Return the gain of each piece over its best segmentation into other pieces, in nats; 0 for characters."""
     padded = np.append(scores, -np.inf)
     result = np.zeros(len(scores))
     for grid, ids in long:

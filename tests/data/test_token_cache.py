@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, building, corpus, held_out, prepare, read_pairs
-from translume.data.digest import of_file
+from translume.data import BatchPlan, corpus, held_out, prepare, read_pairs, token_cache
+from translume.data.token_cache import file_digest
 from translume.errors import DataError
 
 SIDE = st.text("abc", min_size=1, max_size=7)
@@ -29,7 +29,7 @@ def made(folder: Path) -> list[Path]:
 @given(pairs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=80), chunk=st.integers(1, 50))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_ids_and_places_come_back_for_every_pair(corpus_files, by_bytes, tmp_path, monkeypatch, pairs, chunk):
-    monkeypatch.setattr(building, "_CHUNK", chunk)
+    monkeypatch.setattr(token_cache, "_CHUNK", chunk)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     chosen = corpus_files(pairs)
     found = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
@@ -52,7 +52,7 @@ def test_places_name_the_right_file_and_line_after_pairs_were_dropped(write, by_
 def test_a_second_call_reads_no_line(corpus_files, by_bytes, tmp_path, monkeypatch):
     chosen = corpus_files(PAIRS)
     first = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
-    monkeypatch.setattr(building.Builder, "write", None)
+    monkeypatch.setattr(token_cache.Builder, "write", None)
     again = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
     assert (again.digest, again.account) == (first.digest, first.account)
 
@@ -121,12 +121,12 @@ def test_digests_that_find_no_room_are_told_and_leave_those_that_were_kept(tmp_p
     for name in ("one", "other"):
         (tmp_path / name).write_text(name)
     memory = tmp_path / "cache" / "digests.json"
-    found = of_file(str(tmp_path / "one"), memory)
+    found = file_digest(str(tmp_path / "one"), memory)
     before = memory.read_bytes()
     with full_disk():
-        assert of_file(str(tmp_path / "one"), memory) == found
+        assert file_digest(str(tmp_path / "one"), memory) == found
         with pytest.raises(DataError) as error:
-            of_file(str(tmp_path / "other"), memory)
+            file_digest(str(tmp_path / "other"), memory)
     assert str(error.value) == f"{tmp_path / 'cache'}: cannot be written: No space left on device"
     assert memory.read_bytes() == before
     assert list(memory.parent.iterdir()) == [memory]
@@ -184,7 +184,7 @@ def test_unequal_files_are_refused_before_anything_is_tokenized(write, by_bytes,
             split="train",
             progress=told.append,
         )
-    assert str(error.value) == f"{a} has 2,000 lines but {b} has 1,999; wanted as many in both"
+    assert str(error.value) == f"{a} has 2,000 lines but {b} has 1,999; expected as many in both"
     assert told == []
 
 
@@ -252,12 +252,12 @@ def test_a_single_pair_cannot_be_held_out(corpus_files, by_bytes, tmp_path):
         prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="valid")
     assert str(error.value) == (
         "data: none of 1 training pairs could be held out for validation; "
-        "wanted more pairs, or data.valid_source and data.valid_target"
+        "expected more pairs, or data.valid_source and data.valid_target"
     )
 
 
 def test_progress_counts_the_pairs_read(corpus_files, by_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr(building, "_CHUNK", 40)
+    monkeypatch.setattr(token_cache, "_CHUNK", 40)
     told: list[int] = []
     prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train", progress=told.append)
     assert told == [40, 80, 101]

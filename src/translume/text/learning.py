@@ -1,4 +1,4 @@
-"""Learning a vocabulary from text, through the `tokenizers` library; the same text gives the same vocabulary."""
+"""Learn a vocabulary from text, with the `tokenizers` library. The same text gives the same vocabulary."""
 
 import json
 from collections import Counter
@@ -11,31 +11,31 @@ from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.segmentation import normaliser, segmenter, with_mark
 from translume.text.tokenizer import Tokenizer
-from translume.text.unigram import learn_unigram
+from translume.text.unigram_training import learn_unigram
 from translume.text.vocabulary import Vocabulary, reserved_pieces
 
 COVERAGE = 0.9995
-"""Least share of the characters of the training text that the alphabet must hold (as SentencePiece's default)."""
+"""Minimum share of the characters of the training text that the alphabet covers (SentencePiece's default)."""
 _SEPARATOR = "\uffff"
-"""A noncharacter between the segments given to the library; it is never in an alphabet."""
+"""A noncharacter between the segments given to the library. It is never in the alphabet."""
 
 
 def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer learnt from texts, read once, with at most `settings.size` ids.
+    """Learn a tokenizer with at most `settings.size` ids from texts, which are read once.
 
-    Every character of the texts gets into the alphabet unless that would take more than half of the vocabulary; then
-    the rarest, at most 0.05 % of the text, are left to bytes or <unk>. Raises DataError for texts without a character
-    and SettingsError for a size that such an alphabet does not fit, or a kind that is not learnt.
+    The alphabet contains every character of the texts unless that takes more than half of the vocabulary. Then the
+    rarest characters, at most 0.05 % of the text, are encoded as bytes or <unk>. Raises DataError for texts without a
+    character, and SettingsError for a size too small for the alphabet or a kind that cannot be learned.
     """
     if settings.kind == "sentencepiece":
-        raise SettingsError("tokenizer.kind: 'sentencepiece' is imported and not learnt, wanted 'unigram', its like")
+        raise SettingsError("tokenizer.kind: 'sentencepiece' is not learned but imported; expected 'unigram'")
     if settings.kind == "byte":
         return Tokenizer(Vocabulary.of(settings, {}))
     counts = _segments(settings, texts)
     room = settings.size - len(reserved_pieces(settings))
     if settings.kind == "word":
         _check(settings, room, 1, "word")
-        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_commonest(counts)[:room], 0.0)))
+        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_most_frequent(counts)[:room], 0.0)))
     alphabet = _alphabet(settings, counts, room)
     if settings.kind == "character":
         return Tokenizer(Vocabulary.of(settings, dict.fromkeys(alphabet, 0.0)))
@@ -50,22 +50,22 @@ def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]
         counts.update(cut(with_mark(normalise(text), settings.kind)))
         lines += 1
     if not counts:
-        raise DataError(f"tokenizer: found no text to learn from in {lines} lines, wanted at least one character")
+        raise DataError(f"tokenizer: found no text to learn from in {lines} lines, expected at least one character")
     return counts
 
 
-def _commonest(counts: Counter[str]) -> list[str]:
+def _most_frequent(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda key: (-counts[key], key))
 
 
 def _alphabet(settings: TokenizerSettings, counts: Counter[str], room: int) -> list[str]:
-    """Characters of the vocabulary, commonest first."""
+    """Return the characters of the vocabulary, most frequent first."""
     characters: Counter[str] = Counter()
     for segment, count in counts.items():
         for character in segment:
             characters[character] += count
     del characters[_SEPARATOR]
-    ranked = _commonest(characters)
+    ranked = _most_frequent(characters)
     needed, covered, total = 0, 0, characters.total()
     while covered < COVERAGE * total:
         covered += characters[ranked[needed]]
@@ -82,7 +82,7 @@ def _check(settings: TokenizerSettings, room: int, needed: int, unit: str) -> No
         if len(reserved) > special:
             parts.insert(1, "256 bytes")
         raise SettingsError(
-            f"tokenizer.size: found {settings.size}, wanted at least {len(reserved) + needed} ({', '.join(parts)})"
+            f"tokenizer.size: found {settings.size}, expected at least {len(reserved) + needed} ({', '.join(parts)})"
         )
 
 
@@ -116,7 +116,7 @@ def _known(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
 
 
 def _repeated(counts: Counter[str]) -> Iterator[str]:
-    """Each segment as often as it was counted."""
+    """Yield each segment as often as it was counted."""
     for segment in sorted(counts):
         count = counts[segment]
         at_once = max(1, 10_000 // len(segment))

@@ -1,4 +1,4 @@
-"""BPE-dropout on ids: the merges of a tokenizer applied with some of them skipped at random."""
+"""BPE-dropout on ids: apply the merges of a tokenizer, each skipped with some probability."""
 
 import math
 import random
@@ -7,52 +7,52 @@ from itertools import pairwise
 
 from translume.text.segmentation import character_class
 
-CACHE = 300_000
-"""Most remembered states of words; beyond, all are forgotten and found anew."""
-SHORT = 10
-"""States of more tokens are not remembered (but for a word's first): they are too many to be met again."""
+CACHE_SIZE = 300_000
+"""Maximum number of cached segmentation states. A full cache is emptied."""
+MAX_CACHED_TOKENS = 10
+"""States with more tokens are not cached (except a word's first): there are too many for a second hit."""
 _CLASSES = {"letter": 1, "unspaced": 2, "digit": 4, "other": 8, "mark": 15, "space": 15}
 
 
 class _State:
-    """A segmentation of one word, and the segmentations that its possible merges lead to, best merge first."""
+    """A segmentation of one word, and the segmentations reachable by one merge, best merge first."""
 
     __slots__ = ("ids", "nexts")
 
     def __init__(self, ids: tuple[int, ...]) -> None:
         self.ids = ids
         self.nexts: list[_State | int] | None = None
-        """Positions of the possible merges, best first; each is replaced by the state it leads to once taken."""
+        """Positions of the possible merges, best first; once taken, a position is replaced by the resulting state."""
 
 
 class MergeDropout:
     """Draws segmentations by BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    At each step every applicable merge is skipped with probability `dropout` and the best one left is applied; a
-    word is done when none is left. States of words are remembered, and one random number says how many best merges
-    of a word pass before one is skipped, so that most words cost one number and one look-up. What is drawn does not
-    depend on what is remembered.
+    At each step every applicable merge is skipped with probability `dropout`, and the best of the others is applied. A
+    word is finished when no merge is left. States are cached, and one random number decides how many best merges of a
+    word are applied before one is skipped, so most words cost one number and one look-up. The cache does not affect
+    what is drawn.
     """
 
     def __init__(self, pieces: Sequence[str], pairs: Mapping[tuple[int, int], int], first: int) -> None:
-        """`pieces` by id, the id made by each pair of ids in order of merging; ids from `first` on are text."""
+        """pieces: by id.  pairs: what each pair of ids merges to, in merge order.  first: the first id of text."""
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._made = pairs
         self._pieces = pieces
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if len(piece) == 1 and id_ >= first}
         reserved = [0] * first
-        self._begins = reserved + [0 if p[0] == " " else _CLASSES[character_class(p[0])] for p in pieces[first:]]
-        self._ends = reserved + [_CLASSES[character_class(p[-1])] for p in pieces[first:]]
+        self._start_classes = reserved + [0 if p[0] == " " else _CLASSES[character_class(p[0])] for p in pieces[first:]]
+        self._end_classes = reserved + [_CLASSES[character_class(p[-1])] for p in pieces[first:]]
         self._first = first
         self._chains: dict[tuple[int, ...], list[_State]] = {}
-        self._remembered = 0
+        self._cached = 0
 
     def draw(self, ids: Sequence[int], dropout: float, seed: int) -> list[int]:
-        """Ids that spell the same text, drawn anew for a dropout in (0, 1]; equal arguments give equal results."""
-        if self._remembered > CACHE:
-            self._chains, self._remembered = {}, 0
+        """Return ids of the same text, segmented at random. dropout in (0, 1]. Equal arguments give equal results."""
+        if self._cached > CACHE_SIZE:
+            self._chains, self._cached = {}, 0
         uniform, log, chains = random.Random(seed).random, math.log, self._chains
-        # log(u) / log(1 - dropout) is geometric: the number of merges that pass before the first one skipped
+        # log(u) / log(1 - dropout) is geometric: the number of merges applied before the first skipped one
         scale = max(1 / math.log1p(-dropout), -1e300) if dropout < 1 else 0.0
         result: list[int] = []
         for word in self._split(ids):
@@ -65,7 +65,7 @@ class MergeDropout:
         return result
 
     def _walk(self, state: _State, dropout: float, uniform: Callable[[], float]) -> tuple[int, ...]:
-        """The end of a word's segmentation whose best merge at `state` is skipped."""
+        """Return the final segmentation of a word whose best merge at `state` is skipped."""
         begin = 1
         while True:
             nexts = self._expand(state)
@@ -78,8 +78,8 @@ class MergeDropout:
             begin = 0
 
     def _split(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut where no merge can reach across: before marks, between classes of characters, around bytes."""
-        begins, ends, end = self._begins, self._ends, 0
+        """Cut where no merge can cross: before word marks, between character classes, around bytes."""
+        begins, ends, end = self._start_classes, self._end_classes, 0
         words: list[tuple[int, ...]] = []
         word: list[int] = []
         for id_ in ids:
@@ -95,7 +95,7 @@ class MergeDropout:
         return words
 
     def _chain(self, word: tuple[int, ...]) -> list[_State]:
-        """States of a word from its characters to its tokens when no merge is skipped."""
+        """Return the states of a word from its characters to its tokens if no merge is skipped."""
         known = self._ids
         if word[0] >= self._first:
             word_ids = tuple([known[character] for id_ in word for character in self._pieces[id_]])
@@ -105,7 +105,7 @@ class MergeDropout:
         while self._expand(chain[-1]):
             chain.append(self._merge(chain[-1], 0))
         self._chains[word] = chain
-        self._remembered += len(chain)
+        self._cached += len(chain)
         return chain
 
     def _expand(self, state: _State) -> list[_State | int]:
@@ -120,7 +120,7 @@ class MergeDropout:
         if isinstance(successor, int):
             place, ids = successor, state.ids
             successor = _State((*ids[:place], self._made[ids[place], ids[place + 1]], *ids[place + 2 :]))
-            if len(ids) <= SHORT and state.nexts is not None:
+            if len(ids) <= MAX_CACHED_TOKENS and state.nexts is not None:
                 state.nexts[index] = successor
-                self._remembered += 1
+                self._cached += 1
         return successor

@@ -1,0 +1,324 @@
+"""Prepare a corpus: read, clean and tokenize files once, and cache the result under a digest of its inputs."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.atomic import replace_file
+from translume.config.data import CleaningSettings, DataSettings
+from translume.data import held_out
+from translume.data.batch import Ragged, flat, starts_of
+from translume.data.cleaning import KEPT, REASONS, Ledger, Rules, truncated_ids
+from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
+from translume.data.held_out import chunks, source_hashes
+from translume.data.lines import unreadable
+from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
+from translume.errors import DataError
+from translume.text import Labels, Tokenizer
+
+_BLOCK = 1 << 22
+
+
+def values_digest(values: object) -> str:
+    """Return 32 hexadecimal digits computed from plain values."""
+    return sha256(json.dumps(values, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:32]
+
+
+def file_digest(path: str, memory: Path) -> str:
+    """Return the digest of a file's bytes, in hexadecimal.
+
+    `memory` is a JSON file that caches digests by path, size and modification time, so that a file is hashed once and
+    not at every start. A damaged or missing cache is ignored. Raises DataError if the file cannot be read.
+    """
+    try:
+        state = os.stat(path)
+        key = f"{os.path.abspath(path)}:{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
+        known = _read_digests(memory)
+        if key in known:
+            return known[key]
+        digest = blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from None
+    _write_digests(memory, {**_read_digests(memory), key: digest.hexdigest()})
+    return digest.hexdigest()
+
+
+def _read_digests(memory: Path) -> dict[str, str]:
+    try:
+        values = json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _write_digests(memory: Path, known: dict[str, str]) -> None:
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(memory, json.dumps(known, indent=1).encode(), synced=False)
+    except OSError as error:
+        raise DataError(f"{memory.parent}: cannot be written: {error.strerror}") from None
+
+
+_CHUNK = 8192
+
+
+class Builder:
+    """Writes a tokenized corpus in bounded memory. `sample`: sorted hashes of the held-out sources, or None."""
+
+    def __init__(
+        self,
+        places: tuple[Origin, ...],
+        tokenizers: tuple[Tokenizer, Tokenizer | Labels],
+        rules: CleaningSettings | None,
+        limit: int | None,
+        sample: NDArray[np.uint64] | None,
+        progress: Callable[[int], None] | None,
+        *,
+        cut: Literal["drop", "keep_first", "keep_last"] = "drop",
+    ) -> None:
+        self._cut, self._limit = cut, limit
+        self._places = places
+        self._tokenizers = tokenizers
+        self._rules = Rules(rules, limit, labelled=isinstance(tokenizers[1], Labels))
+        self._sample = sample
+        self._progress = progress
+        self._ledger = Ledger()
+        small = max(map(len, tokenizers)) <= 1 << 16
+        short = limit is not None and limit < 1 << 16
+        self._layout = Layout(token="uint16" if small else "int32", length="uint16" if short else "int32")
+
+    def write(self, folder: Path) -> dict[str, object]:
+        """Write all files except the index, and return the content of the index."""
+        names = ("used",) if self._sample is None else ("used", "held_out")
+        writers = {name: Writer(folder, name, self._layout) for name in names}
+        try:
+            for place in self._places:
+                for writer in writers.values():
+                    writer.begin_origin()
+                for chunk in chunks(place.read(), _CHUNK):
+                    self._append(chunk, writers)
+                    if self._progress:
+                        self._progress(self._ledger.read)
+            parts = {name: writer.close() for name, writer in writers.items()}
+        finally:
+            for writer in writers.values():
+                writer.abandon()
+        return {
+            "token": self._layout.token,
+            "length": self._layout.length,
+            "parts": parts,
+            "files": [place.file for place in self._places],
+            "account": self._ledger.close().to_dict(),
+            "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+        }
+
+    def _append(self, pairs: list[Pair], writers: dict[str, Writer]) -> None:
+        self._ledger.read += len(pairs)
+        kept = self._keep(pairs, self._rules.of_texts(pairs))
+        sources = self._tokenizers[0].encode_all([pair.source for pair in kept])
+        cut = self._cut_long(sources)
+        source_tokens, source_lengths = flat(sources)
+        target_tokens, target_lengths = flat(self._targets(kept))
+        codes = self._rules.of_lengths(source_lengths, target_lengths)
+        self._ledger.truncated += int((cut & (codes == KEPT)).sum())
+        self._keep(kept, codes)
+        held = np.zeros(len(kept), np.bool_)
+        if self._sample is not None and len(kept):
+            held = np.isin(source_hashes(kept), self._sample)
+        source_starts, target_starts = starts_of(source_lengths), starts_of(target_lengths)
+        lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
+        for name, writer in writers.items():
+            chosen = np.flatnonzero((codes == KEPT) & (held == (name == "held_out")))
+            writer.append(
+                Ragged(source_tokens, source_starts[chosen], source_lengths[chosen]),
+                Ragged(target_tokens, target_starts[chosen], target_lengths[chosen]),
+                lines[chosen],
+            )
+            if name == "held_out":
+                self._ledger.held_out += len(chosen)
+            else:
+                self._ledger.used += len(chosen)
+
+    def _targets(self, pairs: list[Pair]) -> list[list[int]]:
+        written = self._tokenizers[1]
+        if isinstance(written, Labels):
+            return [written.encode(pair.target, f"{pair.file}:{pair.line}") for pair in pairs]
+        return written.encode_all([pair.target for pair in pairs])
+
+    def _cut_long(self, sources: list[list[int]]) -> NDArray[np.bool_]:
+        """Truncate long sources in place if `too_long` allows it, and return which ones were truncated [n]."""
+        cut = np.zeros(len(sources), np.bool_)
+        if self._cut != "drop" and self._limit is not None:
+            for index, ids in enumerate(sources):
+                if len(ids) > self._limit:
+                    cut[index] = True
+                    sources[index] = truncated_ids(ids, self._limit, self._cut)
+        return cut
+
+    def _keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
+        """Return the pairs that no rule drops, and enter the others in the ledger."""
+        if (codes == KEPT).all():
+            return pairs
+        for code in np.unique(codes[codes != KEPT]).tolist():
+            dropped = np.flatnonzero(codes == code)
+            self._ledger.drop(REASONS[code], pairs[int(dropped[0])], len(dropped))
+        return [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
+
+
+_ABANDONED_SECONDS = 86_400
+
+
+def prepare(
+    settings: DataSettings,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
+    folder: Path,
+    *,
+    split: Split,
+    max_positions: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenizedCorpus:
+    """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
+
+    Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
+    `max_positions` is the longest side that the model reads, end mark included. Without validation files, "valid" is
+    the sample held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus
+    is for classification. `cleaning.too_long` then applies to the texts of validation files too. `progress` is called
+    with the number of pairs read so far while a corpus is built.
+    The cache is named by a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change.
+    Two processes may build it at the same time: one of them moves it into place, both read its arrays. Raises DataError
+    if a file cannot be used.
+    """
+    valid = origins(settings, "valid")
+    held = not valid
+    from_training = split == "train" or held
+    places = origins(settings, "train") if from_training else valid
+    rules = settings.cleaning if from_training else None
+    limits = [] if max_positions is None else [max_positions - 1]
+    cuts = settings.cleaning.too_long != "drop"
+    limit = min(limits + ([settings.cleaning.max_tokens] if rules or cuts else []), default=None)
+    values = _ingredients(settings, rules, places, limit, hold_out=held)
+    values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
+    values["files"] = [[file_digest(file, folder / "files.json") for file in place.files] for place in places]
+    home = folder / values_digest(values)
+    tokenizers = (source_tokenizer, target_tokenizer)
+    model_limit = None if max_positions is None else max_positions - 1
+    part = "used" if split == "train" or not held else "held_out"
+    if part == "held_out":  # weights say how often a file is trained on; validation reads every pair once
+        places = tuple(replace(place, weight=1.0) for place in places)
+    for _ in range(5):
+        try:
+            return _checked(open_corpus(home, part, places, tokenizers, model_limit), settings, part)
+        except DamagedCacheError:
+            for place in places:
+                place.check_lengths()
+            sample = held_out.choose(read_pairs(settings, "train")) if held else None
+            cut = settings.cleaning.too_long
+            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, cut=cut))
+    raise DataError(f"{home}: the cache is damaged as soon as it is written")
+
+
+def _ingredients(
+    settings: DataSettings,
+    rules: CleaningSettings | None,
+    places: tuple[Origin, ...],
+    limit: int | None,
+    *,
+    hold_out: bool,
+) -> dict[str, object]:
+    # Only when it is not the default, so that caches built before the setting existed stay valid.
+    cut = {"too_long": settings.cleaning.too_long} if settings.cleaning.too_long != "drop" else {}
+    return {
+        **cut,
+        "format": FORMAT,
+        "rules": rules.model_dump(exclude={"too_long"}) if rules else None,
+        "limit": limit,
+        "columns": list(settings.columns),
+        "kinds": [place.kind for place in places],
+        "hold_out": [held_out.SEED, held_out.MAX_PAIRS, held_out.ONE_IN] if hold_out else None,
+    }
+
+
+def _checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> TokenizedCorpus:
+    """Return the corpus. Raises DataError, with the drop counts, if it has no pairs."""
+    if corpus.pairs:
+        return corpus
+    if part == "held_out":
+        raise DataError(
+            f"data: none of {corpus.account.read:,} training pairs could be held out for validation; "
+            "expected more pairs, or data.valid_source and data.valid_target"
+        )
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in corpus.account.dropped.items())
+    raise DataError(f"data: none of {corpus.account.read:,} pairs is left: {reasons or 'all held out'}")
+
+
+def _build(home: Path, builder: Builder) -> None:
+    """Write a cache to a temporary folder and rename it, unless another process was faster."""
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(home.parent)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=home.parent))
+        try:
+            index = {**builder.write(partial), "format": FORMAT, "digest": home.name}
+            with (partial / "index.json").open("w", encoding="utf-8") as file:
+                json.dump(index, file, ensure_ascii=True, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.chmod(0o755)
+            _move(partial, home)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise DataError(f"{home.parent}: cannot be written: {error.strerror or error}") from None
+
+
+def _move(partial: Path, home: Path) -> None:
+    """Rename `partial` to `home`. A complete cache that is already there stays; a damaged one is removed."""
+    for _ in range(5):
+        try:
+            os.rename(partial, home)
+        except OSError:
+            if not home.is_dir():
+                raise
+            if _is_complete(home):
+                return
+            trash = Path(tempfile.mkdtemp(prefix=".partial-", dir=home.parent))
+            try:
+                os.rename(home, trash / "damaged")
+            except FileNotFoundError:
+                pass
+            finally:
+                shutil.rmtree(trash, ignore_errors=True)
+        else:
+            return
+
+
+def _is_complete(home: Path) -> bool:
+    try:
+        index = json.loads((home / "index.json").read_text(encoding="utf-8"))
+        return all((home / name).stat().st_size == size for name, size in index["sizes"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove partial caches that killed processes left a day ago or earlier."""
+    for path in folder.glob(".partial-*"):
+        try:
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+        except FileNotFoundError:
+            continue
