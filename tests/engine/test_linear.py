@@ -37,17 +37,57 @@ def test_every_packing_gives_the_product_within_its_tolerance(kind, seed, rows, 
     assert packed(x[None]).shape == (1, rows, outputs)
 
 
-@pytest.mark.parametrize("kind", ["int8", "int8-onednn"])
-@given(seed=st.integers(0, 99), row=st.integers(0, 28))
+@every_kind
+@given(seed=st.integers(0, 99), row=st.integers(0, 28), inputs=st.sampled_from([67, 64, 256]))
 @torch.inference_mode()
-def test_a_quantised_row_has_the_same_numbers_bit_for_bit_whatever_rows_stand_beside_it(kind, seed, row):
+def test_where_independence_is_claimed_a_row_s_product_is_the_same_in_every_batch(kind, seed, row, inputs):
     generator = torch.Generator().manual_seed(seed)
-    weight, x = (torch.randn(count, 67, generator=generator) for count in (131, 29))
+    weight, x = (torch.randn(count, inputs, generator=generator) for count in (131, 29))
     packed = packed_as(kind, weight, torch.randn(131, generator=generator))
-    if packed is None:
-        pytest.skip(f"{kind} cannot be had here")
+    if packed is None or not packed.rows_are_independent():
+        pytest.skip(f"{kind} is not available here, or does not claim independent rows")
     assert torch.equal(packed(x)[row : row + 1], packed(x[row : row + 1]))
     assert torch.equal(packed(x * 50.0)[:1], packed(x[:1] * 50.0))
+
+
+def test_a_packing_is_independent_only_where_batches_of_other_sizes_give_equal_products():
+    class DependsOnTheBatch(linear.Int8Linear):
+        def product(self, x):
+            return super().product(x) * (1 + 1e-6 * (len(x) > 16))
+
+    assert not DependsOnTheBatch(torch.randn(13, 64), None).rows_are_independent()
+    assert not linear.PlainLinear(torch.randn(13, 64), None).rows_are_independent()
+
+
+def test_int8_by_onednn_claims_nothing_on_processors_with_amx(monkeypatch):
+    packed = packed_as("int8-onednn", torch.randn(131, 67), None)
+    if packed is None:
+        pytest.skip("int8-onednn is not available here")
+    monkeypatch.setattr(linear, "has_amx", lambda: True)
+    assert not packed.rows_are_independent()
+
+
+def test_for_int8_the_probe_chooses_only_independent_packings_where_there_are_any(monkeypatch):
+    class Fast(linear.PlainLinear):
+        kind = "int8"
+
+    class Independent(linear.PlainLinear):
+        kind = "int8-onednn"
+
+        def rows_are_independent(self):
+            return True
+
+        def forward(self, x):
+            for _ in range(5):
+                product = super().forward(x)
+            return product
+
+    monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8"))
+    monkeypatch.setitem(KINDS, "int8", Fast)
+    assert Choice("int8").pack(torch.randn(257, 131), None).kind in ("fp32", "int8")
+    monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8", "int8-onednn"))
+    monkeypatch.setitem(KINDS, "int8-onednn", Independent)
+    assert Choice("int8").pack(torch.randn(257, 131), None).kind == "int8-onednn"
 
 
 @every_kind
@@ -83,6 +123,8 @@ def test_a_choice_is_made_once_a_shape_and_taken_again():
     assert kinds == [first.kinds["131×257"]] * 3
     assert set(first.microseconds["131×257"]) <= set(CANDIDATES["int8"])
     for kind in CANDIDATES["int8"]:
+        if packed_as(kind, torch.randn(257, 131), None) is None:
+            continue
         again = Choice("int8", {"131×257": kind})
         assert again.pack(torch.randn(257, 131), None).kind == kind
         assert again.microseconds == {}
@@ -96,6 +138,13 @@ def test_what_a_probe_chose_is_kept_for_this_machine(tmp_path, monkeypatch):
     assert remembered("int8") == Choice("int8", {"7×13": "int8", "3×5": "fp32"})
     assert remembered("bf16").kinds == {}
     assert [path.name for path in (tmp_path / "deep" / "cache").iterdir()] == ["engine.json"]
+
+
+def test_a_choice_is_not_replayed_under_another_limit_of_instructions(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+    assert remember(Choice("int8", {"7×13": "int8"}))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert remembered("int8").kinds == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"int8": 3}'])

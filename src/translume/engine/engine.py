@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,13 @@ class Engine:
             return None
         plain = Plain.of(strategy, rules, eos, parts.head.outputs)
         return None if plain is None else NativeSearch(parts, plain, state, bos=bos, eos=eos, limits=limits)
+
+    def rows_are_independent(self) -> bool:
+        """Return whether every part claims a sentence's numbers to be the same, bit for bit, alone and in a batch."""
+        if self.encoder is None or not self.decoder.looks_up or self.head is None:
+            return False
+        key_values = [cast(PackedLinear, layer.cross_attention.key_value) for layer in self.model.decoder.stack]
+        return all(each.rows_are_independent() for each in (self.head, *key_values))
 
     def _belief(self, logits: Tensor, hidden: Tensor) -> Logits:
         """Of logits [N, V] that were made of hidden states [N, D]."""

@@ -1,7 +1,7 @@
-"""Linear maps made ready for one machine: weights packed once, in the number format that is fastest there.
+"""Linear layers packed for one machine: weights stored once, in the number format that is fastest there.
 
-All take and give fp32. What a row gets does not depend on how many rows there are beyond the order of sums in a matrix
-product: scales are a row's own.
+Inputs and outputs are fp32. Quantisation scales belong to one row. Whether a row's product also has the same rounding
+in every batch is what `PackedLinear.rows_are_independent` states.
 """
 
 from collections.abc import Callable
@@ -11,22 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from translume.engine.machine import has_amx
 from translume.engine.quiet import quietly
 
 SIGNED = 127
 """Largest number of a quantised weight, and of a quantised activation above its zero point."""
 ZERO = 128
 """What stands for 0 in an unsigned byte."""
+INDEPENDENCE_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65)
+"""Batch sizes whose products are compared to decide whether rows are independent."""
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b for a weight [N, K] that was made ready; `kind` says how.
-
-    independent: whether a row's numbers are the same, bit for bit, whatever rows stand beside it.
-    """
+    """x Wᵀ + b for a packed weight [N, K]; `kind` names the packing."""
 
     kind: str
-    independent = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -36,6 +35,10 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., K], fp32, to [..., N], fp32."""
         raise NotImplementedError
+
+    def rows_are_independent(self) -> bool:
+        """Return whether a row's product is the same, bit for bit, for any other rows in the batch."""
+        return False
 
 
 class PlainLinear(PackedLinear):
@@ -95,6 +98,21 @@ class _Quantized(PackedLinear):
             torch.addcmul(self.bias, product, peaks, out=product)
         return product if x.dim() == 2 else product.view(*x.shape[:-1], self.outputs)
 
+    @torch.inference_mode()
+    def rows_are_independent(self) -> bool:
+        """Multiply the same rows in batches of several sizes and compare the products bit for bit.
+
+        Sums of bytes are exact, but a library may round differently in the kernels that it uses for few and many rows.
+        """
+        generator = torch.Generator().manual_seed(self.inputs)
+        rows = torch.randn(INDEPENDENCE_ROWS[-1], self.inputs, generator=generator)
+        product = self(rows)
+        return all(
+            torch.equal(self(rows[start : start + count]), product[start : start + count])
+            for count in INDEPENDENCE_ROWS
+            for start in {0, len(rows) - count}
+        )
+
 
 class Int8Linear(_Quantized):
     """int8 by FBGEMM, which quantises the input itself; best for few rows."""
@@ -114,7 +132,10 @@ class Int8Linear(_Quantized):
 
 
 class Int8OneDnnLinear(_Quantized):
-    """int8 by oneDNN; best for many rows and wide outputs."""
+    """int8 by oneDNN; best for many rows and wide outputs.
+
+    With AMX its kernels for few and many rows round differently, so independence is not claimed on those processors.
+    """
 
     kind = "int8-onednn"
 
@@ -142,6 +163,9 @@ class Int8OneDnnLinear(_Quantized):
             "",
         )
         return product
+
+    def rows_are_independent(self) -> bool:
+        return not has_amx() and super().rows_are_independent()
 
 
 def _bare(overload: Any) -> Callable[..., Tensor]:

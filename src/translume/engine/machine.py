@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import torch
+
 
 def cache_folder() -> Path:
     """Where findings about this machine are kept: $TRANSLUME_CACHE, or translume/ in the user's cache.
@@ -31,22 +33,44 @@ def folder_for_now() -> Path:
     return folder
 
 
-def processor() -> str:
-    """The processor's name and whether it has the matrix unit that bf16 and int8 need to be fast."""
+@functools.cache
+def _processor_lines() -> tuple[str, ...]:
+    """The lines of /proc/cpuinfo; empty where the system has no such file."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return tuple(Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
     except OSError:
+        return ()
+
+
+def _processor_field(name: str) -> str:
+    """The value of a field of /proc/cpuinfo, of the last processor listed; empty if the field is missing."""
+    values = [line.partition(":")[2] for line in _processor_lines() if line.partition(":")[0].strip() == name]
+    return values[-1].strip() if values else ""
+
+
+def has_amx() -> bool:
+    """Return whether the processor has matrix instructions (AMX) for int8."""
+    return "amx_int8" in _processor_field("flags").split()
+
+
+def processor() -> str:
+    """The processor's name and stepping, and whether it has AMX, which bf16 and int8 are fastest with."""
+    if not _processor_lines():
         return platform.processor()
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in facts.items()}
-    return f"{facts.get('model name', '')} {facts.get('stepping', '')} amx={'amx_int8' in facts.get('flags', '')}"
+    return f"{_processor_field('model name')} {_processor_field('stepping')} amx={has_amx()}"
+
+
+def instruction_limits() -> str:
+    """The vector instructions that torch uses, and the environment variables that limit torch and oneDNN."""
+    names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+    limits = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return " ".join([torch.backends.cpu.get_cpu_capability(), *limits])
 
 
 def abilities() -> str:
     """Which instructions there are, as far as the system says: a cache may be shared by machines of one name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    lines = _processor_lines()
+    if not lines:
         return platform.machine()
     named = ("flags", "Features", "CPU implementer", "CPU part", "isa")
     return "\n".join(sorted({line for line in lines if line.split(":")[0].strip() in named}))

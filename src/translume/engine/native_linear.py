@@ -22,7 +22,6 @@ class NativeLinear(PackedLinear):
     """The weight in fp32, by panels of outputs."""
 
     kind = "native"
-    independent = True
     format = FP32
     whole = 1
     """Inputs are filled up with zeros to a multiple of this."""
@@ -58,6 +57,10 @@ class NativeLinear(PackedLinear):
         room = torch.empty(count * (rows.size(1) + 8) + 3 * ALIGNED, dtype=torch.uint8)
         self._kernels.library.translume_linear(self._address, rows.data_ptr(), count, found.data_ptr(), room.data_ptr())
         return found if x.dim() == 2 else found.view(*x.shape[:-1], self.outputs)
+
+    def rows_are_independent(self) -> bool:
+        """True: the kernel sums each output in an order that does not depend on the number of rows."""
+        return True
 
 
 class Sharpener:

@@ -13,10 +13,10 @@ from translume.engine.linear import PackedLinear, PlainLinear
 from translume.engine.packing import packed_as
 
 ROWS = (1, 64, 320)
-"""Rows that a packing is timed with; the choice is by the sum of its shares of fp32's times, for any number of rows."""
+"""Numbers of rows that a packing is timed with; the choice is by the sum of times relative to the first candidate's."""
 ROUNDS = 6
 INDEPENDENT = 1.2
-"""How much slower than another a packing may be whose rows have the same numbers whatever stands beside them."""
+"""How much slower than another packing one with independent rows may be and still be preferred."""
 
 Dtype = Literal["fp32", "bf16", "int8"]
 
@@ -61,11 +61,15 @@ class Choice:
             return trusted[0]
         found = times(lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in trusted], calls=3)
         self.microseconds[shape] = {each.kind: took for each, took in zip(trusted, found, strict=True)}
-        gains = [sum(ours / base for ours, base in zip(took, found[0], strict=True)) for took in found]
-        preferred = [
-            gain / INDEPENDENT if each.independent else gain for each, gain in zip(trusted, gains, strict=True)
-        ]
-        best = trusted[preferred.index(min(preferred))]
+        shares = [sum(ours / base for ours, base in zip(took, found[0], strict=True)) for took in found]
+        # With int8, no speed outweighs equal numbers alone and in a batch, wherever a packing gives them.
+        advantage = float("inf") if self.dtype == "int8" else INDEPENDENT
+
+        def cost(place: int) -> tuple[float, float]:
+            share = shares[place]
+            return (share / advantage if trusted[place].rows_are_independent() else share, share)
+
+        best = trusted[min(range(len(trusted)), key=cost)]
         self.kinds[shape] = best.kind
         return best
 

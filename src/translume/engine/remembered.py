@@ -6,8 +6,11 @@ import platform
 import torch
 
 from translume.atomic import replace_file
-from translume.engine.machine import cache_folder, compiler, processor
+from translume.engine.machine import cache_folder, compiler, instruction_limits, processor
 from translume.engine.probe import CANDIDATES, Choice, Dtype, known
+
+RULE = 2
+"""Version of the rule by which the probe chooses."""
 
 
 def remembered(dtype: Dtype) -> Choice:
@@ -40,6 +43,7 @@ def _read() -> dict[str, object]:
 
 
 def _key(dtype: Dtype) -> str:
-    """What a choice depends on beside the shapes."""
-    place = f"{platform.machine()} {processor()} {torch.__version__} threads={torch.get_num_threads()}"
-    return f"{dtype} {place} cc={compiler() is not None} of {' '.join(CANDIDATES[dtype])}"
+    """What a choice depends on beside the shapes; RULE changes whenever the probe prefers other packings."""
+    place = f"{platform.machine()} {processor()} {instruction_limits()} {torch.__version__}"
+    threads = f"threads={torch.get_num_threads()}"
+    return f"{dtype} {place} {threads} cc={compiler() is not None} rule={RULE} of {' '.join(CANDIDATES[dtype])}"
