@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("words", "text", "line"),
     [
-        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', expected ids from 0 to 258"),
+        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', wanted ids from 0 to 258"),
         (
             ["tokenizer", "train", "byte", "words", "--set", "model.width=32"],
             "",
