@@ -27,6 +27,11 @@ def test_the_newest_format_stays_as_it_is() -> None:
     assert not STEPS
 
 
+def test_settings_that_no_longer_exist_are_dropped() -> None:
+    tables = {"format": 1, "decoding": {"beam": 4, "speculation": "none", "draft_length": 4}}
+    assert migrate(tables, "m") == {"format": 1, "decoding": {"beam": 4}}
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -81,20 +81,6 @@ def test_no_rows_give_no_beliefs(make, sources):
         assert (belief.log_probs().shape, state.sentences, state.position) == ((0, 19), 0, 2)
 
 
-@torch.no_grad()
-def test_rewinding_takes_tokens_back(make, sources):
-    model = make(positions="rotary")
-    engine = Engine(model, Choice())
-    source, mask = sources(5, 2)
-    target = torch.tensor([[1, 4, 6, 3], [1, 9, 2, 8]])
-    _, state = engine.step(target.flip(1), engine.start(source, mask))
-    belief, state = engine.step(target, state.rewind(0))
-    wanted, _ = model.step(target, model.start(source, mask))
-    torch.testing.assert_close(belief.log_probs(), wanted.log_probs(), **CLOSE)
-    with pytest.raises(ValueError, match=r"^cannot rewind to 5: the state has read 4 tokens$"):
-        state.rewind(5)
-
-
 def test_the_model_stays_as_it_was(make, sources):
     model = make(tie="target")
     before = {name: value.clone() for name, value in model.state_dict().items()}

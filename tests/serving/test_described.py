@@ -47,7 +47,7 @@ def test_the_answer_of_every_address_is_described(live: Any) -> None:
         live.get(address)
     for address in ("/health", "/health/live", "/health/ready"):
         live.get(address)
-    for more in ({}, {"detail": True, "nbest": 2}, {"alignment": True}, {"strategy": "greedy", "speculation": "copy"}):
+    for more in ({}, {"detail": True, "nbest": 2}, {"alignment": True}, {"strategy": "greedy"}):
         live.post("/v1/translate", text=["a man", ""], **more)
     live.post("/v1/translate", text="a" * 80, max_length_action="truncate", detail=True)
     live.post("/v1/translate/stream", text="a man")

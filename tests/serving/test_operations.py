@@ -290,7 +290,7 @@ NUMBERS = [
         "max_length",
     ),
     *("samples", "seed", "temperature", "top_k", "top_p", "min_p", "epsilon", "eta", "unsmooth", "diversity", "groups"),
-    *("no_repeat_ngram", "repetition_penalty", "draft_length", "coverage_penalty"),
+    *("no_repeat_ngram", "repetition_penalty", "coverage_penalty"),
 ]
 
 

@@ -42,7 +42,6 @@ hypotheses = st.builds(
     finished_by=st.sampled_from(["eos", "length"]),
     token_log_probs=st.lists(numbers, max_size=3).map(tuple),
     terms=st.none() | st.builds(ScoreTerms, total=numbers, divisor=numbers),
-    model_calls=st.none() | st.integers(0, 9),
     alignment=st.none()
     | st.builds(
         Alignment,

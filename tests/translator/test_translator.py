@@ -54,7 +54,6 @@ def test_a_translation_does_not_depend_on_its_neighbours(
     "options",
     [
         {"strategy": "greedy", "prefix": "ab"},
-        {"strategy": "greedy", "speculation": "copy"},
         {"strategy": "beam", "beam": 4, "nbest": 3},
         {"strategy": "beam", "beam": 3, "utility": "chrf"},
         {"strategy": "beam", "beam": 2, "repetition_penalty": 1.5, "ban": ["a"]},

@@ -16,6 +16,10 @@ STEPS: Mapping[int, Callable[[Tables], Tables]] = {}
 """From a format to the function that leads to the next; format 1 is the first."""
 
 
+REMOVED: Mapping[str, frozenset[str]] = {"decoding": frozenset({"speculation", "draft_length"})}
+"""Settings of format 1, by table, that no longer exist. Saved settings list every default, so reading ignores them."""
+
+
 def migrate(
     tables: Tables,
     place: str,
@@ -32,4 +36,11 @@ def migrate(
         )
     for step in range(found, newest):
         tables = {**steps[step](tables), "format": step + 1}
-    return tables
+    return {name: _without(REMOVED.get(name, frozenset()), value) for name, value in tables.items()}
+
+
+def _without(removed: frozenset[str], value: Any) -> Any:
+    """A table without its removed settings; any other value as it is."""
+    if not removed or not isinstance(value, dict):
+        return value
+    return {name: each for name, each in value.items() if name not in removed}

@@ -102,7 +102,7 @@ def translating(
             yield workers.translate_all
         return
     threads = 1 if device.type != "cpu" else torch_threads()
-    if count == 1 or threads == 1 or len(translator.models) > 1 or translator.table is not None:
+    if count == 1 or threads == 1 or len(translator.models) > 1:
         yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
     yield lambda texts, settings, wanted: translate_shared(translator, partial(begin, threads), texts, settings, wanted)

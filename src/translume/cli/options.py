@@ -165,8 +165,6 @@ decoding_options = _all(
         _option(
             _DECODING, "--calibrated/--uncalibrated", type=bool, help="At the fitted temperature: decoding.calibrated."
         ),
-        _option(_DECODING, "--speculation", metavar="NAME", help="none, copy or ngram: decoding.speculation."),
-        _option(_DECODING, "--draft-length", type=int, metavar="N", help="Tokens drafted: decoding.draft_length."),
         _option(_DECODING, "--unsmooth", type=float, metavar="X", help="Take label smoothing back: decoding.unsmooth."),
         _option(_DECODING, "--samples", type=int, metavar="N", help="Targets drawn per sentence: decoding.samples."),
         _option(_DECODING, "--seed", type=int, metavar="N", help="Of what is drawn: decoding.seed."),

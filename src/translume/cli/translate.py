@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.drafting import Tally, draft_option, drafting
 from translume.cli.engines import engine, engine_option, ensemble_at, ensemble_options, translating, workers_option
 from translume.cli.group import resume_with
 from translume.cli.options import (
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     type=FILE,
     help="What each line's target must hold: words and phrases parted by tabs, a line for each line.",
 )
-@draft_option
 @json_option
 @set_option
 @ensemble_options
@@ -68,7 +66,6 @@ def command(
     where = compute()
     translator = ensemble_at(model, others, average, where, engine())
     settings = changed(translator.config, "decoding").decoding
-    translator, tally = drafting(translator, settings, workers), Tally()
     with Meter("translating", unit="lines", prints=True) as meter, translating(model, translator, workers) as translate:
         lines = read_lines(file)
         # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
@@ -78,13 +75,11 @@ def command(
         translations = (each for part, held in parts for each in translate(part, settings, held))
         for translation in translations:
             meter.advance()
-            tally.add(translation)
             for warning in translation.warnings:
                 note(f"line {meter.done}: {warning}")
             for line in _shown(translation, meter.done, as_json=as_json, many=settings.nbest > 1):
                 click.echo(line)
             resume_with([f"Interrupted after line {meter.done}; go on with `tail -n +{meter.done + 1}`"])
-    tally.tell()
 
 
 def _fields(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -109,12 +109,6 @@ class DecodingSettings(Settings):
     `calibrated` changes the log-probabilities reported.
     """
 
-    speculation: Literal["none", "copy", "ngram"] = "none"
-    """Drafts for greedy search, so that one model call may give several tokens, the same ones: "copy" drafts from the
-    source, "ngram" from targets that the translator was given (`--draft`)."""
-    draft_length: int = Field(default=4, ge=1, le=8)
-    """Most tokens drafted at once."""
-
     @field_validator("strategy")
     @classmethod
     def _strategy_is_known(cls, name: str) -> str:

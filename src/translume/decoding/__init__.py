@@ -28,14 +28,11 @@ from translume.decoding.rules import (
 )
 from translume.decoding.sampling import Sampling
 from translume.decoding.search import Best, best_of, search
-from translume.decoding.source_drafts import SourceDrafts
-from translume.decoding.speculation import BlockStep, BlockStepper, Drafted, Drafter, Speculation
 from translume.decoding.stable import Certainty, Watch
 from translume.decoding.standing import Standing
 from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
-from translume.decoding.table_drafts import TableDrafts
 from translume.decoding.truncation import Truncation
 from translume.decoding.whole import Searcher, WholeSearch
 
@@ -48,8 +45,6 @@ __all__ = [
     "Beam",
     "BeamSearch",
     "Best",
-    "BlockStep",
-    "BlockStepper",
     "Boundaries",
     "Candidates",
     "Certainty",
@@ -57,8 +52,6 @@ __all__ = [
     "Constraints",
     "Coverage",
     "DiverseBeam",
-    "Drafted",
-    "Drafter",
     "Ending",
     "Ensemble",
     "ForbidTokens",
@@ -83,15 +76,12 @@ __all__ = [
     "SearchError",
     "SearchState",
     "Searcher",
-    "SourceDrafts",
-    "Speculation",
     "Spellings",
     "Standing",
     "Step",
     "Stepper",
     "StochasticBeam",
     "Strategy",
-    "TableDrafts",
     "Tempered",
     "TextPrefix",
     "Truncation",

@@ -31,7 +31,6 @@ class Hypothesis:
     score: what it is ranked by: log_prob with the rules' biases, the length and the coverage penalty.
     terms: these, one by one.
     finished_by: "length" when its sentence's limit was reached; eos is neither added nor paid for then.
-    model_calls: how many calls of the model its sentence took, where drafts were tried; None where each token took one.
     """
 
     tokens: tuple[int, ...]
@@ -40,7 +39,6 @@ class Hypothesis:
     score: float
     terms: ScoreTerms
     finished_by: Literal["eos", "length"]
-    model_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,7 @@ from translume.errors import SettingsError
 class Greedy:
     """One hypothesis per sentence; never reorders rows, so no cache is copied until a sentence leaves."""
 
-    reads: ClassVar[frozenset[str]] = frozenset(
-        {"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"} | {"speculation", "draft_length"}
-    )
+    reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"})
     groups: ClassVar[int] = 1
 
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)

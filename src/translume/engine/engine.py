@@ -1,7 +1,7 @@
 """The fast step: a model's weights packed for this machine, and attention that moves nothing."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -81,17 +81,6 @@ class Engine:
         if self.head is not None:
             return self._belief(self.head(hidden[:, -1]), hidden[:, -1]), state
         return self.model.head.next_token(hidden[:, -1], state.context), state
-
-    @torch.inference_mode()
-    def steps(self, prefix: Tensor, state: EngineState, count: int) -> tuple[Iterator[NextToken], EngineState]:
-        """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
-        hidden, state = self._behind(prefix, state)
-        hidden = hidden[:, -count:]
-        if self.head is None:
-            return self.model.head.next_tokens(hidden, state.context), state
-        logits = self.head(hidden.transpose(0, 1).flatten(0, 1))
-        by_place = logits.view(hidden.size(1), hidden.size(0), -1).unbind()
-        return map(self._belief, by_place, hidden.unbind(1)), state
 
     @torch.inference_mode()
     def whole_search(

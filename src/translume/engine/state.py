@@ -1,6 +1,6 @@
 """What the engine carries from step to step: buffers written in place, and who reads what of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -128,15 +128,6 @@ class EngineState:
         position, generation = self.position + count, self.buffers.changed()
         # Field by field: `replace` looks all of them up, every step.
         return EngineState(self.buffers, position, self.width, self.slots, reach, self.context, generation)
-
-    @torch.inference_mode()
-    def rewind(self, length: int) -> "EngineState":
-        """The state after the first `length` tokens; the one it was made from becomes stale."""
-        self.check()
-        if not 0 <= length <= self.position:
-            raise ValueError(f"cannot rewind to {length}: the state has read {self.position} tokens")
-        reach = None if self.reach is None else self.reach[:, :, :length]
-        return replace(self, position=length, reach=reach, generation=self.buffers.changed())
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> "EngineState":

@@ -1,16 +1,15 @@
 """The interface of output heads: loss, score, distribution and export; the targets of a teacher model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.belief import Logits, NextToken
+from translume.belief import NextToken
 from translume.model.state import Selectable
 
 Believe = Callable[[Tensor], NextToken]
@@ -167,16 +166,6 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         """The belief after hidden states [N, D]."""
-
-    def next_tokens(self, hidden: Tensor, context: Selectable | None) -> Iterator[NextToken]:
-        """The belief after each of t places of hidden states [N, t, D], first to last, each of N rows.
-
-        A head that is one linear map and a softmax makes all logits at once, another one each belief when it is asked.
-        """
-        plain = self.plain()
-        if plain:
-            return map(Logits, F.linear(hidden.transpose(0, 1), plain["weight"], plain.get("bias")).unbind())
-        return (self.next_token(hidden[:, place], context) for place in range(hidden.size(1)))
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
         """What else the head weighs after hidden states [N, D], [N, m] each, to be looked at. Default: nothing."""

@@ -41,7 +41,7 @@ class KeyValue:
 
 @dataclass(slots=True)
 class Cells:
-    """What one recurrent unit held after each place of the target, [N, capacity, D]; all are kept, for `rewind`."""
+    """What one recurrent unit held after each place of the target, [N, capacity, D]; all are kept."""
 
     cells: Tensor
 
@@ -101,7 +101,7 @@ class DecoderState:
     memory: [B, S, D] and memory_mask [B, S] of B sentences; rows b·width … (b+1)·width−1 belong to sentence b.
     cross: per layer, keys and values of the memory [B, H, S, D/H].
     past: keys and values of the target, or cells, written in place; only the newest state may be used, or one that was
-        branched off by `select`, or taken back by `rewind`.
+        branched off by `select`.
     context: what the head made of the source, or None.
     attention: [N, S], fp32, how the last token read looked at the source: the mean over the attention heads of the last
         layer. Before the first token 0, and 1 where no source token stands. None where it was not asked for, and then
@@ -132,14 +132,6 @@ class DecoderState:
         """The state after `count` more tokens were written; attention as in the fields."""
         self.past.generation += 1
         return replace(self, position=self.position + count, attention=attention, generation=self.past.generation)
-
-    def rewind(self, length: int) -> "DecoderState":
-        """The state after the first `length` tokens; the one it was made from becomes stale."""
-        self.check()
-        if not 0 <= length <= self.position:
-            raise ValueError(f"cannot rewind to {length}: the state has read {self.position} tokens")
-        self.past.generation += 1
-        return replace(self, position=length, generation=self.past.generation)
 
     def select(self, rows: Tensor) -> "DecoderState":
         """A branch with rows [M] of the current N: kept, repeated, dropped or reordered; this state stays usable.

@@ -154,11 +154,6 @@ class Transformer(nn.Module):
         hidden, state = self.decoder(prefix[:, state.position :], state)
         return self.head.next_token(hidden[:, -1], state.context), state
 
-    def steps(self, prefix: Tensor, state: DecoderState, count: int) -> tuple[Iterator[NextToken], DecoderState]:
-        """The beliefs after each of the last `count` tokens of prefix [N, t], which the state has not read yet."""
-        hidden, state = self.decoder(prefix[:, state.position :], state)
-        return self.head.next_tokens(hidden[:, -count:], state.context), state
-
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
         options: LossOptions = PLAIN,

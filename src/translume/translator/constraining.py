@@ -6,7 +6,7 @@ from itertools import groupby
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
-from translume.decoding import Fusion, Hypothesis, SearchError, Stepper, TableDrafts
+from translume.decoding import Fusion, Hypothesis, SearchError, Stepper
 from translume.translator.constraints import Constraint, constraint_of, cost_of, unmet_by, width_of
 from translume.translator.placeholders import placeholders_of
 from translume.translator.plan import LineError, Piece, Plan
@@ -78,7 +78,6 @@ def search_constrained(
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
-    table: TableDrafts | None = None,
 ) -> list[Found]:
     """What `search_pieces` finds; what no target can meet is left out, with a warning, and the piece searched anew."""
     found: dict[int, Found] = {}
@@ -90,7 +89,7 @@ def search_constrained(
             numbers = list(group)
             try:
                 chosen = [current[each] for each in numbers]
-                results = search_pieces(checkpoint, chosen, settings, stepper, fusion, table)
+                results = search_pieces(checkpoint, chosen, settings, stepper, fusion)
             except SearchError as error:
                 raise SearchError(error.reason, sentence=numbers[error.sentence], token=error.token) from None
             for number, hypotheses in zip(numbers, results, strict=True):

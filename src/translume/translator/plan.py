@@ -123,9 +123,6 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
                 token_log_probs=before.token_log_probs + hypothesis.token_log_probs,
                 score=before.score + hypothesis.score,
                 finished_by="length" if before.finished_by == "length" else hypothesis.finished_by,
-                model_calls=None
-                if hypothesis.model_calls is None
-                else (before.model_calls or 0) + hypothesis.model_calls,
             )
             for before in joined
             for hypothesis in hypotheses

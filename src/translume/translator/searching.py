@@ -19,18 +19,15 @@ from translume.decoding import (
     RuleContext,
     Searcher,
     SearchError,
-    Speculation,
     Step,
     Stepper,
     Strategy,
-    TableDrafts,
     Watch,
     decode,
     reshaped,
     strategy_from,
 )
 from translume.translator.constraints import constrained_beam, cost_of, width_of
-from translume.translator.drafting import counted, speculates, speculation_of
 from translume.translator.plan import Piece
 from translume.translator.progress import WhileWanted
 from translume.translator.rules import explained, rules_of
@@ -45,7 +42,6 @@ class Prepared:
     """All that a search of some pieces takes, in the words of `decode`.
 
     step: with beliefs of the shape that the settings ask for.  state: before the first step.
-    speculation: what drafts within the step, and counts; None where nothing does.
     searcher: the stepper, if it can do a whole search and `step` is its own step.
     """
 
@@ -56,7 +52,6 @@ class Prepared:
     strategy: Strategy
     limits: Tensor
     rules: Sequence[Rule]
-    speculation: Speculation[Any] | None = None
     searcher: Searcher | None = None
 
     def beams(self) -> Iterator[Beam]:
@@ -98,17 +93,16 @@ def search_pieces(
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
-    table: TableDrafts | None = None,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """For each piece its best hypotheses, best first.
 
     stepper: what steps instead of the checkpoint's plain model, whose vocabularies it shares.  fusion: a language model
-    that ranks with it.  table: what "ngram" speculation drafts from.  watch: what looks on, sentence numbers being the
+    that ranks with it.  watch: what looks on, sentence numbers being the
     pieces' places.
     Raises SearchError for a piece that cannot be searched.
     """
-    prepared = prepare(checkpoint, pieces, settings, stepper, fusion, table)
+    prepared = prepare(checkpoint, pieces, settings, stepper, fusion)
     go_on = watch.go_on if isinstance(watch, WhileWanted) and watch.watch is None else None
     if watch is None or go_on is not None:
         whole = prepared.whole(go_on)
@@ -122,10 +116,7 @@ def search_pieces(
             best.see(beam)
     except SearchError as error:
         raise explained(error, checkpoint, settings) from None
-    found = [best.of(number) for number in range(len(pieces))]
-    if prepared.speculation is None:
-        return found
-    return [counted(each, int(calls)) for each, calls in zip(found, prepared.speculation.calls, strict=True)]
+    return [best.of(number) for number in range(len(pieces))]
 
 
 def prepare(
@@ -134,7 +125,6 @@ def prepare(
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
-    table: TableDrafts | None = None,
 ) -> Prepared:
     """What [decoding] asks of a search of pieces; see `search_pieces`."""
     steps: Stepper = stepper or checkpoint.model
@@ -159,10 +149,6 @@ def prepare(
     step: Step[Any] = steps.step
     plain = step
     state = _started(steps, source, mask, attentive=strategy.coverage is not None)
-    speculation = None
-    if speculates(settings, strategy):
-        step = speculation = speculation_of(settings, checkpoint, steps, (source, mask), table)
-        state = speculation.start(state, limits)
     step = reshaped(step, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
     if fusion is not None:
         step, state = fusion.over(step), fusion.start(state, len(pieces))
@@ -174,7 +160,6 @@ def prepare(
         strategy=strategy,
         limits=limits,
         rules=rules_for(checkpoint, prefixes, settings),
-        speculation=speculation,
         searcher=steps if step is plain and isinstance(steps, Searcher) else None,
     )
 

@@ -23,7 +23,6 @@ from translume.decoding import (
     Fusion,
     LanguageModel,
     SearchError,
-    TableDrafts,
     strategy_from,
 )
 from translume.engine import Engine
@@ -34,7 +33,6 @@ from translume.translator.constraining import constrained, search_constrained
 from translume.translator.constraining import width as constrained_width
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import refuse_unfit
-from translume.translator.drafting import refuse_undraftable, table_of
 from translume.translator.ensemble import Member, Models, face_of, together
 from translume.translator.finishing import finished
 from translume.translator.numbering import numbered_lines, numbered_pairs
@@ -58,16 +56,15 @@ class Translator:
         *,
         models: Models | None = None,
         fusion: Fusion | None = None,
-        table: TableDrafts | None = None,
     ) -> None:
         """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in.
 
         engine: what steps instead of the plain model when texts are translated; see `compile`.  models: all that are
-        averaged, the checkpoint's own first; see `ensemble_with`.  fusion: see `fuse_with`.  table: see `draft_from`.
+        averaged, the checkpoint's own first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
         self.checkpoint, self.engine = checkpoint, engine
         self.models = models or Models(members=(Member(checkpoint=checkpoint, engine=engine),))
-        self.fusion, self.table = fusion, table
+        self.fusion = fusion
 
     @property
     def config(self) -> Config:
@@ -82,7 +79,7 @@ class Translator:
         """
         models = self.models.compiled(dtype)
         engine = models.members[0].engine
-        return Translator(self.checkpoint, engine, models=models, fusion=self.fusion, table=self.table)
+        return Translator(self.checkpoint, engine, models=models, fusion=self.fusion)
 
     def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
         """A translator that goes by the mean belief of this one and others, next token for next token.
@@ -92,7 +89,7 @@ class Translator:
         Raises SettingsError unless all have the same tokenizers and stand on the same device.
         """
         models = together([self.models, *(other.models for other in others)], average)
-        return Translator(face_of(models), self.engine, models=models, fusion=self.fusion, table=self.table)
+        return Translator(face_of(models), self.engine, models=models, fusion=self.fusion)
 
     def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
         """A translator whose search ranks by log p + weight · log p_lm (shallow fusion), weight above 0.
@@ -100,12 +97,7 @@ class Translator:
         `log_prob`, here and from `score`, stays the translator's own.
         """
         fusion = Fusion(model, weight)
-        return Translator(self.checkpoint, self.engine, models=self.models, fusion=fusion, table=self.table)
-
-    def draft_from(self, targets: Iterable[str]) -> "Translator":
-        """A translator that drafts what came next in `targets` where `decoding.speculation` is "ngram"."""
-        table = table_of(self.checkpoint, targets)
-        return Translator(self.checkpoint, self.engine, models=self.models, fusion=self.fusion, table=table)
+        return Translator(self.checkpoint, self.engine, models=self.models, fusion=fusion)
 
     def translate(
         self,
@@ -193,9 +185,7 @@ class Translator:
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError where settings do not fit each other, or ask for what this model has not."""
-        strategy = strategy_from(settings)
-        steps = self.models.stepper(attentive=strategy.coverage is not None)
-        refuse_undraftable(settings, strategy, self.checkpoint, steps, self.table)
+        strategy_from(settings)
         self._terminology(settings)
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
@@ -267,13 +257,13 @@ class Translator:
                 go_on()
             try:
                 if searched[0].constraints:
-                    held = search_constrained(self.checkpoint, searched, search, stepper, self.fusion, self.table)
+                    held = search_constrained(self.checkpoint, searched, search, stepper, self.fusion)
                     results = [each.hypotheses for each in held]
                     for index, each in zip(chosen, held, strict=True):
                         warnings[index] = each.warnings
                 else:
                     watch = while_wanted(progress.watch(chosen, ranked_anew=wanted.ranked), go_on)
-                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, self.table, watch)
+                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, watch)
             except SearchError as error:
                 line = pieces[chosen[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None

@@ -20,7 +20,6 @@ class TextHypothesis:
     score are sums over the parts.
     terms: what `score` was made of; None where it is a mean utility or a sum over parts.
     alignment: what it comes from in the source, where `decoding.alignment` asks for it and the text was not parted.
-    model_calls: how many calls of the model it took, where drafts were tried; None where each token took one.
     """
 
     text: str
@@ -31,7 +30,6 @@ class TextHypothesis:
     finished_by: Literal["eos", "length"]
     token_log_probs: tuple[float, ...] = ()
     terms: ScoreTerms | None = None
-    model_calls: int | None = None
     alignment: Alignment | None = None
 
     @classmethod
@@ -46,11 +44,10 @@ class TextHypothesis:
             score=hypothesis.score,
             terms=hypothesis.terms,
             finished_by=hypothesis.finished_by,
-            model_calls=hypothesis.model_calls,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The hypothesis as JSON knows it; `terms`, `model_calls` and `alignment` only where they are known."""
+        """The hypothesis as JSON knows it; `terms` and `alignment` only where they are known."""
         return {
             "text": self.text,
             "tokens": list(self.tokens),
@@ -59,7 +56,6 @@ class TextHypothesis:
             "score": self.score,
             "finished_by": self.finished_by,
             **({} if self.terms is None else {"terms": asdict(self.terms)}),
-            **({} if self.model_calls is None else {"model_calls": self.model_calls}),
             **({} if self.alignment is None else {"alignment": self.alignment.to_dict()}),
         }
 

@@ -127,7 +127,6 @@ HYPOTHESIS: Final = record(
         "token_log_probs": listed(NATS, "The model's own, of each token."),
         "finished_by": {"enum": ["eos", "length"]},
         "terms": record({"total": NATS, "divisor": NUMBER, "coverage": NATS}, words="total / divisor + coverage"),
-        "model_calls": COUNT,
         "alignment": named("Alignment"),
     },
     words="Without `detail`, only what it is called and ranked by.",
