@@ -37,7 +37,7 @@ def test_errors_and_names_need_no_torch() -> None:
         ),
         (
             lambda: translume.trace("models/en-de", "a"),
-            "wanted a Translator, found str; load gives one of a folder",
+            "translator: found str, expected a Translator; call load(folder)",
         ),
     ],
 )

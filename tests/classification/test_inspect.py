@@ -93,7 +93,7 @@ def test_a_labelled_corpus_shows_calibration_and_the_surest_mistakes(trained, la
             ["--corpus", "TEXTS", "LABELS", "--attribution", "occlusion"],
             "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus",
         ),
-        ([" "], "text: found a blank one, wanted one to classify"),
+        ([" "], "text: found a blank text, expected a text to classify"),
     ],
 )
 def test_what_a_classifier_has_not_is_refused_in_one_line(trained, labelled, tmp_path, words, message):

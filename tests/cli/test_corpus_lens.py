@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from translume.inspection.corpus import TokenStatistics
 from translume.inspection.corpus_values import CorpusLens
-from translume.inspection.tally import Tally
 
 FOR_A_TEXT = "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
 
@@ -123,7 +123,7 @@ def test_ctrl_c_stops_with_one_line_and_writes_nothing(run, folder: Path, monkey
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tally, "add", interrupted)
+    monkeypatch.setattr(TokenStatistics, "add", interrupted)
     result = run(*words(folder, "--html", folder / "never.html"))
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr == "\nInterrupted; the same command starts again.\n"

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable
         ("oclusion", "attribution: found 'oclusion'; did you mean 'occlusion'?"),
         (
             "occlusion-unknown",
-            "attribution: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+            "attribution: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
             "with a tokenizer that has no unknown token",
         ),
     ],
@@ -82,8 +82,8 @@ BESIDE = (
             ("--corpus", "a", "b", "--why-not", "A"),
             "inspect: --why-not, --force and --edit are for a TEXT, found --corpus",
         ),
-        (("ab", "--force", "7=A", "--max-length", "2"), "step: found 7, wanted 0 to 1, a token of the target"),
-        (("ab", "--edit", " ", "--max-length", "2"), "source: found a blank text, wanted one to translate"),
+        (("ab", "--force", "7=A", "--max-length", "2"), "step: found 7, expected 0 to 1, a token of the target"),
+        (("ab", "--edit", " ", "--max-length", "2"), "source: found a blank text, expected a sentence"),
     ],
 )
 def test_questions_that_cannot_be_answered_are_refused(run, model: Path, options, message: str) -> None:

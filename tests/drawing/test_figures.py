@@ -171,16 +171,16 @@ def run(code):
 def test_values_alone_say_what_would_draw_them_and_the_face_gives_such_as_can_be_drawn():
     done = run(
         "import sys\n"
-        "from translume.inspection.pictured import Pictured\n"
-        "assert Pictured()._repr_html_() is None\n"
-        "try:\n    Pictured().plot_gain()\n"
+        "from translume.inspection.plots import TracePlots\n"
+        "assert TracePlots()._repr_html_() is None\n"
+        "try:\n    TracePlots().plot_gain()\n"
         "except RuntimeError as error:\n    print(error)\n"
         "import translume\n"
         "trace = translume.Trace\n"
         "assert 'matplotlib' not in sys.modules, 'it waits until something is drawn'\n"
-        "from translume.inspection.pictured import _function\n"
+        "from translume.inspection.plots import _function\n"
         "print(_function('plot_lens').__module__)\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    said = "plot_gain: translume.drawing draws it; import that first\ntranslume.drawing.figures\n"
+    said = "plot_gain: import translume.drawing first\ntranslume.drawing.figures\n"
     assert done.stdout == said, done.stderr

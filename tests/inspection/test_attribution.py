@@ -7,7 +7,7 @@ import torch
 
 import translume
 from translume.errors import SettingsError
-from translume.inspection import attribution, subject
+from translume.inspection import attribution, inputs
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
 GRADIENTS = ("input-gradient", "integrated-gradients")
@@ -86,11 +86,11 @@ def test_many_tokens_are_occluded_in_parts_with_the_same_result(make, monkeypatc
 
 def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
     translator = make()
-    sentence = subject.subject_of(translator, SOURCE, TARGET, None).sentence()
+    sentence = inputs.subject_of(translator, SOURCE, TARGET, None).sentence()
     with pytest.raises(SettingsError) as error:
         attribution.occluded(translator.checkpoint.model, sentence, None, "occlusion-unknown", None)
     assert str(error.value) == (
-        "show: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+        "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
         "with a tokenizer that has no unknown token"
     )
 
@@ -98,7 +98,7 @@ def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
 def test_input_times_gradient_is_the_slope_of_each_tokens_score(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("input-gradient",))
     found = apart(trace.attributions[0].values)
-    model, sentence = of_every_kind.checkpoint.model, subject.subject_of(of_every_kind, SOURCE, TARGET, None).sentence()
+    model, sentence = of_every_kind.checkpoint.model, inputs.subject_of(of_every_kind, SOURCE, TARGET, None).sentence()
     table = model.encoder.embedding.table
     vectors = []
     handle = table.register_forward_hook(lambda _, inputs, output: vectors.append(output) or output.requires_grad_())
@@ -123,7 +123,7 @@ def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
     pytest.importorskip("captum")
     trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
     (found,) = trace.attributions
-    sentence = subject.subject_of(of_both_norms, SOURCE, TARGET, None).sentence()
+    sentence = inputs.subject_of(of_both_norms, SOURCE, TARGET, None).sentence()
     model = of_both_norms.checkpoint.model
     with torch.no_grad():
         places = torch.arange(len(sentence.labels))
@@ -139,7 +139,7 @@ def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
 
 
 def test_without_captum_integrated_gradients_say_what_to_install(make, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "translume.inspection.integrated", None)
+    monkeypatch.setitem(__import__("sys").modules, "captum.attr", None)
     with pytest.raises(SettingsError) as error:
         translume.trace(make(), SOURCE, TARGET, show=("integrated-gradients",))
     assert "pip install 'translume[inspect]'" in str(error.value)

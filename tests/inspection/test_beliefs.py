@@ -262,30 +262,30 @@ def test_what_cannot_be_traced_is_refused_in_one_line(make):
     translator = make()
     with pytest.raises(TranslationError) as error:
         translume.trace(translator, "  ")
-    assert str(error.value) == "source: found a blank text, wanted one to translate"
+    assert str(error.value) == "source: found a blank text, expected a sentence"
     with pytest.raises(TranslationError) as error:
         translume.trace(translator, "a" * 41)
-    wanted = "source: found 42 tokens with the end mark, wanted at most 41; inspect one sentence at a time"
+    wanted = "source: found 42 tokens with the end mark, expected at most 41; inspect one sentence at a time"
     assert str(error.value) == wanted
     with pytest.raises(TranslationError) as error:
         translume.trace(translator, "a", "b" * 50)
     assert str(error.value) == wanted.replace("source: found 42", "target: found 51")
     with pytest.raises(SettingsError) as error:
         translume.trace(translator, "a", k=0)
-    assert str(error.value) == "k: found 0, wanted at least 1"
+    assert str(error.value) == "k: found 0, expected at least 1"
     with pytest.raises(SettingsError) as error:
         translume.trace(translator, "a", show=("atention",))
     assert str(error.value) == "show: found 'atention'; did you mean 'attention'?"
     joined = replace(translator.translate("a").hypotheses[0], ids=(5, 2, 6, 2))
     with pytest.raises(TranslationError) as error:
         translume.trace(translator, "a", joined)
-    assert str(error.value) == "target: the hypothesis was joined from parts, wanted one of a single sentence"
+    assert str(error.value) == "target: the hypothesis was joined from several parts; expected one of a single sentence"
 
 
 def test_models_together_and_a_language_model_are_refused(make):
     with pytest.raises(SettingsError) as error:
         translume.trace(make().ensemble_with(make()), "a")
-    wanted = "inspection: found 2 models that translate together, wanted one; inspect each by itself"
+    wanted = "inspection: found an ensemble of 2 models, expected one model; inspect each model separately"
     assert str(error.value) == wanted
 
 

@@ -14,7 +14,7 @@ from translume.checkpoint import ClassifierCheckpoint
 from translume.checkpoint.build import build_network
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.errors import SettingsError, TranslationError
-from translume.inspection.classes import KNOWN
+from translume.inspection.classification import KNOWN
 from translume.model.classifier import Pooling
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier
@@ -212,11 +212,11 @@ def test_no_number_depends_on_how_many_classes_are_looked_at():
 
 
 def test_many_tokens_are_left_out_in_parts_with_the_same_result(monkeypatch):
-    from translume.inspection import classes
+    from translume.inspection import classification
 
     show = ("occlusion", "occlusion-mask", "occlusion-unknown")
     whole = translume.trace_classification(build(), TEXT, show=show).evidence
-    monkeypatch.setattr(classes, "MOST_TOKENS", 29)
+    monkeypatch.setattr(classification, "MOST_TOKENS", 29)
     parts = translume.trace_classification(build(), TEXT, show=show).evidence
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(torch.tensor(one.values), torch.tensor(other.values), rtol=1e-4, atol=1e-5)
@@ -258,7 +258,7 @@ def test_what_cannot_be_traced_is_refused_in_one_line(monkeypatch):
     for text in ("", " \t"):
         with pytest.raises(TranslationError) as error:
             translume.trace_classification(build(), text)
-        assert str(error.value) == "text: found a blank one, wanted one to classify"
+        assert str(error.value) == "text: found a blank text, expected a text to classify"
     with pytest.raises(TranslationError) as error:
         translume.trace_classification(build(), "a" * 40)
     assert str(error.value) == (
@@ -267,11 +267,11 @@ def test_what_cannot_be_traced_is_refused_in_one_line(monkeypatch):
     )
     with pytest.raises(SettingsError) as error:
         translume.trace_classification(build(), TEXT, k=0)
-    assert str(error.value) == "k: found 0, wanted at least 1"
+    assert str(error.value) == "k: found 0, expected at least 1"
     with pytest.raises(SettingsError) as error:
         translume.trace_classification(build(), TEXT, show=("oclusion",))
     assert str(error.value) == "show: found 'oclusion'; did you mean 'occlusion'?"
-    monkeypatch.setitem(__import__("sys").modules, "translume.inspection.integrated", None)
+    monkeypatch.setitem(__import__("sys").modules, "captum.attr", None)
     with pytest.raises(SettingsError) as error:
         translume.trace_classification(build(), TEXT, show=("integrated-gradients",))
     assert "pip install 'translume[inspect]'" in str(error.value)

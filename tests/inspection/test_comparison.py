@@ -138,7 +138,7 @@ def test_any_split_into_batches_gives_the_same_comparison(make, window, max_toke
 
 def test_a_pair_that_one_of_them_cannot_read_is_left_out(translator, other):
     told = []
-    found = compare_on_corpus(translator, other, [*PAIRS, ("a" * 41, "b")], seen=told.append)
+    found = compare_on_corpus(translator, other, [*PAIRS, ("a" * 41, "b")], progress=told.append)
     assert (found.pairs, sum(told)) == (len(PAIRS), len(PAIRS))
     with pytest.raises(DataError) as caught:
         compare_on_corpus(translator, other, [("a" * 41, "b")])

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from translume.errors import DataError
 from translume.inspection import corpus
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import inspect_corpus
+from translume.inspection.corpus import BANDS, RANKS, Smallest, inspect_corpus
 from translume.inspection.corpus_values import CorpusLens
 from translume.inspection.schema import corpus_schema_text
-from translume.inspection.smallest import Smallest
-from translume.inspection.tally import BANDS, RANKS
 from translume.reliability import BINS
 from translume.translator import Translator, scoring
 
@@ -177,7 +175,7 @@ def test_any_split_into_batches_gives_the_same_numbers(make, window, max_tokens,
 
 def test_who_watches_is_told_of_every_pair(translator):
     told = []
-    inspect_corpus(translator, PAIRS, seen=told.append)
+    inspect_corpus(translator, PAIRS, progress=told.append)
     assert sum(told) == len(PAIRS)
 
 
@@ -193,9 +191,9 @@ def test_lists_hold_as_many_as_are_shown(translator, show):
 def test_the_smallest_are_kept_in_order_and_equal_ones_as_they_came(entries, most):
     kept = Smallest(most)
     for number, (value, _) in enumerate(entries):
-        if kept.takes(value):
+        if kept.accepts(value):
             kept.add(value, number)
-    assert list(kept.found()) == sorted(range(len(entries)), key=lambda number: entries[number][0])[:most]
+    assert list(kept.entries()) == sorted(range(len(entries)), key=lambda number: entries[number][0])[:most]
 
 
 def test_misaligned_pairs_come_first(backwards, words):
@@ -256,9 +254,9 @@ def test_a_lens_keeps_to_the_published_schema(translator, make):
 @pytest.mark.parametrize(
     ("pairs", "options", "message"),
     [
-        ([], {}, "corpus: no pairs, wanted at least one"),
+        ([], {}, "corpus: found no pairs, expected at least one"),
         ([("a" * 41, "b")] * 2, {}, "corpus: all 2 pairs are longer than the model reads"),
-        ([("a", "b")], {"frequencies": [1, 2, 3]}, "corpus: 3 frequencies, wanted 34, one for each token"),
+        ([("a", "b")], {"frequencies": [1, 2, 3]}, "corpus: found 3 frequencies, expected 34, one for each token"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused(translator, pairs, options, message):

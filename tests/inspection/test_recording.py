@@ -10,7 +10,7 @@ import torch
 import translume
 from translume.belief import Bias
 from translume.errors import TranslationError
-from translume.inspection import recording
+from translume.inspection import search_record
 
 SOURCE = "the cat sat."
 
@@ -135,7 +135,7 @@ def test_every_node_died_of_what_the_tree_shows(make, options):
 def test_rules_that_leave_nothing_are_a_cause_of_death(make):
     translator = make(options=("decoding.beam=2",))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording.Searched, "prepare", starved(recording.Searched.prepare))
+        patch.setattr(search_record.SentenceSearch, "prepare", starved(search_record.SentenceSearch.prepare))
         record = translume.record_beam(translator, SOURCE)
     assert Counter(node.fate for node in record.nodes)["forbidden"] == 1
 
@@ -204,7 +204,7 @@ def test_a_search_that_nobody_records_is_not_listened_to(make, monkeypatch):
     def refuse(*_):
         raise AssertionError
 
-    monkeypatch.setattr(recording.Listening, "choose", refuse)
+    monkeypatch.setattr(search_record.RecordingStrategy, "choose", refuse)
     assert make().translate(SOURCE).text
     with pytest.raises(AssertionError):
         translume.record_beam(make(), SOURCE)
@@ -213,9 +213,9 @@ def test_a_search_that_nobody_records_is_not_listened_to(make, monkeypatch):
 def test_what_cannot_be_recorded_is_refused_in_one_line(make):
     with pytest.raises(TranslationError) as error:
         translume.record_beam(make(), "")
-    assert str(error.value) == "source: found a blank text, wanted one to translate"
+    assert str(error.value) == "source: found a blank text, expected a sentence"
     with pytest.raises(TranslationError) as error:
         translume.record_beam(make(), "a", reference="b" * 41)
     assert str(error.value) == (
-        "reference: found 42 tokens with the end mark, wanted at most 41; inspect one sentence at a time"
+        "reference: found 42 tokens with the end mark, expected at most 41; inspect one sentence at a time"
     )

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from translume.belief import Logits
+from translume.inspection.corpus import PLACES, TokenStatistics
 from translume.inspection.corpus_values import NeverPredicted
-from translume.inspection.tally import PLACES, Tally
 from translume.translator.scoring import JudgedTokens
 
 
@@ -46,7 +46,7 @@ def judged(rows):
 
 @pytest.fixture(params=[[[0, 1, 2, 3, 4]], [[3, 4], [0], [1, 2]]], ids=["at once", "in parts"])
 def tally(request):
-    found = Tally(Five())
+    found = TokenStatistics(Five())
     for rows in request.param:
         own = found.add(judged(rows))
         wanted = [TABLE[row][LABELS[row]] for row in rows]
@@ -96,7 +96,7 @@ def test_never_predicted_counts_all_steps(tally):
 
 
 def test_places_beyond_the_last_are_counted_with_it():
-    tally = Tally(Five())
+    tally = TokenStatistics(Five())
     rows = list(range(5))
     late = JudgedTokens(
         belief=judged(rows).belief,
@@ -112,7 +112,7 @@ def test_beliefs_that_are_no_distribution_have_no_entropy_and_no_nll():
     class Affirmative(Logits):
         normalised = False
 
-    tally = Tally(Five())
+    tally = TokenStatistics(Five())
     rows = [0, 1, 2]
     tally.add(
         JudgedTokens(

@@ -150,13 +150,13 @@ def test_what_cannot_be_forced_is_refused_in_one_line(make):
     found = translator.translate(SOURCE).hypotheses[0]
     with pytest.raises(TranslationError) as error:
         translume.force_token(translator, SOURCE, 99, "q")
-    assert str(error.value) == f"step: found 99, wanted 0 to {len(found.ids) - 1}, a token of the target"
+    assert str(error.value) == f"step: found 99, expected 0 to {len(found.ids) - 1}, a token of the target"
     with pytest.raises(TranslationError) as error:
         translume.force_token(translator, SOURCE, 0, "</z>")
-    assert str(error.value) == "token: found '</z>', wanted a piece of the target's vocabulary; did you mean '</s>'?"
+    assert str(error.value) == "token: found '</z>', expected a piece of the target's vocabulary; did you mean '</s>'?"
     with pytest.raises(TranslationError) as error:
         translume.force_token(translator, SOURCE, 0, -1)
-    assert str(error.value) == f"token: found id -1, wanted 0 to {len(translator.checkpoint.target_tokenizer) - 1}"
+    assert str(error.value) == f"token: found id -1, expected 0 to {len(translator.checkpoint.target_tokenizer) - 1}"
     with pytest.raises(TranslationError) as error:
         translume.force_token(translator, SOURCE, 0, "</s>")
     assert str(error.value) == (

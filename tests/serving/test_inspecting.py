@@ -158,7 +158,7 @@ WRONG = {
         422,
         "cannot_inspect",
         "translation",
-        "target: the hypothesis was joined from parts, wanted one of a single sentence",
+        "target: the hypothesis was joined from several parts; expected one of a single sentence",
     ),
     "a reference alone": (
         {"text": "a", "reference": "b"},
@@ -273,7 +273,7 @@ def test_models_say_what_they_offer_and_an_ensemble_is_not_inspected(
         422,
         "cannot_inspect",
         "",
-        "inspection: found 2 models that translate together, wanted one; inspect each by itself",
+        "inspection: found an ensemble of 2 models, expected one model; inspect each model separately",
     )
 
 

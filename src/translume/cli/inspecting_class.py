@@ -26,7 +26,7 @@ def inspect_text(
     classifier: "Classifier", text: str, *, k: int, attribution: str | None, html: Path | None, as_json: bool
 ) -> None:
     """Show what the classifier believed about a text, and which of its tokens made it."""
-    from translume.inspection.classes import EVERYTHING, METHODS, trace_classification
+    from translume.inspection.classification import EVERYTHING, METHODS, trace_classification
 
     more = methods_told(attribution, METHODS)
     with blaming_attribution():

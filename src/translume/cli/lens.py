@@ -41,7 +41,7 @@ def show_corpus(
             pairs if kept is None else kept,
             show=count,
             frequencies=None if frequencies is None else frequencies.tolist(),
-            seen=meter.advance,
+            progress=meter.advance,
         )
     if opponent is not None and kept is not None:
         lens = replace(lens, comparison=opponent.compared(kept, count))
@@ -101,7 +101,9 @@ class _Opponent:
         from translume.inspection.comparison import compare_on_corpus
 
         with Meter("translating with both", unit="pairs", total=len(pairs)) as meter:
-            return compare_on_corpus(*self.translators, pairs, settings=self.settings, show=count, seen=meter.advance)
+            return compare_on_corpus(
+                *self.translators, pairs, settings=self.settings, show=count, progress=meter.advance
+            )
 
 
 def _title(model: Path, corpus: tuple[Path, Path], other: Path | None) -> str:

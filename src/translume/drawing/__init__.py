@@ -11,7 +11,7 @@ from translume.drawing.class_page import class_page
 from translume.drawing.class_terminal import class_lines
 from translume.drawing.page import page
 from translume.drawing.terminal import lines
-from translume.inspection.pictured import hang
+from translume.inspection.plots import register_plots
 
 if TYPE_CHECKING:
     from translume.drawing.class_figures import class_notebook as class_notebook
@@ -58,4 +58,4 @@ def __getattr__(name: str) -> Callable[..., Any]:
     return found
 
 
-hang(__getattr__)
+register_plots(__getattr__)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from translume.inspection.corpus_values import BandView, CorpusComparison, CorpusLens, Gap, PairView, Parting
+from translume.inspection.corpus_values import BandView, CorpusComparison, CorpusLens, Divergence, Gap, PairView
 from translume.reliability import Reliability
 
 BAR = 40
@@ -140,7 +140,7 @@ def _gap(gap: Gap) -> Text:
     return line.append(gap.text or " ▪", style="bold reverse")
 
 
-def _parting(parting: Parting) -> Text:
+def _parting(parting: Divergence) -> Text:
     shown = Text(f"  line {parting.line}: {parting.source}")
     for who, whole, own, other in (
         ("this", parting.text, parting.own, parting.other),

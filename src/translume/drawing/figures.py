@@ -24,7 +24,7 @@ from translume.drawing.picture import (
 )
 from translume.errors import SettingsError, nearest
 from translume.inspection import Trace
-from translume.inspection.pictured import Head, Kind
+from translume.inspection.plots import AttentionKind, HeadChoice
 from translume.inspection.values import Heads, Step, Token
 
 BAR = 5.5
@@ -35,7 +35,9 @@ FEW_COLUMNS = 4
 """Small maps beside each other."""
 
 
-def plot_attention(trace: Trace, *, kind: Kind = "cross", layer: int | None = None, head: Head = "mean") -> Figure:
+def plot_attention(
+    trace: Trace, *, kind: AttentionKind = "cross", layer: int | None = None, head: HeadChoice = "mean"
+) -> Figure:
     """Attention of a layer as a heat map, or as a small one of each head; see `Trace.plot_attention`."""
     heads, number, layers = _heads(trace, kind, layer)
     rows, columns = _texts(trace.source_tokens), _texts(trace.source_tokens)
@@ -153,7 +155,7 @@ def _missing(part: str) -> SettingsError:
     return SettingsError(f"{part}: the trace holds none; ask for it: trace(…, show=('{part}',))")
 
 
-def _heads(trace: Trace, kind: Kind, layer: int | None) -> tuple[Heads, int, int]:
+def _heads(trace: Trace, kind: AttentionKind, layer: int | None) -> tuple[Heads, int, int]:
     """The weights of a layer, its number, and how many layers there are."""
     if trace.attention is None:
         raise _missing("attention")

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from translume.drawing.terminal import BAR, NARROW, cut
 from translume.inspection import Edited, Forced, WhyNot
-from translume.inspection.alternatives import Choice, Fork, Outcome
+from translume.inspection.what_if import Choice, Fork, Outcome
 from translume.text.tokenizer import MARK
 
 STILL = 0.005

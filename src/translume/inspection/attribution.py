@@ -1,4 +1,4 @@
-"""What each source token does for each target token: by leaving it out, and by gradients."""
+"""Attribution of target tokens to source tokens: occlusion, input times gradient, integrated gradients."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -13,8 +13,12 @@ from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
 
 MOST_TOKENS = 8192
-"""Target tokens read at once."""
+"""Maximum number of tokens in one forward pass."""
 DECIMALS = 6
+STEPS = 32
+"""Points on the path of integrated gradients (Gauss-Legendre quadrature)."""
+ROWS = 256
+"""Sources in one forward pass of integrated gradients."""
 
 Method = Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]
 REMOVED = "the source without the token"
@@ -24,7 +28,7 @@ NO_VECTOR = "no token vector, its position alone"
 
 
 def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> Tensor:
-    """[B, t], fp32: log-probabilities of the labels after each of sources [B, S'], all of whose tokens are read."""
+    """[B, t], fp32: log-probabilities of the labels given each of the sources [B, S'], which have no padding."""
     mask = torch.ones_like(sources, dtype=torch.bool)
     rows = max(1, MOST_TOKENS // len(sentence.labels))
     found = []
@@ -36,9 +40,9 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> 
 
 
 def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
-    """Occlusion by one of its three methods; SettingsError where there is no unknown token to put in a place.
+    """Occlude each source token by one of three methods (Zeiler and Fergus 2014, section 4.2; Li et al. 2016).
 
-    Zeiler and Fergus (2014, section 4.2) for pixels; for words Li et al. (2016, "erasure").
+    Raises SettingsError for "occlusion-unknown" if the tokenizer has no unknown token.
     """
     source = sentence.source
     size = len(source)
@@ -51,7 +55,7 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
     else:
         if unknown is None:
             raise SettingsError(
-                "show: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+                "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
                 "with a tokenizer that has no unknown token"
             )
         replaced = source.repeat(size, 1).fill_diagonal_(unknown)
@@ -61,10 +65,10 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
 
 
 def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...], ...]:
-    """whole [t] less without [S, t], by target token: [t, S]; None where either is −inf."""
-    apart = (whole.double() - without.double()).T
-    rows = apart.round(decimals=DECIMALS).tolist()
-    if bool(apart.isfinite().all()):
+    """[t, S]: whole [t] minus without [S, t]; None if either is −inf."""
+    difference = (whole.double() - without.double()).T
+    rows = difference.round(decimals=DECIMALS).tolist()
+    if bool(difference.isfinite().all()):
         return tuple(map(tuple, rows))
     known = (whole.isfinite() & without.isfinite()).T.tolist()
     return tuple(
@@ -74,7 +78,7 @@ def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...
 
 
 def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
-    """[S, t]: log-probabilities of the labels, each row without one place of the memory."""
+    """[S, t]: log-probabilities of the labels, in each row with one memory position masked."""
     size, length = len(sentence.source), len(sentence.labels)
     rows = max(1, MOST_TOKENS // length)
     scores = []
@@ -93,15 +97,15 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
 
 
 def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
-    """[S, D] each: what the encoder's first layer reads of ids [S], and the same without the tokens' own vectors."""
+    """Return the embedded ids [S], and the baseline without token embeddings: [S, D] each."""
     whole = encoder.embed(source[None], Layout.of(torch.ones_like(source[None], dtype=torch.bool)))
     return whole, whole - encoder.embedding.table(source) * encoder.embedding.scale
 
 
 def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function of embedded sources [R, S, D] and numbers of target tokens [R]: [R], log p of that token each.
+    """Return a differentiable function of embedded sources [R, S, D] and target positions [R].
 
-    Each row reads the target just as far as its own token needs; gradients flow into the sources.
+    It returns [R]: log p of the target token at each row's position.
     """
 
     def scores(sources: Tensor, places: Tensor) -> Tensor:
@@ -121,7 +125,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
 
 
 def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
-    """Input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), every target token a row of one pass."""
+    """Input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), with one row per target token."""
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
     with torch.enable_grad():
@@ -133,6 +137,41 @@ def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
 
 
 def rounded(values: Tensor) -> tuple[tuple[float | None, ...], ...]:
-    """A matrix as a value; None for what is no number (a token without any probability has no slope)."""
+    """Return a matrix as nested tuples; None for non-finite values, such as gradients of an impossible token."""
     rows = values.double().round(decimals=DECIMALS).tolist()
     return tuple(tuple(value if value - value == 0.0 else None for value in row) for row in rows)
+
+
+def integrated_gradients(model: Transformer, sentence: Sentence) -> Attribution:
+    """Integrated gradients of every target token (Sundararajan et al. 2017, equation 1) over the source embeddings."""
+    places = torch.arange(len(sentence.labels), device=sentence.source.device)
+    source, baseline = embedded(model.encoder, sentence.source)
+    values, error = integrate(scores_of(model, sentence), source, baseline, places)
+    return Attribution(method="integrated-gradients", values=rounded(values), baseline=NO_VECTOR, error=error)
+
+
+def integrate(
+    scores: Callable[[Tensor, Tensor], Tensor], source: Tensor, baseline: Tensor, outputs: Tensor
+) -> tuple[Tensor, float]:
+    """Return integrated gradients [R, S] of R outputs over S tokens, and their largest approximation error.
+
+    scores: [R] of embedded sources [R, S, D] and output numbers [R].  source, baseline: [S, D].
+    Raises SettingsError if captum is not installed.
+    """
+    try:
+        from captum.attr import IntegratedGradients  # type: ignore[import-untyped]  # captum has no types
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
+        ) from None
+    size = len(outputs)
+    with torch.enable_grad():
+        values, errors = IntegratedGradients(scores, multiply_by_inputs=True).attribute(
+            source.detach().expand(size, -1, -1).clone(),
+            baselines=baseline.detach().expand(size, -1, -1).clone(),
+            additional_forward_args=(outputs,),
+            n_steps=STEPS,
+            internal_batch_size=max(size, ROWS),
+            return_convergence_delta=True,
+        )
+    return values.sum(-1), float(errors.abs().max())

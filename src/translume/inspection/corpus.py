@@ -1,24 +1,167 @@
-"""What a model believes of a whole corpus of pairs: where it is lost, and which pairs it finds impossible."""
+"""The corpus lens: calibration, ranks, frequencies and suspicious pairs of a corpus, under forced decoding."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.errors import DataError
-from translume.inspection.corpus_values import CorpusLens, PairView
-from translume.inspection.smallest import Smallest
-from translume.inspection.tally import Tally
+from translume.inspection.corpus_values import BandView, CorpusLens, NeverPredicted, PairView, PlaceView, RankCount
+from translume.reliability import BINS, Bins
+from translume.text import Tokenizer
 from translume.translator import Translator
 from translume.translator.batching import windows
-from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
+from translume.translator.scoring import JudgedTokens, ScoredPair, beliefs_of_pairs, score_pairs
 
 WINDOW_LINES = 512
-"""Pairs that are looked at together: what is kept of every token, some numbers, is kept of so many pairs at a time."""
+"""Pairs processed together; per-token numbers are kept in memory for this many pairs at a time."""
 
-Seen = Callable[[int], object]
-"""Told how many pairs were looked at."""
+ProgressCallback = Callable[[int], object]
+"""Called with the number of pairs processed since the last call."""
+RANKS = (1, 2, 5, 10, 100)
+"""Upper bounds of the rank groups; one more group holds all higher ranks."""
+PLACES = 30
+"""Target positions with statistics of their own; the last one includes all further positions."""
+BANDS = (0, 9, 99, 999, 9_999, 99_999)
+"""Upper bounds of the frequency bands; one more band holds all higher frequencies."""
+
+T = TypeVar("T")
+
+
+class Smallest(Generic[T]):
+    """The `most` entries with the smallest values, smallest first; earlier entries win ties."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: list[float] = []
+        self._entries: list[T] = []
+
+    def accepts(self, value: float) -> bool:
+        """Return whether an entry of this value would be kept."""
+        return len(self._values) < self._most or (self._most > 0 and value < self._values[-1])
+
+    def add(self, value: float, entry: T) -> None:
+        """Add an entry if its value is small enough."""
+        place = bisect_right(self._values, value)
+        self._values.insert(place, value)
+        self._entries.insert(place, entry)
+        del self._values[self._most :], self._entries[self._most :]
+
+    def entries(self) -> tuple[T, ...]:
+        """Return the kept entries."""
+        return tuple(self._entries)
+
+
+class TokenStatistics:
+    """Sums over all reference tokens of a corpus; memory is proportional to the vocabulary, not the corpus."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        size = len(tokenizer)
+        self.tokenizer, self.end_mark = tokenizer, tokenizer.specials.eos
+        self.tokens = 0
+        self.impossible = 0
+        self.normalised = True
+        self.nll = 0.0
+        self.bins = Bins(BINS, size)  # grouped by the likeliest token
+        self.ends = Bins()
+        self._references = torch.zeros(size, 3, dtype=torch.float64)  # by token: count, count at rank 1, nll
+        self._predicted = torch.zeros(size, dtype=torch.bool)
+        self._ranks = torch.zeros(len(RANKS) + 1, dtype=torch.long)
+        self._places = torch.zeros(PLACES, 3, dtype=torch.float64)  # count, entropy, nll
+
+    def add(self, judged: JudgedTokens) -> Tensor:
+        """Add the statistics of m tokens; return their log p [m], on the CPU."""
+        belief, labels = judged.belief, judged.labels
+        log_probs = belief.log_probs()
+        own = log_probs.gather(1, labels[:, None])[:, 0]
+        confidence, best = log_probs.max(-1)
+        ended = log_probs[:, self.end_mark].exp()
+        above = (log_probs > own[:, None]).count_nonzero(-1).cpu()
+        # Clamp so that p = 0 contributes 0, not 0 · −∞ = NaN.
+        least = torch.finfo(log_probs.dtype).min
+        entropy = -log_probs.exp().mul_(log_probs.clamp(min=least)).sum(-1).double().cpu()
+        labels, best, own = labels.cpu(), best.cpu(), own.double().cpu()
+        right = best == labels
+        rank = torch.where(right, 1, above.clamp(min=1) + 1)
+        self.bins.add(confidence.exp(), right, best)
+        self.ends.add(ended, labels == self.end_mark)
+        self.normalised = self.normalised and belief.normalised
+        self.tokens += len(labels)
+        self.impossible += int(own.isneginf().sum())
+        self.nll -= float(own.sum())
+        self._predicted[best] = True
+        one = torch.ones_like(own)
+        self._references.index_add_(0, labels, torch.stack([one, right.double(), -own], 1))
+        self._ranks += torch.bucketize(rank, torch.tensor(RANKS)).bincount(minlength=len(RANKS) + 1)
+        places = judged.places.cpu().clamp(max=PLACES - 1)
+        self._places.index_add_(0, places, torch.stack([one, entropy, -own], 1))
+        return own
+
+    def mean(self, nll: float, tokens: float) -> float | None:
+        """Return the mean nll per token; None if it is undefined."""
+        return nll / tokens if self.normalised and tokens and nll < torch.inf else None
+
+    def ranks(self) -> tuple[RankCount, ...]:
+        """Return the number of tokens in each rank group."""
+        return tuple(
+            RankCount(most=most, tokens=count) for most, count in zip((*RANKS, None), self._ranks.tolist(), strict=True)
+        )
+
+    def places(self) -> tuple[PlaceView, ...]:
+        """Return entropy and nll by position."""
+        return tuple(
+            PlaceView(
+                place=number,
+                tokens=int(tokens),
+                entropy=entropy / tokens if self.normalised else None,
+                nll=self.mean(nll, tokens),
+            )
+            for number, (tokens, entropy, nll) in enumerate(self._places.tolist(), start=1)
+            if tokens
+        )
+
+    def bands(self, frequencies: Tensor | None) -> tuple[BandView, ...]:
+        """Group tokens by `frequencies` [V] (default: their count in the corpus); empty bands are left out."""
+        counts = self._references[:, 0] if frequencies is None else frequencies
+        band = torch.bucketize(counts.long(), torch.tensor(BANDS))
+        band[self.end_mark] = -1
+        views = []
+        for number, (least, most) in enumerate(zip((0, *(each + 1 for each in BANDS)), (*BANDS, None), strict=True)):
+            ids = (band == number).nonzero()[:, 0]
+            tokens, first, nll = self._references[ids].sum(0).tolist()
+            steps = bool(self._predicted[ids].any())
+            if not tokens and not steps:
+                continue
+            views.append(
+                BandView(
+                    least=least,
+                    most=most,
+                    types=int((self._references[ids, 0] > 0).sum()),
+                    tokens=int(tokens),
+                    nll=self.mean(nll, tokens),
+                    first=first / tokens if tokens else None,
+                    reliability=self.bins.reliability(ids) if steps else None,
+                )
+            )
+        return tuple(views)
+
+    def types(self) -> int:
+        """Return the number of distinct reference tokens."""
+        return int((self._references[:, 0] > 0).sum())
+
+    def never_predicted(self) -> tuple[NeverPredicted, ...]:
+        """Return reference tokens that were never the likeliest, most frequent first, ties by smaller id."""
+        counts = self._references[:, 0].masked_fill(self._predicted, 0.0)
+        ids = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        names = self.tokenizer.tokens(ids.tolist())
+        return tuple(
+            NeverPredicted(text=name, tokens=int(count))
+            for name, count in zip(names, counts[ids].tolist(), strict=True)
+        )
 
 
 def inspect_corpus(
@@ -27,45 +170,45 @@ def inspect_corpus(
     *,
     show: int = 10,
     frequencies: Sequence[int] | None = None,
-    seen: Seen | None = None,
+    progress: ProgressCallback | None = None,
 ) -> CorpusLens:
-    """What the model believes of each target after its source, pairs in any number; `show` entries of each list.
+    """Compute corpus statistics of a model's predictions for any number of pairs, with `show` entries per list.
 
-    frequencies [V]: how often each target token stands in the training targets; None: bands go by the corpus itself.
-    A pair with a side that is longer than the model reads is left out and counted. Raises DataError where no pair is
-    left, or where there is not a frequency for every token.
+    frequencies [V]: how often each target token occurs in the training targets (default: in the corpus itself).
+    Pairs with a side that is longer than the model reads are left out and counted. Raises DataError if no pair is left
+    or if `frequencies` does not have one entry per token.
     """
-    tally = Tally(translator.checkpoint.target_tokenizer)
+    statistics = TokenStatistics(translator.checkpoint.target_tokenizer)
     known = None if frequencies is None else torch.as_tensor(frequencies)
-    size = len(tally.tokenizer)
+    size = len(statistics.tokenizer)
     if known is not None and known.shape != (size,):
-        raise DataError(f"corpus: {len(known):,} frequencies, wanted {size:,}, one for each token")
+        raise DataError(f"corpus: found {len(known):,} frequencies, expected {size:,}, one for each token")
     suspects, hardest = Smallest[PairView](show), Smallest[PairView](show)
-    shorter = Shorter(translator.checkpoint)
+    lengths = LengthFilter(translator.checkpoint)
     count = 0
-    for window in windows(shorter.of(numbered(pairs)), lines=WINDOW_LINES):
-        _look(translator, window, tally, suspects, hardest, seen)
+    for window in windows(lengths.of(numbered(pairs)), lines=WINDOW_LINES):
+        _add_window(translator, window, statistics, suspects, hardest, progress)
         count += len(window)
-    shorter.refuse_none(count)
-    never = tally.never_predicted()
+    lengths.check_not_empty(count)
+    never = statistics.never_predicted()
     return CorpusLens(
         schema="corpus/2",
         pairs=count,
-        too_long=shorter.too_long,
-        first_too_long=shorter.first,
-        tokens=tally.tokens,
-        normalised=tally.normalised,
-        nll=tally.mean(tally.nll, tally.tokens),
-        impossible=tally.impossible,
-        reliability=tally.bins.reliability(),
-        end=tally.ends.reliability(),
+        too_long=lengths.too_long,
+        first_too_long=lengths.first,
+        tokens=statistics.tokens,
+        normalised=statistics.normalised,
+        nll=statistics.mean(statistics.nll, statistics.tokens),
+        impossible=statistics.impossible,
+        reliability=statistics.bins.reliability(),
+        end=statistics.ends.reliability(),
         frequency="corpus" if known is None else "training",
-        bands=tally.bands(known),
-        ranks=tally.ranks(),
-        places=tally.places(),
-        suspects=suspects.found(),
-        hardest=hardest.found(),
-        types=tally.types(),
+        bands=statistics.bands(known),
+        ranks=statistics.ranks(),
+        places=statistics.places(),
+        suspects=suspects.entries(),
+        hardest=hardest.entries(),
+        types=statistics.types(),
         never_types=len(never),
         never_tokens=sum(each.tokens for each in never),
         never_predicted=never[:show],
@@ -74,13 +217,13 @@ def inspect_corpus(
 
 
 def numbered(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[int, ScoredPair]]:
-    """Pairs with their lines, from 1."""
+    """Yield pairs with their line numbers, from 1."""
     for line, (source, target) in enumerate(pairs, start=1):
         yield line, ScoredPair(place=f"line {line}", source=source, target=target)
 
 
-class Shorter:
-    """Lets through what a model can read, and counts the rest."""
+class LengthFilter:
+    """Skip and count pairs that are longer than some model reads."""
 
     def __init__(self, *checkpoints: Checkpoint) -> None:
         self.checkpoints = checkpoints
@@ -88,47 +231,47 @@ class Shorter:
         self.first: int | None = None
 
     def of(self, pairs: Iterable[tuple[int, ScoredPair]]) -> Iterator[tuple[tuple[int, ScoredPair], int]]:
-        """The pairs that all models can read, with their sizes in characters."""
+        """Yield the pairs that all models can read, with their sizes in characters."""
         for line, pair in pairs:
-            if all(reads(checkpoint, pair) for checkpoint in self.checkpoints):
+            if all(can_read(checkpoint, pair) for checkpoint in self.checkpoints):
                 yield (line, pair), len(pair.source) + len(str(pair.target))
             else:
                 self.too_long += 1
                 self.first = self.first or line
 
-    def refuse_none(self, left: int) -> None:
-        """Raise DataError where no pair is left."""
+    def check_not_empty(self, left: int) -> None:
+        """Raise DataError if no pair is left."""
         if left:
             return
         if self.too_long:
             raise DataError(f"corpus: all {self.too_long:,} pairs are longer than the model reads")
-        raise DataError("corpus: no pairs, wanted at least one")
+        raise DataError("corpus: found no pairs, expected at least one")
 
 
-def reads(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
-    """Whether both sides are short enough for a model."""
+def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
+    """Return whether both sides are short enough for a model."""
     most = checkpoint.config.model.max_positions - 1  # and the end mark
     sides = (checkpoint.source_tokenizer, pair.source), (checkpoint.target_tokenizer, str(pair.target))
     return all(len(tokenizer.encode(text)) <= most for tokenizer, text in sides)
 
 
 @torch.no_grad()
-def _look(
+def _add_window(
     translator: Translator,
     window: Sequence[tuple[int, ScoredPair]],
-    tally: Tally,
+    statistics: TokenStatistics,
     suspects: Smallest[PairView],
     hardest: Smallest[PairView],
-    seen: Seen | None,
+    progress: ProgressCallback | None,
 ) -> None:
-    """Count what is believed of some pairs, and keep the worst of them."""
+    """Add the statistics of some pairs, and keep the worst of them."""
     checkpoint, most = translator.checkpoint, translator.config.decoding.max_tokens
     pairs = [pair for _, pair in window]
     found = []
     for judged in beliefs_of_pairs(checkpoint, pairs, most, models=translator.models):
-        found.append((judged.pairs.cpu(), judged.labels.cpu(), tally.add(judged)))
-        if seen is not None:
-            seen(int((found[-1][1] == tally.end_mark).sum()))  # each target has one
+        found.append((judged.pairs.cpu(), judged.labels.cpu(), statistics.add(judged)))
+        if progress is not None:
+            progress(int((found[-1][1] == statistics.end_mark).sum()))  # one end mark per target
     where, labels, own = (torch.cat(parts) for parts in zip(*found, strict=True))
     lengths = where.bincount(minlength=len(pairs))
     order = where.argsort(stable=True)
@@ -138,7 +281,7 @@ def _look(
     prior = torch.tensor(
         [each.log_prob for each in score_pairs(checkpoint, blank, most, translator.models)], dtype=torch.float64
     )
-    # What is impossible is so whatever it would be without the source.
+    # An impossible target ranks first, whatever its probability without the source.
     gain = torch.where(log_p.isneginf(), log_p, log_p - prior) / lengths
 
     def view(index: int) -> PairView:
@@ -152,12 +295,12 @@ def _look(
             log_p=float(log_p[index]),
             tokens=int(lengths[index]),
             gain=value if -torch.inf < value < torch.inf else None,
-            worst=tally.tokenizer.tokens([int(labels_of[index][worst])])[0],
+            worst=statistics.tokenizer.tokens([int(labels_of[index][worst])])[0],
             worst_log_p=float(own_of[index][worst]),
         )
 
     for values, kept in ((gain, suspects), (log_p / lengths, hardest)):
         for value, index in zip(*(each.tolist() for each in values.sort(stable=True)), strict=True):
-            if not kept.takes(value):
+            if not kept.accepts(value):
                 break
             kept.add(value, view(index))

@@ -1,24 +1,24 @@
-"""What the corpus lens shows, as plain values: numbers, texts and tuples, ready for JSON; nothing here computes.
+"""Results of the corpus lens and of comparing two models, as dataclasses that convert to JSON.
 
-Everywhere p is a probability, log_p its logarithm in nats, nll −log p; a log_p of −inf is null in JSON. A token's rank
-is one more than the number of likelier tokens; of several that are likeliest together, one has rank 1 and the others 2.
+p is a probability, log_p its logarithm in nats, nll is −log p; a log_p of −inf is null in JSON. The rank of a token is
+one more than the number of likelier tokens; if several tokens tie for the first place, one has rank 1, the others 2.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from translume.inspection.plain import from_plain, plain
+from translume.inspection.plain import Document
 from translume.reliability import Reliability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairView:
-    """One pair, by its line from 1.
+    """One pair of the corpus; lines count from 1.
 
-    log_p: of the target with its end mark, given the source.  tokens: of the target, the end mark counted.
-    gain: (log p(y|x) − log p(y)) / tokens, what the source says for the target, y without a source being the target
-    after a blank one; about zero or below for a target that has nothing to do with its source. None where one is −∞.
-    worst: the target's token of the lowest probability, and worst_log_p its log p.
+    log_p: of the target with its end mark, given the source.  tokens: of the target, with the end mark.
+    gain: (log p(y|x) − log p(y)) / tokens, where p(y) is the probability after an empty source. About zero or negative
+    for a target that is unrelated to its source; None if either is −∞.
+    worst: the target token with the lowest probability; worst_log_p: its log p.
     """
 
     line: int
@@ -33,7 +33,7 @@ class PairView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCount:
-    """How many reference tokens had a rank up to `most` (and above the group before); None: any rank."""
+    """Reference tokens with a rank of at most `most`, and above the previous group's; None: no upper bound."""
 
     most: int | None
     tokens: int
@@ -41,10 +41,10 @@ class RankCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceView:
-    """Reference tokens at a place from 1 (the last: from there on): how many, mean entropy and mean nll, in nats.
+    """Reference tokens at one position (from 1; the last view holds all further ones), with means in nats.
 
-    entropy: of all steps there; None where the head gives no distribution, as nll, which is None too where a token is
-    impossible.
+    entropy: of the predicted distributions; None if the head gives no distribution.  nll: None in the same case, and if
+    a token is impossible.
     """
 
     place: int
@@ -55,12 +55,12 @@ class PlaceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandView:
-    """Tokens of like frequency, from `least` to `most` occurrences (None: any more); the end mark is in none.
+    """Tokens of similar frequency, from `least` to `most` occurrences (None: no upper bound), without the end mark.
 
-    types: how many tokens of the vocabulary references hold of it.  tokens: reference tokens.  nll: of these, and
-    first: the share of them that was the likeliest token; None where there are none (nll: as in PlaceView).
-    reliability: of the steps whose likeliest token is of this band, however frequent the reference's is: were it by
-    the reference's, a model that is as sure as it should be would look too sure of rare tokens. None without steps.
+    types: distinct reference tokens in this band.  tokens: their occurrences in the references.  nll: their mean nll.
+    first: the fraction that was the likeliest token. Both are None without tokens (nll also as in PlaceView).
+    reliability: of the steps whose likeliest token is in this band. Banding by the reference's token would make a
+    well-calibrated model look overconfident on rare tokens. None without steps.
     """
 
     least: int
@@ -74,7 +74,7 @@ class BandView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverPredicted:
-    """A token that references hold `tokens` times and that was nowhere in the corpus the likeliest one."""
+    """A token that occurs `tokens` times in the references but was never the likeliest one at any step."""
 
     text: str
     tokens: int
@@ -82,9 +82,9 @@ class NeverPredicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A part of a reference that two models judge differently: its log p by the model and by the other one.
+    """A part of a reference to which two models give different log p.
 
-    before: the reference until there.  text: the part; empty for the end mark.
+    before: the reference up to the part.  text: the part; empty for the end mark.
     """
 
     line: int
@@ -96,9 +96,11 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
-    """What a model says where two translations part: its own `text` (empty: it ends) with its log p, and what log p it
-    gives to what the other one says.
+class Continuation:
+    """How one model continues where two translations diverge.
+
+    text: its own continuation (empty: the end mark).  log_p: by this model.  of_other: this model's log p of the other
+    model's continuation.
     """
 
     text: str
@@ -107,28 +109,28 @@ class Opinion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
-    """Where two models' translations of a source part: what they share until there, and what each says of it."""
+class Divergence:
+    """Where the translations of two models diverge: the shared beginning, and how each model continues."""
 
     line: int
     source: str
     shared: str
     text: str
     other_text: str
-    own: Opinion
-    other: Opinion
+    own: Continuation
+    other: Continuation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusComparison:
-    """Two models on one corpus: of the same references, and of their own translations.
+    """Two models compared on one corpus: on its references, and on the models' own translations.
 
-    unit: what is compared. "token" where both cut targets alike; "piece" where they do not: what stands between two
-    places at which both cut, whose log p is the sum over either model's tokens.
-    log_p, other_log_p: of all references.  better, worse: pairs whose reference the model gives more, less than the
-    other one.  gaps: where they differ most about references.
-    same: pairs that both translate alike.  partings: of the others, those where each is surest of its own against the
-    other's, by the sum of both models' differences.
+    unit: "token" if both models split targets into the same tokens; else "piece": the text between two positions where
+    both tokenizers split, whose log p is the sum over the tokens of either model.
+    log_p, other_log_p: of all references.  better, worse: pairs whose reference is more, less probable under the first
+    model.  gaps: the parts of references with the largest differences.
+    same: pairs with equal translations.  partings: the divergences of the other pairs for which the two models disagree
+    most, by the sum of both models' differences in log p.
     """
 
     unit: Literal["token", "piece"]
@@ -139,23 +141,22 @@ class CorpusComparison:
     worse: int
     gaps: tuple[Gap, ...]
     same: int
-    partings: tuple[Parting, ...]
+    partings: tuple[Divergence, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusLens:
-    """A corpus as a model sees it, under forced decoding.
+class CorpusLens(Document):
+    """Statistics of a model's predictions on a parallel corpus, under forced decoding.
 
-    too_long: pairs that were left out because a side is longer than the model reads, first_too_long the first one's
-    line.  normalised: whether the head gives a distribution.  nll: a token; None where it does not or a token is
-    impossible.  impossible: reference tokens without any probability.
-    reliability: of the likeliest token of every step.  end: of the end mark at every step: how sure, and whether the
-    reference ends there.
-    frequency: whether bands go by how often a token stands in the training targets, or in the corpus's own.
-    suspects: the pairs of the smallest gain, smallest first, impossible ones before: likely misaligned.
-    hardest: the pairs of the lowest log p a token.
-    types: distinct reference tokens.  never_types: how many of them were never the likeliest anywhere in the corpus,
-    never_tokens their occurrences; never_predicted: the most frequent ones first.
+    too_long: pairs left out because a side exceeds the model's length; first_too_long: the line of the first one.
+    normalised: whether the head gives a distribution.  nll: per token; None if not normalised or if a token is
+    impossible.  impossible: reference tokens of probability 0.
+    reliability: of the likeliest token of every step.  end: of p(end) at every step, right if the reference ends there.
+    frequency: whether bands count tokens in the training targets or in this corpus.
+    suspects: pairs with the smallest gain, smallest first, impossible ones before; likely misaligned.
+    hardest: pairs with the lowest log p per token.
+    types: distinct reference tokens.  never_types: those that were never the likeliest token; never_tokens: their
+    occurrences; never_predicted: the most frequent ones first.
     """
 
     schema: Literal["corpus/2"]
@@ -179,13 +180,3 @@ class CorpusLens:
     never_tokens: int
     never_predicted: tuple[NeverPredicted, ...]
     comparison: CorpusComparison | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The lens as JSON knows it."""
-        content: dict[str, Any] = plain(self)
-        return content
-
-    @classmethod
-    def from_dict(cls, content: object) -> "CorpusLens":
-        """What `to_dict` wrote; DataError for anything else."""
-        return from_plain(cls, content)

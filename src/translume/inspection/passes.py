@@ -1,7 +1,7 @@
-"""One parallel pass over a finished target, with everything on the way written down.
+"""A parallel forward pass over a finished target that records attention weights and layer states.
 
-What layers read by is given to them as a function (`DecoderLayer.forward`), so a pass that writes down is one that
-gives them other functions. Nothing is hooked onto modules: threads that share the model go on translating.
+Layers receive their attention as a function (`DecoderLayer.forward`), so a recording pass passes in other functions.
+It registers no hooks on modules: other threads can translate with the same model at the same time.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SubLayer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A source [S] and the target's labels [t], ids with their end marks on the device, and the target's start mark."""
+    """Source ids [S] and target labels [t], with their end marks and on the device; bos: the target's start mark."""
 
     source: Tensor
     labels: Tensor
@@ -29,15 +29,15 @@ class Sentence:
 
     @property
     def given(self) -> Tensor:
-        """[t]: what the decoder reads, the start mark first."""
+        """[t]: the decoder's input, the start mark first."""
         return torch.cat([self.labels.new_tensor([self.bos]), self.labels[:-1]])
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a pass over B sentences wrote down, by layer.
+class LayerRecord:
+    """Records of a pass over B sentences, by layer.
 
-    encoder: [B, H, S, S].  decoder: [B, H, t, t], None where a layer has no self-attention.  cross: [B, H, t, S].
+    encoder: [B, H, S, S].  decoder: [B, H, t, t], None for a layer without self-attention.  cross: [B, H, t, S].
     states: [n, D] after each decoder layer, before the decoder's last norm.
     """
 
@@ -49,41 +49,41 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One sentence read: memory [1, S, D], hidden states [t, D], the head's context of t rows, and what was seen."""
+    """A pass over one sentence: memory [1, S, D], hidden states [t, D], the head's context of t rows, layer records."""
 
     memory: Tensor
     hidden: Tensor
     context: Selectable | None
-    seen: Seen
+    layers: LayerRecord
 
 
-def read(model: Transformer, sentence: Sentence, *, attention: bool = False) -> Pass:
-    """The pass over one sentence, with the states of its decoder layers; with `attention` the weights as well."""
+def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) -> Pass:
+    """Run one sentence through the model and record decoder states; with `attention` also attention weights."""
     source, target = sentence.source[None], sentence.given[None]
     mask = torch.ones_like(source, dtype=torch.bool)
     source_layout, layout = Layout.of(mask), Layout.of(torch.ones_like(target, dtype=torch.bool))
-    seen = Seen()
+    record = LayerRecord()
     embedded = model.encoder.embed(source, source_layout)
-    memory = encode(model.encoder, embedded, source_layout, seen if attention else None)
-    hidden = decode(model.decoder, target, layout, memory, source_layout, seen=seen, attention=attention)
+    memory = encode(model.encoder, embedded, source_layout, record if attention else None)
+    hidden = decode(model.decoder, target, layout, memory, source_layout, record=record, attention=attention)
     grid = source_layout.unpack(memory)
     context = context_of(model, (source, mask, grid), torch.zeros_like(sentence.labels))
-    return Pass(grid, hidden, context, seen)
+    return Pass(grid, hidden, context, record)
 
 
 def context_of(model: Transformer, sources: tuple[Tensor, Tensor, Tensor], owners: Tensor) -> Selectable | None:
-    """What the head makes of sources, their masks [B, S] and memories [B, S, D], for rows of the sentences `owners`."""
+    """Return the head's context of (sources, masks [B, S], memories [B, S, D]) for the rows of sentences `owners`."""
     context = model.head.begin(*sources) if model.head.reads_source else None
     return None if context is None else context.select(owners)
 
 
-def encode(encoder: Encoder, x: Tensor, layout: Layout, seen: Seen | None = None) -> Tensor:
-    """Memory [n, D] of embedded sources [n, D], as `Encoder.packed` gives it; `seen` gets the attention weights."""
+def encode(encoder: Encoder, x: Tensor, layout: Layout, record: LayerRecord | None = None) -> Tensor:
+    """Return the memory [n, D] of embedded sources [n, D], as `Encoder.packed`; `record` gets attention weights."""
     for layer in encoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, causal=False)
-        if seen is not None:
+        if record is not None:
             weigh = partial(_weights, attention=layer.self_attention, layout=layout, causal=False)
-            attend = _watched(attend, weigh, seen.encoder)
+            attend = _recorded(attend, weigh, record.encoder)
         x = layer(x, attend)
     result: Tensor = encoder.norm(x)
     return result
@@ -96,33 +96,33 @@ def decode(
     memory: Tensor,
     memory_layout: Layout,
     *,
-    seen: Seen | None = None,
+    record: LayerRecord | None = None,
     attention: bool = False,
 ) -> Tensor:
-    """Hidden states [n, D] of targets [B, t] over memories [m, D], as `Decoder.packed` gives them.
+    """Return hidden states [n, D] of targets [B, t] over memories [m, D], as `Decoder.packed`.
 
-    seen: gets the layers' states; with `attention` their attention weights as well.
+    record: gets the layers' states; with `attention` also their attention weights.
     """
     x = decoder.embedding(layout.pack(target), layout.places)
-    grid = memory_layout.unpack(memory) if seen is not None and attention else None
+    grid = memory_layout.unpack(memory) if record is not None and attention else None
     for layer in decoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, causal=True)
-        look: SubLayer = partial(
+        cross_attend: SubLayer = partial(
             layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout
         )
-        if seen is not None and grid is not None:
+        if record is not None and grid is not None:
             if isinstance(layer.self_attention, SelfAttention):
                 weigh = partial(_weights, attention=layer.self_attention, layout=layout, causal=True)
-                attend = _watched(attend, weigh, seen.decoder)
+                attend = _recorded(attend, weigh, record.decoder)
             else:
-                seen.decoder.append(None)
+                record.decoder.append(None)
             weigh = partial(
                 _cross_weights, attention=layer.cross_attention, layout=layout, memory=(grid, memory_layout)
             )
-            look = _watched(look, weigh, seen.cross)
-        x = layer(x, attend, look)
-        if seen is not None:
-            seen.states.append(x)
+            cross_attend = _recorded(cross_attend, weigh, record.cross)
+        x = layer(x, attend, cross_attend)
+        if record is not None:
+            record.states.append(x)
     result: Tensor = decoder.norm(x)
     return result
 
@@ -136,11 +136,11 @@ def _cross_weights(x: Tensor, attention: CrossAttention, layout: Layout, memory:
     return attention.weights(layout.unpack(x), attention.read(grid), memory_layout.mask)
 
 
-def _watched(sublayer: SubLayer, look: SubLayer, found: list[Tensor] | list[Tensor | None]) -> SubLayer:
-    """The sub-layer, which first adds to `found` what `look` makes of its input."""
+def _recorded(sublayer: SubLayer, weights: SubLayer, record: list[Tensor] | list[Tensor | None]) -> SubLayer:
+    """Extend a sub-layer to append `weights(x)` to `record` before it runs."""
 
-    def watched(x: Tensor) -> Tensor:
-        found.append(look(x))
+    def recorded(x: Tensor) -> Tensor:
+        record.append(weights(x))
         return sublayer(x)
 
-    return watched
+    return recorded

@@ -1,10 +1,10 @@
-"""Values to what JSON knows and back, and the JSON schema of it: all three read the same types, so they agree."""
+"""Convert dataclasses to JSON and back, and write their JSON schema. All three read the same type annotations."""
 
 import math
 import types
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from translume.errors import DataError
 
@@ -13,34 +13,50 @@ _NAMES = {int: "integer", str: "string", bool: "boolean"}
 
 
 def plain(value: Any) -> Any:
-    """What JSON knows: objects, lists and numbers; −inf, an impossible token's log-probability, becomes null."""
+    """Convert a value to JSON types; −inf, the log-probability of an impossible token, becomes null."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        # Rows of numbers are most of what there is.
+        # Fast path: most elements are finite numbers.
         return [each if type(each) is float and each - each == 0.0 else plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         if value != -math.inf:
-            raise ValueError(f"{value} is no number that a value of an inspection may hold")
+            raise ValueError(f"found {value}, expected a finite number or -inf")
         return None
     return value
 
 
 def from_plain(kind: type[V], content: object, place: str = "") -> V:
-    """The value of a dataclass that `plain` made `content` of; DataError, beginning with its place, for all else."""
+    """Read what `plain` wrote for a dataclass; raise DataError, which names the place, for anything else."""
     value: V = _read(kind, content, place or kind.__name__)
     return value
 
 
+class Document:
+    """Base of the dataclasses that are written as JSON files of their own; see `docs/*.schema.json`."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as a JSON object."""
+        content: dict[str, Any] = plain(self)
+        return content
+
+    @classmethod
+    def from_dict(cls, content: object) -> Self:
+        """Read what `to_dict` wrote; raise DataError for anything else."""
+        return from_plain(cls, content)
+
+
 def schema_of(kind: type) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of what `plain` makes of a dataclass; the ones it holds stand in `$defs`."""
+    """Return the JSON schema (draft 2020-12) of a dataclass as `plain` writes it, with nested ones in `$defs`."""
     found: dict[str, Any] = {}
     top = _schema(kind, found)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": dict(sorted(found.items()))}
 
 
 def schema_of_any(kinds: tuple[type, ...], title: str) -> dict[str, Any]:
-    """The JSON schema of what `plain` makes of any one of some dataclasses."""
+    """Return the JSON schema that matches any one of some dataclasses."""
     found: dict[str, Any] = {}
     each = [_schema(kind, found) for kind in kinds]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
@@ -49,7 +65,7 @@ def schema_of_any(kinds: tuple[type, ...], title: str) -> dict[str, Any]:
 
 @cache
 def _types(kind: type) -> dict[str, Any]:
-    """The type of each field, in order."""
+    """Return the type of each field, in order."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 
@@ -60,39 +76,39 @@ def _read(kind: Any, content: Any, place: str) -> Any:
         return None if content is None else _read(_other_than_none(inner), content, place)
     if origin is Literal:
         if content not in inner:
-            raise DataError(f"{place}: found {content!r}, wanted {' or '.join(map(repr, inner))}")
+            raise DataError(f"{place}: found {content!r}, expected {' or '.join(map(repr, inner))}")
         return content
     if origin is tuple:
         if not isinstance(content, list):
-            raise DataError(f"{place}: found {type(content).__name__}, wanted a list")
+            raise DataError(f"{place}: found {type(content).__name__}, expected a list")
         return tuple(_read(inner[0], each, f"{place}[{index}]") for index, each in enumerate(content))
     if is_dataclass(kind):
         return _read_object(kind, content, place)
     if kind is float:
         return _read_number(content, place)
     if type(content) is not kind:
-        raise DataError(f"{place}: found {type(content).__name__}, wanted {_NAMES[kind]}")
+        raise DataError(f"{place}: found {type(content).__name__}, expected {_NAMES[kind]}")
     return content
 
 
 def _read_object(kind: Any, content: Any, place: str) -> Any:
     if not isinstance(content, dict):
-        raise DataError(f"{place}: found {type(content).__name__}, wanted an object")
-    wanted = _types(kind)
-    for name in wanted:
+        raise DataError(f"{place}: found {type(content).__name__}, expected an object")
+    types_ = _types(kind)
+    for name in types_:
         if name not in content:
             raise DataError(f"{place}: '{name}' is missing")
     for name in content:
-        if name not in wanted:
-            raise DataError(f"{place}: found '{name}', which no such value has")
-    return kind(**{name: _read(type_, content[name], f"{place}.{name}") for name, type_ in wanted.items()})
+        if name not in types_:
+            raise DataError(f"{place}: found '{name}', an unknown field")
+    return kind(**{name: _read(type_, content[name], f"{place}.{name}") for name, type_ in types_.items()})
 
 
 def _read_number(content: Any, place: str) -> float:
     if content is None:
         return -math.inf
     if isinstance(content, bool) or not isinstance(content, int | float):
-        raise DataError(f"{place}: found {type(content).__name__}, wanted a number")
+        raise DataError(f"{place}: found {type(content).__name__}, expected a number")
     return float(content)
 
 
@@ -107,7 +123,7 @@ def _schema(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _schema(inner[0], found)}
     if is_dataclass(kind) and isinstance(kind, type):
         if kind.__name__ not in found:
-            found[kind.__name__] = {}  # its place is taken, should it hold itself
+            found[kind.__name__] = {}  # reserve the name first, in case the class contains itself
             properties = {name: _schema(type_, found) for name, type_ in _types(kind).items()}
             found[kind.__name__] = {
                 "type": "object",
@@ -121,6 +137,6 @@ def _schema(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_than_none(inner: tuple[Any, ...]) -> Any:
-    """The type of an optional one."""
+    """Return T of Optional[T]."""
     (other,) = (each for each in inner if each is not types.NoneType)
     return other

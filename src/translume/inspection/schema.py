@@ -1,25 +1,24 @@
-"""The JSON schemas of all that an inspection gives: `docs/trace.schema.json` and `docs/corpus.schema.json`."""
+"""The published JSON schemas of inspection results: `docs/trace.schema.json` and `docs/corpus.schema.json`."""
 
 import json
 
-from translume.inspection.alternatives import Edited, Forced, WhyNot
-from translume.inspection.beam_record import BeamRecord
-from translume.inspection.class_values import ClassTrace
 from translume.inspection.corpus_values import CorpusLens
 from translume.inspection.plain import schema_of, schema_of_any
-from translume.inspection.values import Trace
+from translume.inspection.search_record import BeamRecord
+from translume.inspection.values import ClassTrace, Trace
+from translume.inspection.what_if import Edited, Forced, WhyNot
 
 DOCUMENTS = (Trace, BeamRecord, Forced, WhyNot, Edited, ClassTrace)
-"""What is written as JSON by itself; `schema` in each says which and in which version."""
+"""The types in `docs/trace.schema.json`; the field `schema` of each names its type and version."""
 
 
 def schema_text() -> str:
-    """The schema as JSON text."""
-    schema = schema_of_any(DOCUMENTS, "What Translume's inspection writes")
+    """Return the schema of all `DOCUMENTS` as JSON text."""
+    schema = schema_of_any(DOCUMENTS, "Results of Translume's inspection")
     return json.dumps(schema, ensure_ascii=False, indent=1) + "\n"
 
 
 def corpus_schema_text() -> str:
-    """The schema of a corpus lens, as JSON text."""
-    schema = {"title": "What Translume's corpus lens writes", **schema_of(CorpusLens)}
+    """Return the schema of a corpus lens as JSON text."""
+    schema = {"title": "Results of Translume's corpus lens", **schema_of(CorpusLens)}
     return json.dumps(schema, ensure_ascii=False, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""From a source, and perhaps a target, to a trace: parallel passes over the finished target compute all of it anew."""
+"""Trace a translation: recompute every step's distribution with parallel passes over the finished target."""
 
 import math
 from collections.abc import Collection
@@ -11,11 +11,18 @@ from translume.belief import NextToken
 from translume.config import DecodingSettings
 from translume.decoding import reshaped
 from translume.errors import SettingsError, nearest
-from translume.inspection.attribution import input_gradient, log_probs_after, occluded
-from translume.inspection.beliefs import Ruled, entropies, margins, ranks, ruled, tops
-from translume.inspection.lens import lens
-from translume.inspection.passes import Pass, Sentence, read
-from translume.inspection.subject import Subject, subject_of
+from translume.inspection.attribution import input_gradient, integrated_gradients, log_probs_after, occluded
+from translume.inspection.distributions import (
+    UsedDistributions,
+    entropies,
+    lens,
+    margins,
+    ranks,
+    top_candidates,
+    used_distributions,
+)
+from translume.inspection.inputs import Subject, subject_of
+from translume.inspection.passes import Pass, Sentence, forward
 from translume.inspection.values import (
     Attention,
     Attribution,
@@ -46,14 +53,14 @@ Part = Literal[
     "integrated-gradients",
 ]
 EVERYTHING: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion")
-"""What a trace shows unless told: all but a second method of attribution, which costs as much as all else together."""
+"""Parts of a trace by default: all but further attribution methods, each as expensive as everything else."""
 METHODS: tuple[Part, ...] = (
     "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
 )  # fmt: skip
-"""Parts that say what a target token owes to each source token."""
+"""Parts that attribute target tokens to source tokens."""
 KNOWN: tuple[Part, ...] = (*EVERYTHING, *METHODS[1:])
 DECIMALS = 6
-"""Of attention weights and a head's own terms."""
+"""Decimals of attention weights and of a head's own terms."""
 
 
 def trace(
@@ -65,14 +72,14 @@ def trace(
     settings: DecodingSettings | None = None,
     show: Collection[Part] = EVERYTHING,
 ) -> Trace:
-    """What the model believed at every step of one sentence, and what decoding made of it.
+    """Return the predicted distribution of every step of one translation, and the effect of decoding on it.
 
-    target: a text (read with its end mark), a hypothesis as it was found, or None for the model's own translation.
+    target: a text, a hypothesis, or None for the model's own translation.
     k: how many of the likeliest tokens are listed; no other number depends on it.
-    settings: of decoding, instead of the model's own: p_used is by them, and so is the translation.
-    show: the parts that are computed besides the beliefs; "integrated-gradients" wants captum (translume[inspect]).
-    The plain model computes, in its own dtype, whatever engine translates. Raises TranslationError for a blank source
-    or a side that is longer than the model reads, SettingsError for settings or parts that do not fit.
+    settings: decoding settings for the translation and for p_used (default: the model's own).
+    show: further parts to compute; "integrated-gradients" requires captum (translume[inspect]).
+    The numbers come from the PyTorch model in its own dtype, whatever engine translates. Raises TranslationError for a
+    blank source or a side that is longer than the model reads, SettingsError for invalid settings or parts.
     """
     _check(k, show)
     subject = subject_of(translator, source, target, settings)
@@ -82,7 +89,7 @@ def trace(
 
 def _check(k: int, show: Collection[Part]) -> None:
     if k < 1:
-        raise SettingsError(f"k: found {k}, wanted at least 1")
+        raise SettingsError(f"k: found {k}, expected at least 1")
     for part in show:
         if part not in KNOWN:
             raise SettingsError(f"show: found '{part}'{nearest(part, KNOWN)}")
@@ -91,10 +98,10 @@ def _check(k: int, show: Collection[Part]) -> None:
 def _traced(subject: Subject, k: int, show: frozenset[Part]) -> Trace:
     checkpoint, sentence = subject.checkpoint, subject.sentence()
     model, tokenizer = checkpoint.model, checkpoint.target_tokenizer
-    found = read(model, sentence, attention="attention" in show)
+    found = forward(model, sentence, attention="attention" in show)
     belief = model.head.next_token(found.hidden, found.context)
     log_probs = belief.log_probs().double()  # [t, V]
-    steps = _steps(subject, sentence, (found, belief, log_probs), k, show)
+    steps = _steps(subject, sentence, found, belief, log_probs, k, show)
     own = [step.log_p_model for step in steps]
     spelt = subject.target[:-1] if subject.finished_by == "eos" else subject.target
     source, target = checkpoint.source_tokenizer.normalise(subject.given), tokenizer.decode(spelt)
@@ -123,25 +130,32 @@ def _traced(subject: Subject, k: int, show: frozenset[Part]) -> Trace:
 
 
 def _marks(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that stand for no text."""
+    """Ids of special tokens without text."""
     return tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
 
 
 def _steps(
-    subject: Subject, sentence: Sentence, found: tuple[Pass, NextToken, Tensor], k: int, show: frozenset[Part]
+    subject: Subject,
+    sentence: Sentence,
+    found: Pass,
+    belief: NextToken,
+    log_probs: Tensor,
+    k: int,
+    show: frozenset[Part],
 ) -> tuple[Step, ...]:
-    """The steps of the target, one for each of its tokens."""
-    passed, belief, log_probs = found
+    """Return one step per target token; log_probs: [t, V], of `belief`."""
     model, tokenizer = subject.checkpoint.model, subject.checkpoint.target_tokenizer
     labels = sentence.labels
-    used = _ruled(subject, sentence, belief)
+    used = _used(subject, sentence, belief)
     lenses: list[tuple[LensLayer, ...]] = [()] * len(labels)
     if "lens" in show:
-        lenses = lens(model, passed, labels, k, tokenizer)
+        lenses = lens(model, found, labels, k, tokenizer)
     own = log_probs.gather(1, labels[:, None])[:, 0]
     priors = _priors(subject, sentence, own) if "prior" in show else [None] * len(labels)
     after = used.log_probs.gather(1, labels[:, None])[:, 0]
-    models, afters = (tops(each, k, tokenizer, log_probs, used.log_probs) for each in (log_probs, used.log_probs))
+    models, afters = (
+        top_candidates(each, k, tokenizer, log_probs, used.log_probs) for each in (log_probs, used.log_probs)
+    )
     chosen = zip(own.tolist(), after.tolist(), strict=True)
     beside = list(
         zip(
@@ -170,8 +184,8 @@ def _steps(
     )
 
 
-def _ruled(subject: Subject, sentence: Sentence, belief: NextToken) -> Ruled:
-    """The beliefs after what decoding makes of them."""
+def _used(subject: Subject, sentence: Sentence, belief: NextToken) -> UsedDistributions:
+    """Return the distributions after reshaping, rules, temperature and truncation."""
     settings = subject.settings
 
     def step(prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
@@ -180,11 +194,11 @@ def _ruled(subject: Subject, sentence: Sentence, belief: NextToken) -> Ruled:
     temperature = temperature_of(subject.checkpoint, settings)
     shaped, _ = reshaped(step, temperature=temperature, unsmooth=settings.unsmooth)(sentence.given[None], None)
     eos = subject.checkpoint.target_tokenizer.specials.eos
-    return ruled(shaped, sentence, subject.rules(), limit=subject.limit(), eos=eos, settings=settings)
+    return used_distributions(shaped, sentence, subject.rules(), limit=subject.limit(), eos=eos, settings=settings)
 
 
 def _priors(subject: Subject, sentence: Sentence, own: Tensor) -> list[Prior | None]:
-    """What is believed after nothing but the source's end mark.  own: [t], log p of the labels."""
+    """Return the predictions for an empty source (its end mark alone).  own: [t], log p of the labels."""
     blank = log_probs_after(subject.checkpoint.model, sentence, sentence.source[None, -1:])[0].double()
     gains = own - blank
     rows = zip(blank.tolist(), gains.tolist(), gains.isfinite().tolist(), strict=True)
@@ -192,16 +206,16 @@ def _priors(subject: Subject, sentence: Sentence, own: Tensor) -> list[Prior | N
 
 
 def _attention(found: Pass) -> Attention:
-    seen = found.seen
+    layers = found.layers
     return Attention(
-        encoder=tuple(_heads(layer) for layer in seen.encoder),
-        decoder=tuple(None if layer is None else _heads(layer) for layer in seen.decoder),
-        cross=tuple(_heads(layer) for layer in seen.cross),
+        encoder=tuple(_heads(layer) for layer in layers.encoder),
+        decoder=tuple(None if layer is None else _heads(layer) for layer in layers.decoder),
+        cross=tuple(_heads(layer) for layer in layers.cross),
     )
 
 
 def _heads(weights: Tensor) -> Heads:
-    """[1, H, t, S] as a value."""
+    """Convert weights [1, H, t, S] to nested tuples."""
     return tuple(_matrix(head) for head in weights[0])
 
 
@@ -224,12 +238,6 @@ def _attributions(subject: Subject, sentence: Sentence, found: Pass, show: froze
     if "input-gradient" in show:
         shown.append(input_gradient(model, sentence))
     if "integrated-gradients" in show:
-        try:
-            from translume.inspection.integrated import integrated_gradients
-        except ModuleNotFoundError as error:
-            raise SettingsError(
-                f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
-            ) from None
         shown.append(integrated_gradients(model, sentence))
     return tuple(shown)
 
@@ -255,7 +263,7 @@ def _facts(subject: Subject, belief: NextToken) -> Facts:
 
 
 def _floor(subject: Subject, size: int) -> float | None:
-    """The share of label smoothing that each smoothed token has; None where the head spreads it otherwise."""
+    """Return the probability that label smoothing gives each token; None if the head spreads it differently."""
     training, specials = subject.checkpoint.config.training, subject.checkpoint.target_tokenizer.specials
     if not training.label_smoothing:
         return 0.0

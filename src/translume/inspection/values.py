@@ -1,29 +1,29 @@
-"""What an inspection shows, as plain values: numbers, texts and tuples, ready for JSON; nothing here computes.
+"""Traces of translations and of classifications, as dataclasses that convert to JSON.
 
-Legend: S tokens of the source, t tokens of the target, both with their end marks; H heads of an attention.
-Everywhere p is a probability, log_p its logarithm in nats; a log_p of −inf (of an impossible token) is null in JSON.
-Differences of two log_p are None (null) where either is −inf.
+S: source tokens, t: target tokens, both with their end marks; H: attention heads. p is a probability and log_p its
+logarithm in nats. A log_p of −inf (an impossible token) is null in JSON; a difference of two log_p is None (null) if
+either is −inf.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from translume.inspection.pictured import Pictured
-from translume.inspection.plain import from_plain, plain
+from translume.inspection.plain import Document
+from translume.inspection.plots import ClassTracePlots, TracePlots
 
 Row = tuple[float, ...]
 Matrix = tuple[Row, ...]
-"""Rows by columns; rows are target tokens, or the tokens that read, and columns what is read."""
+"""Rows are target tokens, or the tokens that attend; columns are the tokens attended to."""
 Heads = tuple[Matrix, ...]
-"""One matrix a head."""
+"""One matrix per head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One token: its id, how it is shown (`▁` where a word begins), and the characters [begin, end) of its text.
+    """One token: its id, its display text (`▁` begins a word), and its characters [begin, end) in the text.
 
-    An end mark and what else leaves no trace in the text is of no characters: begin = end. A character of several
-    tokens (bytes) belongs to each of them. The space before a word belongs to the word's first token.
+    Tokens without text, such as the end mark, have begin = end. If several tokens spell one character (bytes), each
+    of them spans it. The space before a word belongs to the word's first token.
     """
 
     id: int
@@ -34,11 +34,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """Tokens [first, last) that are one word, and the characters [begin, end) of it, without the space before.
+    """One word: its tokens [first, last) and its characters [begin, end), without the space before it.
 
-    A word begins at a token that begins with a space or is a special one, and after a special one; where a script has
-    no spaces (Han, Kana, Thai …) at every token that begins with a character of it or follows one. Nothing else cuts:
-    "home." is one word. log_p is the sum over its tokens; None in a source, and where one of its tokens is impossible.
+    A word begins at a token that starts with a space, at a special token and after one. In scripts without spaces (Han,
+    Kana, Thai, …) every token begins a word. Punctuation does not: "home." is one word. log_p is the sum over the
+    word's tokens; None in a source, and if a token is impossible.
     """
 
     text: str
@@ -51,9 +51,9 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A token that might have been chosen.
+    """A token that could be chosen at a step.
 
-    p_model: before any rule.  p_used: after rules, temperature and truncation; None where nothing was used (a lens).
+    p_model: before any rule.  p_used: after rules, temperature and truncation; None in a logit lens.
     """
 
     id: int
@@ -64,10 +64,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """The k likeliest tokens, likeliest first (ties by smaller id), and the mass of all others.
+    """The k likeliest tokens, likeliest first (ties by smaller id), and the probability mass of all others.
 
-    tail is summed over the others, not taken as the rest to one: candidates and tail add up to one only because the
-    belief does. Neither the candidates' numbers nor their order depend on k.
+    tail is summed over the other tokens, not computed as 1 minus the candidates. Neither the candidates' numbers nor
+    their order depend on k.
     """
 
     candidates: tuple[Candidate, ...]
@@ -76,10 +76,10 @@ class Top:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleEffect:
-    """A rule that spoke at a step.
+    """The effect of one decoding rule at a step.
 
-    moved: how far it alone moves p_model, as total variation ½ Σ |q − p|, from 0 to 1, q being p with the rule's bias,
-    renormalised; 1 where it forbids all that is possible.
+    moved: how far the rule alone moves p_model: the total variation ½ Σ |q − p|, from 0 to 1, where q is p with the
+    rule's bias, renormalised. 1 if the rule forbids every possible token.
     """
 
     name: str
@@ -88,9 +88,10 @@ class RuleEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LensLayer:
-    """What the head would say after decoder layer `layer` (from 1), through the decoder's last norm if it has one.
+    """The distribution that the head predicts from the state after decoder layer `layer` (from 1): the logit lens.
 
-    log_p and rank are of the token that was chosen in the end. The last layer's belief is the model's own.
+    The decoder's last norm is applied first, if there is one. log_p and rank are of the chosen token. The last layer's
+    distribution is the model's own.
     """
 
     layer: int
@@ -102,10 +103,10 @@ class LensLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """The same step with the source blanked, that is: nothing but its end mark.
+    """The same step with an empty source (only its end mark).
 
-    log_p: log p(y|prefix).  gain: log p(y|x, prefix) − log p(y|prefix), what the source says for the token (against it,
-    below zero); None where either is −inf.
+    log_p: log p(y|prefix).  gain: log p(y|x, prefix) − log p(y|prefix): positive if the source makes the token more
+    likely, negative if less; None if either is −inf.
     """
 
     log_p: float
@@ -114,15 +115,15 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One token of the target and the belief that it was chosen from.
+    """One target token and the predicted distribution it was chosen from.
 
-    p_model, log_p_model: before any rule, of the whole vocabulary.  p_used, log_p_used: after rules, reshaping,
-    temperature and truncation, renormalised; 0 where these forbid it (a given target need not keep to the rules).
-    rules: those that changed the belief at this step.  top_model: the k best by p_model.  top_used: by p_used; it holds
-    fewer than k where fewer are allowed.
-    entropy: of p_model, nats.  rank: of the chosen among p_model, from 1, ties by smaller id.  margin: p_model of the
-    chosen less the largest one of any other: above zero where the chosen is the likeliest.
-    lens, prior: empty and None where they were not asked for.
+    p_model, log_p_model: over the whole vocabulary, before any rule.  p_used, log_p_used: after rules, reshaping,
+    temperature and truncation, renormalised; 0 if these forbid the token (a given target need not follow the rules).
+    rules: the rules that changed the distribution at this step.  top_model: the k best by p_model.  top_used: the k
+    best by p_used, fewer if fewer are allowed.
+    entropy: of p_model, in nats.  rank: of the chosen token by p_model, from 1, ties by smaller id.  margin: p_model of
+    the chosen token minus the largest p_model of any other token; positive if the chosen one is the likeliest.
+    lens, prior: empty and None if not requested.
     """
 
     p_model: float
@@ -141,11 +142,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Attention weights by layer; attention is what was read, and no explanation by itself.
+    """Attention weights by layer. Attention alone does not explain a prediction.
 
-    encoder: [S, S] a head.  decoder: [t, t] a head, of the tokens read (row t has read the start mark and the target's
-    tokens before it: column 0 is the start mark, column j target token j − 1); None for a layer that has no
-    self-attention.  cross: [t, S] a head: row t is the step that chose target token t.
+    encoder: [S, S] per head.  decoder: [t, t] per head; column 0 is the start mark, column j target token j − 1; None
+    for a layer without self-attention.  cross: [t, S] per head; row t is the step that chose target token t.
     """
 
     encoder: tuple[Heads, ...]
@@ -155,9 +155,10 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Something of the head's own, [t, m]: a copy head's "gate" (probability of writing, not copying; m = 1) and its
-    "copy_attention" (m = S), a mixture's "components", the "bands" of an adaptive softmax, the "classes" of a
-    hierarchical one; see the head's page.
+    """An internal quantity of the output head, [t, m]; docs/heads.md describes them.
+
+    Copy head: "gate" (probability of generating rather than copying; m = 1) and "copy_attention" (m = S). Mixture:
+    "components". Adaptive softmax: "bands". Hierarchical softmax: "classes".
     """
 
     name: str
@@ -166,15 +167,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """How much each source token speaks for each target token, [t, S], by a method.
+    """The contribution of each source token to each target token, [t, S], by one method.
 
-    "occlusion" (token removed), "occlusion-mask" (its memory is not read; its neighbours' still know of it),
-    "occlusion-unknown" (the unknown token in its place): log p(y) less log p(y) without it, in nats, above zero where
-    it helps; None where either is −inf.
-    "input-gradient": Σ_d e_d ∂ log p(y)/∂e_d over the token's own vector e, its position left alone.
-    "integrated-gradients": the same integrated on the way from `baseline` (Sundararajan et al. 2017, equation 1).
-    error: the largest |Σ_S values − (log p(y) − log p(y) at the baseline)| of integrated gradients, which would be
-    zero with infinitely many steps; None for the other methods.
+    "occlusion" (token removed), "occlusion-mask" (its memory state masked; its neighbours' states still depend on it),
+    "occlusion-unknown" (replaced by the unknown token): log p(y) minus log p(y) without the token, in nats; positive if
+    the token helps; None if either is −inf.
+    "input-gradient": Σ_d e_d ∂ log p(y)/∂e_d over the token's embedding e, without its position.
+    "integrated-gradients": the same, integrated on the path from `baseline` (Sundararajan et al. 2017, equation 1).
+    error: of integrated gradients, the largest |Σ_S values − (log p(y) − log p(y) at the baseline)|, which vanishes
+    with infinitely many steps; None for the other methods.
     """
 
     method: Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]
@@ -185,13 +186,13 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the numbers were computed by.
+    """The model and the settings that the numbers were computed with.
 
-    digest: SHA-256 of the weights' file, empty for weights that come from none.  norm: "pre" (the lens goes through
-    the decoder's last norm) or "post" (there is none).  head: its kind.  normalised: whether its beliefs sum to one.
-    vocabulary: V.  smoothing_floor: the ε/V' that label smoothing with ε over V' tokens asks for each of them even
-    where a model is certain; None where the head spreads it otherwise, 0 without smoothing.
-    temperature: p_used was raised to 1/temperature.  reshaped: "calibrated" or "unsmooth" where [decoding] asks for it.
+    digest: SHA-256 of the weights' file, empty for weights without a file.  norm: "pre" (the logit lens applies the
+    decoder's last norm) or "post" (there is none).  head: its kind.  normalised: whether its probabilities sum to one.
+    vocabulary: V.  smoothing_floor: ε/V', the probability that label smoothing with ε over V' tokens trains every one
+    of them to have; None if the head spreads it differently, 0 without smoothing.
+    temperature: p_used was raised to 1/temperature.  reshaped: "calibrated" or "unsmooth" if [decoding] sets it.
     """
 
     digest: str
@@ -207,14 +208,14 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace(Pictured):
-    """One sentence's translation, step by step.
+class Trace(Document, TracePlots):
+    """The translation of one sentence, step by step.
 
-    source: the text as the model reads it (normalised by its tokenizer); offsets are of it.  given: as it was given.
-    target: the text that the target's tokens spell.  origin: "search" where the model found the target, "given" where
-    it was told.  finished_by: "eos" where the end mark is the last token, else "length".
-    log_p: the sum of the steps' log_p_model.  steps: one for each of target_tokens.
-    attention: None, terms and attributions: empty, where they were not asked for or there are none.
+    source: the text as the model reads it, normalised by its tokenizer; offsets refer to it.  given: the original text.
+    target: the text of the target tokens.  origin: "search" if the model produced the target, "given" if the caller
+    did.  finished_by: "eos" if the last token is the end mark, else "length".
+    log_p: the sum of log_p_model over the steps.  steps: one per target token.
+    attention is None, terms and attributions are empty if not requested or not available.
     """
 
     schema: Literal["trace/1"]
@@ -234,12 +235,78 @@ class Trace(Pictured):
     terms: tuple[Term, ...]
     attributions: tuple[Attribution, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The trace as JSON knows it; `docs/trace.schema.json` describes it."""
-        content: dict[str, Any] = plain(self)
-        return content
 
-    @classmethod
-    def from_dict(cls, content: object) -> "Trace":
-        """The trace that `to_dict` wrote; DataError for anything else."""
-        return from_plain(cls, content)
+EvidenceMethod = Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassBelief:
+    """A class with its probability; given: whether the classifier assigned it to the text."""
+
+    label: str
+    p: float
+    log_p: float
+    given: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The contribution of each token to each of the first c classes, [c, S], by one method of `Attribution`.
+
+    "occlusion-mask": the token's state is left out of the pooling; the other states still depend on it.
+    error: of integrated gradients; None for the other methods.
+    """
+
+    method: EvidenceMethod
+    values: tuple[tuple[float | None, ...], ...]
+    baseline: str
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFacts:
+    """The model that the numbers were computed with; several: whether it is a multi-label classifier."""
+
+    digest: str
+    dtype: str
+    device: str
+    norm: Literal["pre", "post"]
+    pooling: Literal["mean", "max", "first", "attention", "ngrams"]
+    several: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTrace(Document, ClassTracePlots):
+    """The predicted distribution over classes for one text, and the evidence of each token.
+
+    source: the text as the model reads it; offsets refer to it.  given: the original text.
+    source_tokens: the tokens read, with the end mark; `warnings` say if the text was cut.
+    classes: all classes, likeliest first. Their p sum to one, except for multi-label classifiers.
+    margin: p of the first class minus p of the second; multi-label: the smallest |p − ½| of any class.
+    entropy: of the distribution, in nats; multi-label: the sum over the classes' decisions.
+    pooling: the weight of each token's state in the text's vector; the weights sum to one. For "max" and "ngrams", the
+    fraction of components taken from the token (see `Pooling.weights`). None if not requested.
+    evidence: by method, for the first c of `classes`.
+    """
+
+    schema: Literal["class/1"]
+    facts: ClassFacts
+    given: str
+    source: str
+    warnings: tuple[str, ...]
+    source_tokens: tuple[Token, ...]
+    source_words: tuple[Word, ...]
+    classes: tuple[ClassBelief, ...]
+    margin: float
+    entropy: float
+    pooling: tuple[float, ...] | None
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The assigned classes, likeliest first."""
+        return tuple(each.label for each in self.classes if each.given)
+
+    def shown(self, token: Token) -> str:
+        """Return the display text of a token: its characters (of unknown tokens too), else its piece."""
+        return self.source[token.begin : token.end].strip() or token.text

@@ -1,21 +1,107 @@
-"""What if another token were forced, another text wanted, the source another one?"""
+"""What-if questions: force another token, explain why a text was not the translation, edit the source."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 import torch
 
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
 from translume.errors import TranslationError
-from translume.inspection.alternatives import Choice, Edited, Forced, Fork, Outcome, WhyNot
-from translume.inspection.beliefs import ranks
-from translume.inspection.passes import Sentence, read
-from translume.inspection.searches import Searched
-from translume.inspection.subject import check_alone, check_length
+from translume.inspection.distributions import ranks
+from translume.inspection.inputs import SentenceSearch, check_length, check_single_model
+from translume.inspection.passes import Sentence, forward
+from translume.inspection.plain import Document
 from translume.text import Tokenizer
 from translume.text.tokenizer import MARK
 from translume.translator import TextHypothesis, Translator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A whole target.  log_prob: the sum of token_log_probs, in nats.  score: the score by which a search ranks it."""
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    token_log_probs: tuple[float, ...]
+    log_prob: float
+    score: float
+    finished_by: Literal["eos", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A token at a fork: its probability by p_model, log-probability in nats and rank from 1."""
+
+    id: int
+    text: str
+    p_model: float
+    log_p_model: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Where two targets diverge: after `step` common tokens, one continues with `chosen`, the other with `wanted`."""
+
+    step: int
+    chosen: Choice
+    wanted: Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced(Document):
+    """The effect of forcing another token at one step of a target.
+
+    before: the original target.  after: the best target that begins with the tokens before the fork and the forced
+    tokens, the first of which is the fork's `wanted`.
+    """
+
+    schema: Literal["forced/1"]
+    source: str
+    before: Outcome
+    fork: Fork
+    after: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot(Document):
+    """Why a text was not the translation.
+
+    found: the search's result.  fork: the first difference between it and the given text; None if there is none.
+    continued: the best target with the given text's token at the fork; None without a fork, or if rules forbid it.
+    wanted: the given text with the scores that the search would give it; None if rules forbid it.
+    """
+
+    schema: Literal["why-not/1"]
+    source: str
+    text: str
+    found: Outcome
+    fork: Fork | None
+    continued: Outcome | None
+    wanted: Outcome | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited(Document):
+    """The effect of editing the source.
+
+    before, after: the translations of the original and the edited source.  step: the number of tokens that both share
+    at the beginning; None if they are equal.
+    moves: for each token of `before`, its log-probability given the edited source minus that given the original, in
+    nats; None if either is −inf.
+    """
+
+    schema: Literal["edited/1"]
+    source: str
+    edited: str
+    before: Outcome
+    after: Outcome
+    step: int | None
+    moves: tuple[float | None, ...]
 
 
 def force_token(
@@ -27,46 +113,46 @@ def force_token(
     target: TextHypothesis | None = None,
     settings: DecodingSettings | None = None,
 ) -> Forced:
-    """The translation with another token after the first `step` ones, decoded on from there.
+    """Force a token after the first `step` tokens, and continue decoding from there.
 
-    token: an id, a piece as `tokens` show it, or a text that several pieces make up. `▁` may be left out: where there
-    is a piece with and one without, that is meant which begins a word if the one in its place does.
-    target: what to part from, instead of the best translation. Raises TranslationError for a step that the target has
-    not, a token that the vocabulary has not, or one that rules forbid.
+    token: an id, a piece as `tokens` shows it, or a text of several pieces. `▁` may be left out: if the vocabulary has
+    the piece with and without it, the one that matches the replaced token is used.
+    target: the target to change (default: the best translation). Raises TranslationError if the target has no such
+    step, the vocabulary has no such token, or rules forbid it.
     """
-    check_alone(translator)
-    searched = Searched.of(translator, source, settings)
+    check_single_model(translator)
+    search = SentenceSearch.of(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
-    before = _outcome(searched.best(), tokenizer) if target is None else _of_text(target)
+    before = _outcome(search.best(), tokenizer) if target is None else _of_text(target)
     if not 0 <= step < len(before.ids):
-        raise TranslationError(f"step: found {step}, wanted 0 to {len(before.ids) - 1}, a token of the target")
+        raise TranslationError(f"step: found {step}, expected 0 to {len(before.ids) - 1}, a token of the target")
     wanted = _ids(tokenizer, token, before.ids[step])
-    after = searched.best([*before.ids[:step], *wanted])
+    after = search.best([*before.ids[:step], *wanted])
     return Forced(
         schema="forced/1",
         source=source,
         before=before,
-        fork=_fork(searched, before.ids[: step + 1], wanted[0]),
+        fork=_fork(search, before.ids[: step + 1], wanted[0]),
         after=_outcome(after, tokenizer),
     )
 
 
 def why_not(translator: Translator, source: str, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
-    """Why `text` is not the translation: where it first parts from it, what both believe there, how both go on."""
-    check_alone(translator)
-    searched = Searched.of(translator, source, settings)
+    """Compare `text` with the translation: the first difference, both probabilities there, and both continuations."""
+    check_single_model(translator)
+    search = SentenceSearch.of(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
     check_length(translator.checkpoint, "text", ids)
-    found = searched.best()
-    step = _parting(found.tokens, ids)
-    worth = searched.worth(ids)
+    found = search.best()
+    step = _shared_tokens(found.tokens, ids)
+    forced = search.forced(ids)
     fork, continued = None, None
-    # The text ends with its end mark, so that it is the longer one where the other was cut at its limit.
+    # If the translation was cut at its length limit, the text may continue it: there is no fork then.
     if step is not None and step < len(found.tokens):
-        fork = _fork(searched, found.tokens[: step + 1], ids[step])
-        goes_on = searched.best_or_none(ids[: step + 1])
-        continued = None if goes_on is None else _outcome(goes_on, tokenizer)
+        fork = _fork(search, found.tokens[: step + 1], ids[step])
+        continuation = search.best_or_none(ids[: step + 1])
+        continued = None if continuation is None else _outcome(continuation, tokenizer)
     return WhyNot(
         schema="why-not/1",
         source=source,
@@ -74,19 +160,19 @@ def why_not(translator: Translator, source: str, text: str, *, settings: Decodin
         found=_outcome(found, tokenizer),
         fork=fork,
         continued=continued,
-        wanted=None if worth is None else _outcome(worth, tokenizer),
+        wanted=None if forced is None else _outcome(forced, tokenizer),
     )
 
 
 def edit_source(
     translator: Translator, source: str, edited: str, *, settings: DecodingSettings | None = None
 ) -> Edited:
-    """What another source changes in the translation, and in what is believed about the old one's tokens."""
-    check_alone(translator)
+    """Translate an edited source, and measure how the log-probabilities of the original translation change."""
+    check_single_model(translator)
     tokenizer = translator.checkpoint.target_tokenizer
-    one, other = (Searched.of(translator, text, settings) for text in (source, edited))
+    one, other = (SentenceSearch.of(translator, text, settings) for text in (source, edited))
     before, after = one.best(), other.best()
-    own, moved = (_log_probs(searched, before.tokens) for searched in (one, other))
+    own, moved = (_log_probs(search, before.tokens) for search in (one, other))
     gains = (moved - own).tolist()
     known = (moved.isfinite() & own.isfinite()).tolist()
     return Edited(
@@ -95,42 +181,42 @@ def edit_source(
         edited=edited,
         before=_outcome(before, tokenizer),
         after=_outcome(after, tokenizer),
-        step=_parting(before.tokens, after.tokens),
+        step=_shared_tokens(before.tokens, after.tokens),
         moves=tuple(gain if finite else None for gain, finite in zip(gains, known, strict=True)),
     )
 
 
-def _parting(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """How many tokens two targets share before they part; None where they are the same."""
+def _shared_tokens(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Return the number of tokens that two targets share at the beginning; None if they are equal."""
     if tuple(one) == tuple(other):
         return None
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _sentence(searched: Searched, ids: Sequence[int]) -> Sentence:
-    checkpoint = searched.translator.checkpoint
+def _sentence(search: SentenceSearch, ids: Sequence[int]) -> Sentence:
+    checkpoint = search.translator.checkpoint
     device = next(checkpoint.model.parameters()).device
-    source, labels = (torch.tensor(each, device=device) for each in (searched.source, list(ids)))
+    source, labels = (torch.tensor(each, device=device) for each in (search.source, list(ids)))
     return Sentence(source, labels, checkpoint.target_tokenizer.specials.bos)
 
 
 @torch.no_grad()
-def _fork(searched: Searched, ids: Sequence[int], wanted: int) -> Fork:
-    """The fork at the last of `ids`, which the target took."""
-    model = searched.translator.checkpoint.model
-    found = read(model, _sentence(searched, ids))
+def _fork(search: SentenceSearch, ids: Sequence[int], wanted: int) -> Fork:
+    """Return the fork at the last of `ids`, the token that the target has there."""
+    model = search.translator.checkpoint.model
+    found = forward(model, _sentence(search, ids))
     context = None if found.context is None else found.context.select(found.hidden.new_tensor([len(ids) - 1]).long())
     log_probs = model.head.next_token(found.hidden[-1:], context).log_probs().double()
-    chosen, other = (_choice(searched, log_probs, id_) for id_ in (ids[-1], wanted))
+    chosen, other = (_choice(search, log_probs, id_) for id_ in (ids[-1], wanted))
     return Fork(step=len(ids) - 1, chosen=chosen, wanted=other)
 
 
-def _choice(searched: Searched, log_probs: torch.Tensor, id_: int) -> Choice:
+def _choice(search: SentenceSearch, log_probs: torch.Tensor, id_: int) -> Choice:
     own = log_probs[0, id_]
     return Choice(
         id=id_,
-        text=searched.translator.checkpoint.target_tokenizer.tokens([id_])[0],
+        text=search.translator.checkpoint.target_tokenizer.tokens([id_])[0],
         p_model=float(own.exp()),
         log_p_model=float(own),
         rank=int(ranks(log_probs, torch.tensor([id_], device=log_probs.device))),
@@ -138,22 +224,22 @@ def _choice(searched: Searched, log_probs: torch.Tensor, id_: int) -> Choice:
 
 
 @torch.no_grad()
-def _log_probs(searched: Searched, ids: Sequence[int]) -> torch.Tensor:
-    """[t], fp64: what the model believes of a target's tokens after the source."""
-    sentence = _sentence(searched, ids)
-    model = searched.translator.checkpoint.model
-    found = read(model, sentence)
+def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> torch.Tensor:
+    """[t], fp64: log-probabilities of a target's tokens."""
+    sentence = _sentence(search, ids)
+    model = search.translator.checkpoint.model
+    found = forward(model, sentence)
     return model.head.score(found.hidden, sentence.labels, found.context).double()
 
 
 def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ...]:
-    """The id of a token, or the ids of a text of known tokens, in the place of another token.
+    """Return the id of a token, or the ids of a text, to be put in the place of the id `replaced`.
 
-    Raises TranslationError where there are none.
+    Raises TranslationError for an unknown token.
     """
     if isinstance(token, int):
         if not 0 <= token < len(tokenizer):
-            raise TranslationError(f"token: found id {token}, wanted 0 to {len(tokenizer) - 1}")
+            raise TranslationError(f"token: found id {token}, expected 0 to {len(tokenizer) - 1}")
         return (token,)
     pieces = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
     begins = replaced == tokenizer.specials.eos or tokenizer.tokens([replaced])[0].startswith(MARK)
@@ -165,7 +251,7 @@ def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ..
         return spelt
     close = get_close_matches(token, [piece.removeprefix(MARK) for piece in pieces], n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    raise TranslationError(f"token: found '{token}', wanted a piece of the target's vocabulary{hint}")
+    raise TranslationError(f"token: found '{token}', expected a piece of the target's vocabulary{hint}")
 
 
 def _outcome(found: Hypothesis, tokenizer: Tokenizer) -> Outcome:

@@ -1,4 +1,4 @@
-"""Tokens joined to words, by the rules that `Word` states."""
+"""Tokens with their positions in a text, and tokens joined to words by the rules of `Word`."""
 
 from collections.abc import Container, Sequence
 from math import inf
@@ -9,9 +9,9 @@ from translume.text.segmentation import character_class
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
-    """The tokens of ids, each with its characters; ids without a span, as an end mark that was added, stand at the end.
+    """Return the tokens of `ids` with their characters.
 
-    spans: of the first ids.
+    spans: of the first ids; the ids after them, such as an added end mark, have no characters.
     """
     last = max((end for _, end in spans), default=0)
     places = [*spans, *[(last, last)] * (len(ids) - len(spans))]
@@ -24,14 +24,14 @@ def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[in
 def words_of(
     text: str, tokens: Sequence[Token], marks: Container[int], log_probs: Sequence[float] | None = None
 ) -> tuple[Word, ...]:
-    """The words of a text's tokens.
+    """Join the tokens of a text to words.
 
-    marks: ids of special tokens, which are words by themselves.  log_probs: one a token, to be summed by word.
+    marks: ids of special tokens, each of which is a word.  log_probs: one per token, summed by word.
     """
     starts = [0] if tokens else []
     for index in range(1, len(tokens)):
         before, token = tokens[index - 1], tokens[index]
-        if before.id in marks or token.id in marks or _parts(text, before, token):
+        if before.id in marks or token.id in marks or _splits(text, before, token):
             starts.append(index)
     words = []
     for first, last in zip(starts, [*starts[1:], len(tokens)], strict=True):
@@ -43,11 +43,11 @@ def words_of(
     return tuple(words)
 
 
-def _parts(text: str, before: Token, token: Token) -> bool:
-    """Whether a word ends between two tokens of a text."""
+def _splits(text: str, before: Token, token: Token) -> bool:
+    """Return whether a word ends between two consecutive tokens."""
     own, other = text[token.begin : token.end], text[before.begin : before.end]
     if own.startswith(" "):
         return True
     if not own or not other or token.begin < before.end or other.isspace():
-        return False  # no character, a character in parts, or the space that belongs to this word
+        return False  # no text, part of a character, or the space before this word
     return "unspaced" in (character_class(own[0]), character_class(other[-1]))

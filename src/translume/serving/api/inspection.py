@@ -12,7 +12,7 @@ from translume.config import DecodingSettings
 from translume.drawing.page import page
 from translume.errors import TranslationError, TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
-from translume.inspection.searches import Searched
+from translume.inspection.inputs import SentenceSearch
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.inspection_requests import Inspection
@@ -137,7 +137,7 @@ def _target(wanted: Inspection, text: str) -> str | TextHypothesis | None:
             422, f"{field}: found {len(ids):,}, wanted at most {translator.config.model.max_positions:,}", field=field
         )
     if wanted.prefix:
-        ids = Searched.of(translator, text, wanted.settings).best(ids).tokens
+        ids = SentenceSearch.of(translator, text, wanted.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
     return TextHypothesis(
         text=tokenizer.decode(ids[:-1] if ended else ids),

@@ -1,9 +1,10 @@
-"""Records a search: a consumer of the decoding loop, beside a strategy that also says what it looked at."""
+"""Record a search: every hypothesis it considered and what became of it."""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,45 +13,123 @@ from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Standing, Strategy
 from translume.decoding.coverage import Coverage
-from translume.inspection.beam_record import BeamRecord, Fate, Node, Target, Verdict
-from translume.inspection.searches import Searched
-from translume.inspection.subject import check_length
+from translume.inspection.inputs import SentenceSearch, check_length
+from translume.inspection.plain import Document
 from translume.text import Tokenizer
 from translume.translator import Translator
+
+Fate = Literal["continued", "best", "finished", "length", "outscored", "stopped", "forbidden"]
+Verdict = Literal["", "same", "search error", "model error", "forbidden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A hypothesis at some length: its parent's tokens and one more.
+
+    id: its index in `nodes`.  parent: the id of the hypothesis it continues, None for a first token.  length: tokens.
+    token, text: the last token.  log_p: log p_model of that token.  log_prob: of all tokens.  total: log_prob plus the
+    terms of rules, reshaping, a language model or the strategy.  divisor, coverage, score: score = total / divisor +
+    coverage, the final score if the hypothesis ended here; coverage and score are None for a hypothesis that never
+    entered the beam of a search with a coverage penalty. Hypotheses of equal length are ranked by total.
+    place: its position in the beam, from 0, best first; None if it never entered the beam.
+    fate: "continued": it has a child that entered the beam or finished. "best": finished, and the result. "finished":
+    with its end mark or at the limit, but another hypothesis is the result. "length": the result, cut at the limit.
+    "outscored": it, or all its continuations, had a lower total than others. "stopped": it was in the beam when the
+    search ended because others had finished. "forbidden": rules left it no possible continuation.
+    """
+
+    id: int
+    parent: int | None
+    length: int
+    token: int
+    text: str
+    log_p: float
+    log_prob: float
+    total: float
+    divisor: float
+    coverage: float | None
+    score: float | None
+    place: int | None
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A whole target and its score; the terms are those of a `Node`.
+
+    score: None, and total −inf, if rules forbid the target.  node: its node in the record; None if the search never
+    reached its end.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    log_prob: float
+    total: float
+    score: float | None
+    finished_by: Literal["eos", "length"]
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamRecord(Document):
+    """The search of one sentence.
+
+    strategy, width: of the search.  length_penalty, length_penalty_form: the penalty's exponent and form.
+    finished: the finished hypotheses, best first; the first is the result.  greedy: the result of greedy search.
+    beat_greedy: whether the result scores above it.
+    reference: a given target scored with the same model, rules and penalties; None if none was given.
+    verdict: "" without a reference; "same" if the result is the reference; "search error" if the reference scores above
+    the result, so that the search missed it; "model error" if the model prefers its own result; "forbidden" if rules
+    forbid the reference.
+    """
+
+    schema: Literal["beam/1"]
+    source: str
+    strategy: str
+    width: int
+    length_penalty: float
+    length_penalty_form: str
+    nodes: tuple[Node, ...]
+    finished: tuple[Target, ...]
+    greedy: Target
+    beat_greedy: bool
+    reference: Target | None
+    verdict: Verdict
 
 
 def record_beam(
     translator: Translator, source: str, *, reference: str | None = None, settings: DecodingSettings | None = None
 ) -> BeamRecord:
-    """All that a search of one sentence looked at, and what became of it; beside it greedy search and a reference.
+    """Record the search of one sentence, and compare it with greedy search and, if given, a reference.
 
-    The result is the best by score, whatever utility the settings rank translations by. Raises TranslationError for a
-    blank source, a side that is longer than the model reads, or where rules leave nothing to say.
+    The result is the best hypothesis by score, even if the settings rank translations by a utility. Raises
+    TranslationError for a blank source, for a side that is longer than the model reads, or if rules forbid all targets.
     """
-    searched = Searched.of(translator, source, settings)
+    search = SentenceSearch.of(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
-    tree = _record(searched, tokenizer)
+    tree = _record(search, tokenizer)
     finished = tree.finished()
-    greedy = _target(searched.best(greedy=True), tree, tokenizer)
-    given = None if reference is None else _reference(searched, reference, tree, tokenizer)
-    penalty = LengthPenalty.of(searched.settings)
+    greedy = _target(search.best(greedy=True), tree, tokenizer)
+    given = None if reference is None else _reference(search, reference, tree, tokenizer)
+    penalty = LengthPenalty.of(search.settings)
     return BeamRecord(
         schema="beam/1",
         source=source,
-        strategy=searched.settings.strategy,
+        strategy=search.settings.strategy,
         width=tree.width,
         length_penalty=penalty.exponent,
         length_penalty_form=penalty.form,
         nodes=tuple(tree.nodes),
         finished=finished,
         greedy=greedy,
-        beat_greedy=_above(finished[0], greedy),
+        beat_greedy=_scores_above(finished[0], greedy),
         reference=given,
         verdict=_verdict(finished[0], given),
     )
 
 
-def _above(one: Target, other: Target) -> bool:
+def _scores_above(one: Target, other: Target) -> bool:
     return one.score is not None and (other.score is None or one.score > other.score)
 
 
@@ -61,13 +140,13 @@ def _verdict(best: Target, reference: Target | None) -> Verdict:
         return "same"
     if reference.score is None:
         return "forbidden"
-    return "search error" if _above(reference, best) else "model error"
+    return "search error" if _scores_above(reference, best) else "model error"
 
 
-class Listening:
-    """A strategy that keeps what it chose among; for one sentence.
+class RecordingStrategy:
+    """Wrap a strategy for one sentence, and keep the candidates of its last step.
 
-    candidates: of the last step.  forbidden: [rows], the hypotheses that rules left nothing possible to go on with.
+    forbidden: [rows], the hypotheses without any continuation that rules allow.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -105,8 +184,8 @@ class Listening:
 
 
 @dataclass(slots=True)
-class _Tree:
-    """The nodes so far; `places` are those of the beam's hypotheses, None at the start and for an empty place."""
+class _SearchTree:
+    """The nodes so far; places: the node ids of the beam, None at the start and for an empty place."""
 
     width: int
     tokenizer: Tokenizer
@@ -117,7 +196,7 @@ class _Tree:
     ended: list[tuple[Hypothesis, int]] = field(default_factory=list)
 
     def grow(self, candidates: Candidates, forbidden: Sequence[bool], beam: Beam) -> None:
-        """One step: candidates [1, W] were looked at, of which `beam` kept some and let some finish."""
+        """Add one step: the candidates [1, W] it considered, and the ones that `beam` kept or finished."""
         length = beam.tokens.size(2)
         found = self._expand(candidates, length)
         parents = self.places
@@ -141,11 +220,11 @@ class _Tree:
             places.append(number)
             kept.add(number)
         kept |= {self._finish(ending, found, places) for ending in beam.ended}
-        self._bury([each for each in parents if each is not None], kept, forbidden, parents)
+        self._assign_fates(parents, kept, forbidden)
         self.places = places
 
     def _expand(self, candidates: Candidates, length: int) -> dict[tuple[int, int], list[int]]:
-        """Nodes of all candidates, by what they continue and their token; "outscored" until they turn out otherwise."""
+        """Add a node for each candidate; return their ids by (origin, token). Their initial fate is "outscored"."""
         columns = (
             each[0].tolist() for each in (candidates.origin, candidates.token, candidates.log_prob, candidates.total)
         )
@@ -177,7 +256,7 @@ class _Tree:
         return found
 
     def _finish(self, ending: Ending, found: dict[tuple[int, int], list[int]], places: Sequence[int | None]) -> int:
-        """The node of a hypothesis that finished in this step."""
+        """Mark the node of a hypothesis that finished in this step, and return its id."""
         key = ending.origin, ending.hypothesis.tokens[-1]
         if ending.hypothesis.finished_by == "eos":
             number = found[key].pop(0)
@@ -197,14 +276,13 @@ class _Tree:
         self.ended.append((ending.hypothesis, number))
         return number
 
-    def _bury(
-        self, parents: Sequence[int], kept: set[int], forbidden: Sequence[bool], rows: Sequence[int | None]
-    ) -> None:
-        """Say of each hypothesis that stood in the beam what became of it."""
-        going = {self.nodes[each].parent for each in kept}
-        silent = {number for number, nothing in zip(rows, forbidden, strict=True) if nothing}
-        for number in parents:
-            fate: Fate = "continued" if number in going else "forbidden" if number in silent else "outscored"
+    def _assign_fates(self, parents: Sequence[int | None], kept: set[int], forbidden: Sequence[bool]) -> None:
+        """Set the fate of each hypothesis that was in the beam before this step; kept: the nodes that survived."""
+        continued = {self.nodes[each].parent for each in kept}
+        for number, nothing_allowed in zip(parents, forbidden, strict=True):
+            if number is None:
+                continue
+            fate: Fate = "continued" if number in continued else "forbidden" if nothing_allowed else "outscored"
             self.nodes[number] = replace(self.nodes[number], fate=fate)
 
     def _tokens(self, number: int) -> tuple[int, ...]:
@@ -216,7 +294,7 @@ class _Tree:
         return tuple(reversed(tokens))
 
     def finished(self) -> tuple[Target, ...]:
-        """All that finished, best first; the first one's node becomes the result's."""
+        """Return the finished targets, best first, and mark the first one's node as the result."""
         ended = sorted(self.ended, key=lambda each: -each[0].score)
         best, number = ended[0]
         fate: Fate = "best" if best.finished_by == "eos" else "length"
@@ -224,21 +302,21 @@ class _Tree:
         return tuple(_target(hypothesis, self, self.tokenizer) for hypothesis, _ in ended)
 
     def node_of(self, ids: tuple[int, ...]) -> int | None:
-        """The node of a finished target."""
+        """Return the node id of a finished target."""
         return next((number for hypothesis, number in self.ended if hypothesis.tokens == ids), None)
 
 
 @torch.inference_mode()
-def _record(searched: Searched, tokenizer: Tokenizer) -> _Tree:
-    ready = searched.prepare()
-    strategy = Listening(ready.strategy)
-    tree = _Tree(strategy.width, tokenizer, strategy.length_penalty, strategy.coverage is not None)
+def _record(search: SentenceSearch, tokenizer: Tokenizer) -> _SearchTree:
+    ready = search.prepare()
+    strategy = RecordingStrategy(ready.strategy)
+    tree = _SearchTree(strategy.width, tokenizer, strategy.length_penalty, strategy.coverage is not None)
     for beam in replace(ready, strategy=strategy).beams():
         tree.grow(strategy.candidates, strategy.forbidden.tolist(), beam)
     return tree
 
 
-def _target(hypothesis: Hypothesis, tree: _Tree, tokenizer: Tokenizer) -> Target:
+def _target(hypothesis: Hypothesis, tree: _SearchTree, tokenizer: Tokenizer) -> Target:
     return Target(
         text=tokenizer.decode(hypothesis.tokens),
         tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
@@ -251,18 +329,18 @@ def _target(hypothesis: Hypothesis, tree: _Tree, tokenizer: Tokenizer) -> Target
     )
 
 
-def _reference(searched: Searched, text: str, tree: _Tree, tokenizer: Tokenizer) -> Target:
-    """A given target at the search's prices; only the model's own log_prob where rules forbid it."""
+def _reference(search: SentenceSearch, text: str, tree: _SearchTree, tokenizer: Tokenizer) -> Target:
+    """Score a given target as the search would; if rules forbid it, with the model's own log_prob alone."""
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
-    check_length(searched.translator.checkpoint, "reference", ids)
-    found = searched.worth(ids)
+    check_length(search.translator.checkpoint, "reference", ids)
+    found = search.forced(ids)
     if found is not None:
         return _target(found, tree, tokenizer)
     return Target(
         text=tokenizer.decode(ids),
         tokens=tuple(tokenizer.tokens(ids)),
         ids=ids,
-        log_prob=searched.translator.score(searched.text, text).log_prob,
+        log_prob=search.translator.score(search.text, text).log_prob,
         total=-math.inf,
         score=None,
         finished_by="eos",

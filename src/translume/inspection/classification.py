@@ -1,4 +1,4 @@
-"""From a text and a classifier to what it believed and which tokens made it: passes of the plain model."""
+"""Trace a classification: the predicted distribution over classes, and the evidence of each token."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ from translume.inspection.attribution import (
     UNKNOWN,
     differences,
     embedded,
+    integrate,
     rounded,
 )
-from translume.inspection.class_values import ClassBelief, ClassFacts, ClassTrace, Evidence
 from translume.inspection.passes import encode
+from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
 from translume.inspection.words import tokens_of, words_of
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
@@ -32,43 +33,45 @@ ClassPart = Literal[
     "pooling", "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"
 ]
 EVERYTHING: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
-"""What is shown unless told."""
+"""Parts of a trace by default."""
 KNOWN: tuple[ClassPart, ...] = (*EVERYTHING, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
 METHODS = KNOWN[1:]
-"""Parts that say what a class owes to each token."""
+"""Parts that attribute classes to tokens."""
 
 
 def trace_classification(
     classifier: Classifier, text: str, *, k: int = 3, show: Collection[ClassPart] = EVERYTHING
 ) -> ClassTrace:
-    """What a classifier believed about one text, and which of its tokens made it believe that.
+    """Return the predicted distribution over classes for one text, and the evidence of each token.
 
-    k: classes, from the likeliest, that evidence is worked out for; no other number depends on it.
-    show: what is computed besides the beliefs; "integrated-gradients" wants captum (translume[inspect]).
-    The text is cut as `classify` cuts it. Raises TranslationError for a blank text and what `classify` raises,
-    SettingsError for parts that do not fit.
+    k: how many of the likeliest classes get evidence; no other number depends on it.
+    show: further parts to compute; "integrated-gradients" requires captum (translume[inspect]).
+    Long texts are cut as in `classify`. Raises TranslationError for a blank text, the errors of `classify`, and
+    SettingsError for unknown parts.
     """
     if k < 1:
-        raise SettingsError(f"k: found {k}, wanted at least 1")
+        raise SettingsError(f"k: found {k}, expected at least 1")
     for part in show:
         if part not in KNOWN:
             raise SettingsError(f"show: found '{part}'{nearest(part, KNOWN)}")
     if not text.strip():
-        raise TranslationError("text: found a blank one, wanted one to classify")
+        raise TranslationError("text: found a blank text, expected a text to classify")
     ids, places, warnings = classifier.reading(text)
     checkpoint = classifier.checkpoint
     tokenizer = checkpoint.source_tokenizer
     device = next(checkpoint.model.parameters()).device
     source = torch.tensor([*ids, tokenizer.specials.eos], device=device)
     with torch.no_grad():
-        looked = _Looked.at(checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several)
-        evidence = tuple(looked.evidence(method, tokenizer.specials.unk) for method in METHODS if method in show)
-        weights = looked.pooling() if "pooling" in show else None
+        classified = _ClassifiedText.at(
+            checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several
+        )
+        evidence = tuple(classified.evidence(method, tokenizer.specials.unk) for method in METHODS if method in show)
+        weights = classified.pooling() if "pooling" in show else None
     spans = tokenizer.spans_in(text)
     tokens = tokens_of(tokenizer, source.tolist(), [spans[place] for place in places])
     normalised = tokenizer.normalise(text)
     marks = tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
-    beliefs = looked.beliefs(checkpoint.labels.names)
+    beliefs = classified.beliefs(checkpoint.labels.names)
     return ClassTrace(
         schema="class/1",
         facts=_facts(checkpoint),
@@ -79,7 +82,7 @@ def trace_classification(
         source_words=words_of(normalised, tokens, marks),
         classes=beliefs,
         margin=_margin([each.p for each in beliefs], several=checkpoint.labels.several),
-        entropy=looked.entropy(),
+        entropy=classified.entropy(),
         pooling=weights,
         evidence=evidence,
     )
@@ -102,8 +105,8 @@ def _facts(checkpoint: ClassifierCheckpoint) -> ClassFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """A text's ids [S] with the end mark, and log p of all classes [C], fp64; first: the c that evidence is for."""
+class _ClassifiedText:
+    """A text's ids [S] with the end mark and log p [C] of all classes, fp64; first: the c classes to explain."""
 
     model: Network
     source: Tensor
@@ -112,7 +115,7 @@ class _Looked:
     several: bool
 
     @classmethod
-    def at(cls, model: Network, source: Tensor, count: int, *, several: bool) -> "_Looked":
+    def at(cls, model: Network, source: Tensor, count: int, *, several: bool) -> "_ClassifiedText":
         log_probs = _log_probs(model, source[None])[0]
         order = log_probs.sort(descending=True, stable=True).indices
         return cls(model, source, log_probs, order[:count], several)
@@ -142,19 +145,19 @@ class _Looked:
         return tuple(weights[0].double().round(decimals=DECIMALS).tolist())
 
     def evidence(self, method: ClassPart, unknown: int | None) -> Evidence:
-        """By one method, for the first classes."""
+        """Return the evidence for the first classes by one method."""
         assert method != "pooling"
         if method == "input-gradient":
             return Evidence(method=method, values=rounded(self._slopes()), baseline=NO_VECTOR, error=None)
         if method == "integrated-gradients":
-            values, error = _integrated(self._scores(), embedded(self.model.encoder, self.source), self.first)
+            values, error = integrate(self._scores(), *embedded(self.model.encoder, self.source), self.first)
             return Evidence(method=method, values=rounded(values), baseline=NO_VECTOR, error=error)
         without, baseline = self._without(method, unknown)
-        apart = differences(self.log_probs[self.first], without.index_select(1, self.first))
-        return Evidence(method=method, values=apart, baseline=baseline, error=None)
+        gains = differences(self.log_probs[self.first], without.index_select(1, self.first))
+        return Evidence(method=method, values=gains, baseline=baseline, error=None)
 
     def _without(self, method: ClassPart, unknown: int | None) -> tuple[Tensor, str]:
-        """[S, C]: log p without each token in turn, and what that was compared with."""
+        """Return log p [S, C] without each token in turn, and the name of the baseline."""
         size = len(self.source)
         if method == "occlusion":
             places = torch.arange(size - 1, device=self.source.device).expand(size, -1)
@@ -168,13 +171,13 @@ class _Looked:
             return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
         if unknown is None:
             raise SettingsError(
-                "show: found 'occlusion-unknown', wanted 'occlusion' or 'occlusion-mask' "
+                "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
                 "with a tokenizer that has no unknown token"
             )
         return _log_probs(self.model, self.source.repeat(size, 1).fill_diagonal_(unknown)), UNKNOWN
 
     def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """A function of embedded texts [R, S, D] and classes [R]: [R], log p of that class each."""
+        """Return a function of embedded texts [R, S, D] and classes [R], which returns log p [R] of these classes."""
 
         def scores(vectors: Tensor, classes: Tensor) -> Tensor:
             mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
@@ -185,7 +188,7 @@ class _Looked:
         return scores
 
     def _slopes(self) -> Tensor:
-        """[c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's own vector e."""
+        """[c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's embedding e."""
         source, baseline = embedded(self.model.encoder, self.source)
         with torch.enable_grad():
             rows = source.detach().expand(len(self.first), -1, -1).clone().requires_grad_()
@@ -195,20 +198,8 @@ class _Looked:
 
 
 def _log_probs(model: Network, sources: Tensor) -> Tensor:
-    """[R, C], fp64: log-probabilities of all classes for texts [R, S'], all of whose tokens are read."""
+    """[R, C], fp64: log-probabilities of all classes for texts [R, S'] without padding."""
     rows = max(1, MOST_TOKENS // max(1, sources.size(1)))
     parts = [sources[start : start + rows] for start in range(0, len(sources), rows)]
     found = [model.belief(part, torch.ones_like(part, dtype=torch.bool)).log_probs().double() for part in parts]
     return torch.cat(found)
-
-
-def _integrated(
-    scores: Callable[[Tensor, Tensor], Tensor], vectors: tuple[Tensor, Tensor], classes: Tensor
-) -> tuple[Tensor, float]:
-    try:
-        from translume.inspection.integrated import integrated
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
-        ) from None
-    return integrated(scores, vectors, classes)

@@ -1,4 +1,4 @@
-"""What the model believed at every step and what decoding made of it: p_model and p_used, ranks, tops and tails."""
+"""The distributions of every step, before and after decoding rules: entropy, rank, top candidates, logit lens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,26 +11,27 @@ from translume.config import DecodingSettings
 from translume.decoding import Rule, RuleContext, Truncation
 from translume.decoding.reshaped import own_belief
 from translume.decoding.used import used_log_probs
-from translume.inspection.passes import Sentence
-from translume.inspection.values import Candidate, RuleEffect, Top
+from translume.inspection.passes import Pass, Sentence
+from translume.inspection.values import Candidate, LensLayer, RuleEffect, Top
+from translume.model.transformer import Transformer
 from translume.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Ruled:
-    """What decoding made of the beliefs of one sentence: log p_used [t, V], and the rules that moved each step."""
+class UsedDistributions:
+    """log p_used [t, V] of one sentence, and the rules that changed each step."""
 
     log_probs: Tensor
     effects: tuple[tuple[RuleEffect, ...], ...]
 
 
-def ruled(
+def used_distributions(
     belief: NextToken, sentence: Sentence, rules: Sequence[Rule], *, limit: int, eos: int, settings: DecodingSettings
-) -> Ruled:
-    """The beliefs [t, V] of a finished target after rules, reshaping, temperature and truncation.
+) -> UsedDistributions:
+    """Apply rules, temperature and truncation to the predicted distributions [t, V] of a finished target.
 
-    belief: reshaped as the search's was.  limit: the most tokens that the search allowed.
-    The rules are asked again about each prefix of the target, as the search asked them.
+    belief: reshaped as in the search.  limit: the length limit of the search.
+    The rules are evaluated on each prefix of the target, as the search evaluates them.
     """
     prefix = torch.cat([sentence.labels.new_tensor([sentence.bos]), sentence.labels])[None]
     none = sentence.labels.new_zeros(1)
@@ -48,11 +49,11 @@ def ruled(
     used = used_log_probs(belief, Bias.join(biases), settings.temperature if drawing else 1.0).double()
     if settings.strategy == "sampling":
         used = _truncated(used, Truncation.of(settings), effects)
-    return Ruled(used, tuple(map(tuple, effects)))
+    return UsedDistributions(used, tuple(map(tuple, effects)))
 
 
 def _at(bias: Bias, step: int, steps: int, size: int) -> Bias:
-    """The bias of one row as one of row `step` of all."""
+    """Move the bias of a single row to row `step` of `steps` rows."""
     allowed = None
     if bias.allowed is not None:
         allowed = torch.ones(steps, size, dtype=torch.bool, device=bias.allowed.device)
@@ -61,7 +62,7 @@ def _at(bias: Bias, step: int, steps: int, size: int) -> Bias:
 
 
 def _moved(log_probs: Tensor, bias: Bias) -> float:
-    """Total variation between a belief [1, V] and itself with the bias, renormalised; 1 where that leaves nothing."""
+    """Total variation between a distribution [1, V] and itself with the bias, renormalised; 1 if nothing is left."""
     own = log_probs.softmax(-1)
     biased = bias.add_to(log_probs)
     if bool(biased.isneginf().all()):
@@ -70,7 +71,7 @@ def _moved(log_probs: Tensor, bias: Bias) -> float:
 
 
 def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffect]]) -> Tensor:
-    """log p_used among what sampling draws from, written down as one more effect wherever it cuts."""
+    """Restrict log p_used to the tokens that sampling draws from; record each cut as one more effect."""
     if truncation.nothing:
         return used
     possible = ~used.isneginf().all(-1, keepdim=True)
@@ -83,13 +84,13 @@ def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffe
 
 
 def entropies(log_probs: Tensor) -> Tensor:
-    """[t]: −Σ p log p of log-probabilities [t, V], nats."""
+    """[t]: entropy −Σ p log p of log-probabilities [t, V], in nats."""
     entropy: Tensor = torch.special.entr(log_probs.exp()).sum(-1)
     return entropy
 
 
 def ranks(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """[t]: the place of each label among log-probabilities [t, V], from 1; of equal ones the smaller id is first."""
+    """[t]: rank of each label by log-probabilities [t, V], from 1; ties by smaller id."""
     own = log_probs.gather(1, labels[:, None])
     ids = torch.arange(log_probs.size(1), device=labels.device)
     before = (log_probs > own) | ((log_probs == own) & (ids < labels[:, None]))
@@ -97,16 +98,18 @@ def ranks(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def margins(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """[t]: the probability of each label less the largest one of any other token."""
+    """[t]: probability of each label minus the largest probability of any other token."""
     own = log_probs.gather(1, labels[:, None])[:, 0].exp()
     others = log_probs.scatter(1, labels[:, None], -torch.inf).amax(-1).exp()
     return own - others
 
 
-def tops(log_probs: Tensor, k: int, tokenizer: Tokenizer, model: Tensor, used: Tensor | None = None) -> list[Top]:
-    """The k best of each row of log-probabilities [t, V], as far as they are possible, and the mass of all others.
+def top_candidates(
+    log_probs: Tensor, k: int, tokenizer: Tokenizer, model: Tensor, used: Tensor | None = None
+) -> list[Top]:
+    """Return the k likeliest possible tokens of each row of log-probabilities [t, V], and the mass of all others.
 
-    model: log p_model and used: log p_used [t, V], both shown of each; used is None where nothing was.
+    model, used: log p_model and log p_used [t, V], which every candidate reports; used is None in a logit lens.
     """
     values, ids = exact_topk(log_probs, min(k, log_probs.size(1)))
     tails = log_probs.exp().scatter_(1, ids, 0.0).sum(-1).tolist()
@@ -127,3 +130,27 @@ def tops(log_probs: Tensor, k: int, tokenizer: Tokenizer, model: Tensor, used: T
         )
         found.append(Top(candidates=candidates, tail=tails[row]))
     return found
+
+
+def lens(model: Transformer, found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer) -> list[tuple[LensLayer, ...]]:
+    """Logit lens (nostalgebraist 2020, "interpreting GPT"): for each label [t], the head's prediction after each layer.
+
+    In a pre-norm model, states must pass the decoder's last norm before the head; in a post-norm model they are already
+    normalised and `decoder.norm` is the identity.
+    """
+    layers = []
+    for number, state in enumerate(found.layers.states, start=1):
+        hidden = model.decoder.norm(state)
+        log_probs = model.head.next_token(hidden, found.context).log_probs().double()
+        own = log_probs.gather(1, labels[:, None])[:, 0].tolist()
+        rows = zip(
+            own,
+            ranks(log_probs, labels).tolist(),
+            entropies(log_probs).tolist(),
+            top_candidates(log_probs, k, tokenizer, log_probs),
+            strict=True,
+        )
+        layers.append(
+            [LensLayer(layer=number, log_p=log_p, rank=rank, entropy=nats, top=top) for log_p, rank, nats, top in rows]
+        )
+    return list(zip(*layers, strict=True))

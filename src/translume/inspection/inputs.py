@@ -1,0 +1,192 @@
+"""Checked inputs of an inspection: a source with its target as ids, and searches with a forced prefix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.config import DecodingSettings
+from translume.decoding import ForcedPrefix, Hypothesis, Rule, SearchError, best_of, strategy_from
+from translume.errors import SettingsError, TranslationError
+from translume.inspection.passes import Sentence
+from translume.translator import TextHypothesis, Translator
+from translume.translator.plan import Piece
+from translume.translator.searching import Prepared, limit_of, prepare, rules_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A sentence and its target.
+
+    given: the original source text.  source: its ids, with the end mark.  target: its ids, which end with the end mark
+    if `finished_by` is "eos".  settings: of the search that found the target, or that a given target is compared with.
+    """
+
+    checkpoint: Checkpoint
+    settings: DecodingSettings
+    given: str
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    origin: Literal["search", "given"]
+    finished_by: Literal["eos", "length"]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.checkpoint.model.parameters()).device
+
+    def sentence(self) -> Sentence:
+        """Return the ids as tensors."""
+
+        def tensor(ids: tuple[int, ...]) -> Tensor:
+            return torch.tensor(ids, device=self.device)
+
+        return Sentence(tensor(self.source), tensor(self.target), self.checkpoint.target_tokenizer.specials.bos)
+
+    def rules(self) -> list[Rule]:
+        """Return the decoding rules of the settings."""
+        return rules_for(self.checkpoint, [self._prefix()], self.settings)
+
+    def limit(self) -> int:
+        """Return the length limit of the search, or the length of the target if that is larger."""
+        longest = self.checkpoint.config.model.max_positions
+        found = limit_of(len(self.source) - 1, len(self._prefix()), self.settings, longest)
+        return max(found, len(self.target))
+
+    def _prefix(self) -> list[int]:
+        return self.checkpoint.target_tokenizer.encode(self.settings.prefix)
+
+
+def subject_of(
+    translator: Translator, source: str, target: str | TextHypothesis | None, settings: DecodingSettings | None
+) -> Subject:
+    """Encode a source and its target: a text, a hypothesis, or (None) the model's own translation.
+
+    Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
+    reads: a line is inspected whole, never in parts.
+    """
+    check_single_model(translator)
+    checkpoint = translator.checkpoint
+    chosen = settings or translator.config.decoding
+    translator.check(chosen)
+    ids = encoded_source(checkpoint, source)
+    origin: Literal["search", "given"] = "given"
+    if target is None:
+        origin = "search"
+        target = translator.translate(source, settings=chosen).hypotheses[0]
+    eos = checkpoint.target_tokenizer.specials.eos
+    if not isinstance(target, str | TextHypothesis):
+        raise TypeError(f"target: found {type(target).__name__}, expected a text, a hypothesis or None")
+    labels = (*checkpoint.target_tokenizer.encode(target), eos) if isinstance(target, str) else target.ids
+    if not labels or eos in labels[:-1]:
+        raise TranslationError(
+            "target: the hypothesis was joined from several parts; expected one of a single sentence"
+        )
+    check_length(checkpoint, "target", labels)
+    return Subject(
+        checkpoint=checkpoint,
+        settings=chosen,
+        given=source,
+        source=ids,
+        target=labels,
+        origin=origin,
+        finished_by="eos" if labels[-1] == eos else "length",
+    )
+
+
+def check_single_model(translator: Translator) -> None:
+    """Raise SettingsError unless the translator has exactly one model and no language model."""
+    if not isinstance(translator, Translator):
+        raise TypeError(f"translator: found {type(translator).__name__}, expected a Translator; call load(folder)")
+    if len(translator.models) > 1:
+        raise SettingsError(
+            f"inspection: found an ensemble of {len(translator.models)} models, expected one model; "
+            "inspect each model separately"
+        )
+    if translator.fusion is not None:
+        raise SettingsError("inspection: found a translator with a language model, expected one without")
+
+
+def encoded_source(checkpoint: Checkpoint, text: str) -> tuple[int, ...]:
+    """Return the ids of a source with its end mark; raise TranslationError if it is blank or too long."""
+    ids = checkpoint.source_tokenizer.encode("" if isinstance(text, str) and text.isspace() else text)
+    if not ids:
+        raise TranslationError("source: found a blank text, expected a sentence")
+    whole = (*ids, checkpoint.source_tokenizer.specials.eos)
+    check_length(checkpoint, "source", whole)
+    return whole
+
+
+def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> None:
+    """Raise TranslationError if a side is longer than the model reads."""
+    longest = checkpoint.config.model.max_positions
+    if len(ids) > longest:
+        raise TranslationError(
+            f"{side}: found {len(ids):,} tokens with the end mark, expected at most {longest:,}; "
+            "inspect one sentence at a time"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceSearch:
+    """Searches of one sentence, optionally with a forced prefix of ids; source: its ids with the end mark."""
+
+    translator: Translator
+    text: str
+    source: tuple[int, ...]
+    settings: DecodingSettings
+
+    @classmethod
+    def of(cls, translator: Translator, source: str, settings: DecodingSettings | None) -> "SentenceSearch":
+        """Encode the source; raise TranslationError if it is blank or too long."""
+        chosen = settings or translator.config.decoding
+        translator.check(chosen)
+        return cls(
+            translator=translator, text=source, source=encoded_source(translator.checkpoint, source), settings=chosen
+        )
+
+    @torch.inference_mode()
+    def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Prepared:
+        """Prepare a search, by the translator's engine, whose targets begin with the ids of `prefix`."""
+        settings = self.settings
+        if greedy:
+            settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
+        stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
+        ready = prepare(
+            self.translator.checkpoint,
+            [Piece(ids=self.source[:-1])],
+            settings,
+            stepper,
+            self.translator.fusion,
+        )
+        if not prefix:
+            return ready
+        # Keep the limit of the inspected search, but allow scoring a whole target that is longer.
+        limits = ready.limits.clamp(min=len(prefix))
+        return replace(ready, limits=limits, rules=[*ready.rules, ForcedPrefix([prefix])])
+
+    def best(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Hypothesis:
+        """Return the best target by score that begins with `prefix`; raise TranslationError if rules forbid all."""
+        try:
+            return _first(self.prepare(prefix, greedy=greedy))
+        except SearchError as error:
+            raise TranslationError(f"target: token {error.token}: {error.reason}") from None
+
+    def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
+        """Return the same, or None if rules forbid all."""
+        try:
+            return _first(self.prepare(prefix, greedy=greedy))
+        except SearchError:
+            return None
+
+    def forced(self, ids: Sequence[int]) -> Hypothesis | None:
+        """Score a whole target, end mark included, as the search would; None if rules forbid it."""
+        found = self.best_or_none(ids, greedy=True)
+        return found if found is not None and found.tokens == tuple(ids) else None
+
+
+def _first(ready: Prepared) -> Hypothesis:
+    return best_of(ready.beams(), ready.strategy, 1)[0][0]
