@@ -25,9 +25,7 @@ def handle(request: Request) -> None:
             raise ValueError("a secret")
         case "wait":
             request.respond({})
-            while not request.cancelled.wait(0.01):
-                if request.values.get("alive"):
-                    request.alive()
+            request.cancelled.wait()
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "garbage":
@@ -42,7 +40,7 @@ def handle(request: Request) -> None:
             time.sleep(60)
 
 
-if __name__ == "__main__":
+def main() -> None:
     if os.environ.get("STUCK"):  # neither the end of the connection nor a signal but SIGKILL ends it
         held = connect(shield=(signal.SIGINT, signal.SIGTERM))
         next(requests(held)).handle(handle)

@@ -214,8 +214,9 @@ def test_responses_come_in_order_with_their_bytes(child: ChildProcess) -> None:
 def test_errors_of_a_handler_are_raised_and_the_child_goes_on(child: ChildProcess) -> None:
     with pytest.raises(SettingsError, match=r"^a.b: found 1, expected 2$"):
         list(child.request("fail").responses(30))
-    with pytest.raises(UnexpectedChildError, match=r"^ValueError$") as caught:
+    with pytest.raises(UnexpectedChildError) as caught:
         list(child.request("crash").responses(30))
+    assert str(caught.value) == "ValueError"
     assert "in handle" in caught.value.trace
     assert len(list(child.request("echo").responses(30))) == 1
 
@@ -262,7 +263,7 @@ def test_a_module_that_cannot_be_imported_is_a_lost_child(tmp_path: Path) -> Non
     log = tmp_path / "log"
     with ChildProcess("tests.no_such_module", output=log) as begun, pytest.raises(ProcessLostError):
         list(begun.request("echo").responses(30))
-    assert exit_reason(begun.wait(), log).endswith(f"No module named tests.no_such_module (see {log})")
+    assert exit_reason(begun.wait(), log).endswith(f"No module named 'tests.no_such_module' (see {log})")
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -287,17 +288,15 @@ def test_a_child_that_does_not_read_is_killed(monkeypatch: pytest.MonkeyPatch) -
     assert begun.close() == -signal.SIGKILL
 
 
-def test_signs_of_life_keep_a_child_and_what_poll_raises_cancels_the_request(
-    child: ChildProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = time.monotonic()
+def test_what_poll_raises_cancels_the_request(child: ChildProcess) -> None:
+    polls = iter([None, None, TimeoutError()])
 
     def poll() -> None:
-        if time.monotonic() - begun > 3:
-            raise TimeoutError
+        if (error := next(polls)) is not None:
+            raise error
 
     with pytest.raises(TimeoutError):
-        list(child.request("wait", {"alive": True}).responses(2, poll))
+        list(child.request("wait").responses(30, poll))
     assert len(list(child.request("echo").responses(30))) == 1  # after the request before it
 
 

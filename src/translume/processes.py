@@ -17,7 +17,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +27,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NoReturn, Self
 
-from translume import errors
-from translume.errors import TranslumeError
+from translume.errors import (
+    DataError,
+    DocumentError,
+    ModelFolderError,
+    SettingsError,
+    TrainingError,
+    TranslationError,
+    TranslumeError,
+)
 
 FRAME: Final = struct.Struct("!4sII")
 """Start of a frame: magic bytes, length of the JSON object, length of the body."""
@@ -42,9 +48,20 @@ CLOSE_SECONDS: Final = 5.0
 """Time for a child to end by itself before it is killed."""
 SEND_SECONDS: Final = 60
 """A child that does not read a request for so long counts as hung."""
-ALIVE_SECONDS: Final = 1.0
-"""Shortest time between two signs of life of a request."""
 PR_SET_PDEATHSIG: Final = 1
+ERRORS: Final = {
+    each.__name__: each
+    for each in (
+        TranslumeError,
+        SettingsError,
+        DataError,
+        DocumentError,
+        ModelFolderError,
+        TrainingError,
+        TranslationError,
+    )
+}
+"""Errors that keep their class between processes; subclasses become the nearest of these."""
 
 
 class ProtocolError(RuntimeError):
@@ -64,6 +81,7 @@ class UnexpectedChildError(RuntimeError):
     def __init__(self, kind: str, trace: str) -> None:
         super().__init__(kind)
         self.kind, self.trace = kind, trace
+        self.add_note(trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +144,15 @@ class Connection:
 def encode_error(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON values for `decode_error`."""
     if isinstance(error, TranslumeError):
-        names = (each.__name__ for each in type(error).__mro__)
-        return {"name": next(name for name in names if hasattr(errors, name)), "reason": str(error)}
+        name = next(each.__name__ for each in type(error).__mro__ if each in ERRORS.values())
+        return {"name": name, "reason": str(error)}
     return {"kind": type(error).__name__, "trace": "".join(traceback.format_tb(error.__traceback__))}
 
 
 def decode_error(values: Mapping[str, Any]) -> Exception:
-    """Return the error of `encode_error`: of the same class in `translume.errors`, or an UnexpectedChildError."""
+    """Return the error of `encode_error`: of a class in `ERRORS`, or an UnexpectedChildError."""
     if "name" in values:
-        kind: type[TranslumeError] = getattr(errors, values["name"])
-        return kind(values["reason"])
+        return ERRORS[values["name"]](values["reason"])
     return UnexpectedChildError(values["kind"], values["trace"])
 
 
@@ -205,7 +222,10 @@ class Call:
 
 
 class ChildProcess:
-    """A Python process that runs a module, which calls `connect` or `serve_requests`. Threads may share it."""
+    """A Python process that runs `main()` of a module, which calls `connect` or `serve_requests`.
+
+    Threads may share it.
+    """
 
     def __init__(
         self,
@@ -330,7 +350,8 @@ class ChildProcess:
         One thread does both, because PR_SET_PDEATHSIG follows the thread that starts a process.
         """
         # -P: a module in the current directory must not stand in for an installed one.
-        command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())]
+        code = f"from {module} import main; main()"
+        command = [sys.executable, "-P", "-c", code, str(theirs.fileno()), str(os.getpid())]
         try:
             with ExitStack() as files:
                 target: int | IO[bytes] = 2 if output is None else subprocess.PIPE
@@ -389,17 +410,10 @@ class Request:
     body: bytes = b""
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the parent no longer needs the result."""
-    _last_alive: float = 0.0
 
     def respond(self, values: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
         """Send one response."""
         self.connection.send({"type": "response", "id": self.number, "values": dict(values or {})}, body)
-
-    def alive(self) -> None:
-        """Tell the parent that the handler does not hang. Cheap enough to call often."""
-        if (now := time.monotonic()) - self._last_alive >= ALIVE_SECONDS:
-            self._last_alive = now
-            self.connection.send({"type": "alive", "id": self.number})
 
     def handle(
         self,

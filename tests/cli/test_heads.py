@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 
 from translume.checkpoint import read_config, read_history
 from translume.cli import main
-from translume.comparison.apart import why
 from translume.comparison.heads import Row, chosen_kinds, config_with, head_kinds, read_rows
 from translume.comparison.measuring import Measures
 from translume.comparison.table import Comparison, aligned
@@ -145,16 +144,6 @@ def test_if_no_head_could_be_trained_that_is_one_line(tmp_path: Path) -> None:
     reason = f"{tmp_path}/train.de: no such file"
     assert result.stderr.splitlines()[-1] == f"Error: {tmp_path}/out: no head was trained; softmax: {reason}"
     assert not list((tmp_path / "out").glob("*.log"))
-
-
-def test_a_process_that_dies_is_told_by_its_last_words_or_by_what_killed_it(tmp_path: Path) -> None:
-    log = tmp_path / "softmax.log"
-    log.write_text("Traceback …\nRuntimeError: out of luck\n\n", encoding="utf-8")
-    assert why(1, log) == f"RuntimeError: out of luck (see {log})"
-    assert why(-9, log) == f"killed by SIGKILL (see {log})"
-    log.write_text("", encoding="utf-8")
-    assert why(-9, log) == "killed by SIGKILL"
-    assert why(3, log) == "exit code 3"
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:

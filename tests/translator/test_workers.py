@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from translume.checkpoint import save_model
-from translume.errors import TranslationError
+from translume.errors import ModelFolderError, TranslationError
 from translume.translator import Translator, Workers, load_translator
 from translume.translator import workers as module
 
@@ -27,7 +27,7 @@ def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
 
 
 def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
-    monkeypatch.setattr(module, "SHARE", 3)
+    monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
     folder, translator = saved
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q"] * 4
     settings = translator.config.decoding
@@ -55,8 +55,8 @@ def test_workers_load_the_model_in_the_dtype_that_they_are_told(saved):
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
 def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(saved, monkeypatch, seconds):
-    monkeypatch.setattr(module, "SHARE", 3)
-    monkeypatch.setattr(module, "WORTH_WORKERS", seconds)
+    monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
+    monkeypatch.setattr(module, "START_WORKERS_SECONDS", seconds)
     folder, translator = saved
     settings, began = translator.config.decoding, []
 
@@ -67,12 +67,12 @@ def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(s
 
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q", "abc"]
     with ExitStack() as processes:
-        found = [each.text for each in module.translate_shared(translator, workers, iter(texts), settings)]
+        found = [each.text for each in module.translate_with_workers(translator, workers, iter(texts), settings)]
         assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
         assert len(began) == (1 if seconds == 0.0 else 0)
-        assert list(module.translate_shared(translator, workers, [], settings)) == []
+        assert list(module.translate_with_workers(translator, workers, [], settings)) == []
         sources: list[str] = []
-        translations = module.translate_shared(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
+        translations = module.translate_with_workers(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
         with pytest.raises(TranslationError) as caught:
             sources.extend(each.source for each in translations)
     assert sources == ["a", "b", "c", "d"]
@@ -80,7 +80,7 @@ def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(s
 
 
 def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, monkeypatch):
-    monkeypatch.setattr(module, "SHARE", 3)
+    monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
     folder, translator = saved
     found: list[str] = []
     with Workers(folder, 1) as workers:
@@ -98,12 +98,12 @@ def test_a_worker_that_dies_ends_the_translation_in_one_line(saved):
     folder, translator = saved
     with Workers(folder, 1) as workers:
         list(workers.translate_all(["a"], translator.config.decoding))
-        (process,) = workers._pool._processes
-        os.kill(process, signal.SIGKILL)
+        os.kill(workers.pids[0], signal.SIGKILL)
         with pytest.raises(TranslationError) as caught:
             list(workers.translate_all(["a"] * 9, translator.config.decoding))
     assert str(caught.value) == (
-        "a worker died after line 0, perhaps for want of memory, wanted it to go on; try fewer --workers"
+        "after line 0: a worker process ended in the middle of its work, perhaps because memory ran out; "
+        "try fewer --workers"
     )
 
 
@@ -119,13 +119,13 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_leave_when_the_process_that_gives_the_work_is_killed(saved, tmp_path):
+def test_workers_end_when_their_parent_is_killed(saved, tmp_path):
     folder, translator = saved
     (tmp_path / "killed.py").write_text(KILLED)
     source = str(Path(module.__file__).parents[2])
-    done = subprocess.run(  # waits until nobody holds the pipe any more, workers neither
+    done = subprocess.run(  # waits until no process holds a pipe, and workers hold that of stderr
         [sys.executable, tmp_path / "killed.py", folder],
-        stdout=subprocess.PIPE,
+        capture_output=True,
         env={**os.environ, "PYTHONPATH": source},
         timeout=300,
         check=False,
@@ -134,17 +134,27 @@ def test_workers_leave_when_the_process_that_gives_the_work_is_killed(saved, tmp
     assert (done.returncode, done.stdout.decode()) == (-signal.SIGKILL, f"{wanted}\n")
 
 
-def test_processes_begin_without_ctrl_c_and_who_gives_the_work_keeps_it(saved, monkeypatch):
+def test_a_worker_that_hangs_is_killed_and_ends_the_translation_in_one_line(saved, monkeypatch):
     folder, translator = saved
-    before, masks = signal.pthread_sigmask(signal.SIG_BLOCK, []), []
     with Workers(folder, 1) as workers:
-        submit = workers._pool.submit
+        list(workers.translate_all(["a"], translator.config.decoding))
+        monkeypatch.setattr(module, "HANG_TIMEOUT_SECONDS", 0.5)
+        os.kill(workers.pids[0], signal.SIGSTOP)
+        with pytest.raises(TranslationError, match=r"^after line 0: a worker process did not respond for 0.5 s, "):
+            list(workers.translate_all(["a"], translator.config.decoding))
 
-        def told(*words):
-            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-            return submit(*words)
 
-        monkeypatch.setattr(workers._pool, "submit", told)
+def test_ctrl_c_reaches_only_the_parent(saved):
+    folder, translator = saved
+    with Workers(folder, 1) as workers:
+        list(workers.translate_all(["a"], translator.config.decoding))
+        (pid,) = workers.pids
+        assert os.getpgid(pid) == pid
+        os.kill(pid, signal.SIGINT)
         assert len(list(workers.translate_all(["abc"], translator.config.decoding))) == 1
-    assert masks == [before | {signal.SIGINT}]
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error_in_its_own_words(saved, tmp_path):
+    _, translator = saved
+    with Workers(tmp_path, 1) as workers, pytest.raises(ModelFolderError, match=r"not a model folder"):
+        list(workers.translate_all(["a"], translator.config.decoding))

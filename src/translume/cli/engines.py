@@ -86,7 +86,7 @@ def translating(
 
     None: the translator, and as many processes as it has threads once the work is long.
     """
-    from translume.translator import Workers, translate_shared
+    from translume.translator import Workers, translate_with_workers
 
     several = count is not None and count > 1
     if several and len(translator.models) > 1:
@@ -105,7 +105,8 @@ def translating(
     if count == 1 or threads == 1 or len(translator.models) > 1:
         yield lambda texts, settings, wanted: translator.translate_all(texts, settings=settings, constraints=wanted)
         return
-    yield lambda texts, settings, wanted: translate_shared(translator, partial(begin, threads), texts, settings, wanted)
+    start = partial(begin, threads)
+    yield lambda texts, settings, wanted: translate_with_workers(translator, start, texts, settings, wanted)
 
 
 def torch_threads() -> int:

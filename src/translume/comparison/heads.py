@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from translume.atomic import replace_file
 from translume.checkpoint import FolderLock, Manifest
-from translume.comparison.apart import Outcome, run_apart
-from translume.comparison.child import Request
 from translume.comparison.measuring import Measures
+from translume.comparison.worker import Outcome, Task, run_in_worker
 from translume.config import Config, HeadKind, HeadSettings
 from translume.config.base import UNTOLD
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
@@ -151,13 +150,11 @@ def compare_heads(
     rows = {row.kind: row for row in read_rows(folder)}
     for number, kind in enumerate(kinds, start=1):
         home = folder / kind
-        request = Request(
-            config=config_with(config, kind), folder=home, sentences=sentences, device=device, threads=threads
-        )
+        task = Task(config=config_with(config, kind), folder=home, sentences=sentences, device=device, threads=threads)
         row = rows.get(kind)
-        if row is None or row.measures is None or row.key != _key(request):
+        if row is None or row.measures is None or row.key != _key(task):
             yield Trying(kind=kind, number=number, count=len(kinds), folder=home)
-            row = yield from _tried(request, kind, row, [folder / other for other in (*rows, *kinds)])
+            row = yield from _tried(task, kind, row, [folder / other for other in (*rows, *kinds)])
             rows[kind] = row
             _write(folder, rows)
             if row.measures is None and not row.failure:
@@ -165,31 +162,31 @@ def compare_heads(
         yield row
 
 
-def _tried(request: Request, kind: str, before: Row | None, others: Sequence[Path]) -> Generator[Event, None, Row]:
+def _tried(task: Task, kind: str, before: Row | None, others: Sequence[Path]) -> Generator[Event, None, Row]:
     """Train and measure one kind; a row without measures and without a reason means that it was interrupted."""
-    begun = before is not None and (request.folder / "manifest.json").exists()
+    begun = before is not None and (task.folder / "manifest.json").exists()
     peak = before.peak_bytes if before is not None and begun else None
     try:
-        _begin_like(others, request)
-        outcome = yield from _watched(request)
+        _begin_like(others, task)
+        outcome = yield from _watched(task)
     except TranslumeError as error:
         outcome = Outcome(failure=str(error))
     if outcome.peak_bytes is not None:
         peak = max(peak or 0, outcome.peak_bytes)
     return Row(
         kind=kind,
-        settings=request.config.model.head.model_dump(mode="json"),
+        settings=task.config.model.head.model_dump(mode="json"),
         measures=outcome.measures,
         peak_bytes=peak,
         failure="" if outcome.measures or outcome.interrupted else outcome.failure or "it gave no measures",
-        key=_key(request) if outcome.measures else "",
+        key=_key(task) if outcome.measures else "",
     )
 
 
-def _watched(request: Request) -> Generator[Event, None, Outcome]:
-    """What `run_apart` tells, and Interrupted even where the process had nothing to save."""
+def _watched(task: Task) -> Generator[Event, None, Outcome]:
+    """Yield the events of `run_in_worker`, and Interrupted even if the process had nothing to save."""
     told = False
-    run = run_apart(request, request.folder.with_suffix(".log"))
+    run = run_in_worker(task, task.folder.with_suffix(".log"))
     while True:
         try:
             event = next(run)
@@ -199,13 +196,13 @@ def _watched(request: Request) -> Generator[Event, None, Outcome]:
         told = told or isinstance(event, Interrupted)
         yield event
     if outcome.interrupted and not told:
-        yield Interrupted(update=0, signal=outcome.interrupted, folder=request.folder)
+        yield Interrupted(update=0, signal=outcome.interrupted, folder=task.folder)
     return outcome
 
 
-def _begin_like(others: Sequence[Path], request: Request) -> None:
+def _begin_like(others: Sequence[Path], task: Task) -> None:
     """Give a new run the tokenizers and the tokenized corpus of another one, which would only come out the same."""
-    config, folder = request.config, request.folder
+    config, folder = task.config, task.folder
     with FolderLock(folder):
         store = Store(folder)
         if store.model() is not None:
@@ -227,16 +224,16 @@ def _stored(folder: Path) -> Model | None:
         return None
 
 
-def _key(request: Request) -> str:
+def _key(task: Task) -> str:
     """Changes with the weights, the settings and how they are measured; empty where there are no weights."""
     try:
-        weights = Manifest.read(request.folder).files.get(WEIGHTS)
+        weights = Manifest.read(task.folder).files.get(WEIGHTS)
     except ModelFolderError:
         return ""
     if weights is None:
         return ""
-    request = replace(request, folder=Path(weights.sha256))  # a folder that moved is the same
-    return hashlib.sha256(request.to_json().encode()).hexdigest()
+    task = replace(task, folder=Path(weights.sha256))  # a folder that moved is the same
+    return hashlib.sha256(json.dumps(task.to_dict()).encode()).hexdigest()
 
 
 def read_rows(folder: Path) -> list[Row]:

@@ -3,7 +3,7 @@
 from translume.translator.classifier import Classification, Classifier
 from translume.translator.translator import Translator, load, load_classifier, load_translator
 from translume.translator.values import TargetScore, TextHypothesis, Translation
-from translume.translator.workers import Workers, translate_shared
+from translume.translator.workers import Workers, translate_with_workers
 
 __all__ = [
     "Classification",
@@ -16,5 +16,5 @@ __all__ = [
     "load",
     "load_classifier",
     "load_translator",
-    "translate_shared",
+    "translate_with_workers",
 ]

@@ -1,39 +1,46 @@
-"""Several processes that translate one input together: one thread each does more than many threads for one process."""
+"""Translate one input with several single-threaded processes, which is faster than one multi-threaded process."""
 
-import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cache
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Thread
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from translume.config import DecodingSettings
-from translume.errors import TranslationError
+from translume.errors import TranslationError, TranslumeError
+from translume.processes import ChildProcess, ProcessLostError, Request, serve_requests
 from translume.translator.batching import windows
+from translume.translator.messages import (
+    TRANSLATIONS,
+    decode_lines,
+    decode_settings,
+    encode_lines,
+    encode_settings,
+    encode_translations,
+)
 from translume.translator.numbering import numbered_lines
 from translume.translator.plan import Line
 from translume.translator.translator import Translator, load_translator
 from translume.translator.values import Translation
 
-SHARE = 256
-"""Lines that a worker takes at a time."""
-WORTH_WORKERS = 4.0
-"""Seconds of work after which what is left is shared: about twice what workers take to begin, so that they cost at most
-as much as they could have saved."""
+LINES_PER_REQUEST: Final = 256
+START_WORKERS_SECONDS: Final = 4.0
+"""Seconds of work after which the rest of an input is shared. About twice the time that workers take to start, so that
+they cost at most as much as they could have saved."""
+HANG_TIMEOUT_SECONDS: Final = 3600.0
+"""A worker that has not finished a request after so long is killed."""
 
 EngineDtype = Literal["fp32", "bf16", "int8"]
 PlainDtype = Literal["fp32", "bf16"]
-Done = tuple[list[Translation], str]
-"""Translations, and the error that ended them; empty for none."""
+Result = tuple[list[Translation], TranslumeError | None]
+"""Translations, and the error after them."""
 
 
 class Workers:
@@ -42,42 +49,65 @@ class Workers:
     def __init__(
         self, folder: Path | str, count: int, dtype: EngineDtype | None = None, plain: PlainDtype = "fp32"
     ) -> None:
-        """dtype: of each worker's engine; None is the plain model.  plain: of the model itself; engines want fp32."""
+        """dtype: of each worker's engine; None selects the plain model.  plain: dtype of the model; engines need fp32.
+
+        Raises TranslationError if the system cannot start so many processes.
+        """
         self.count = count
-        # Not forked: a copy of a process with threads may hang.
-        self._pool = ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_begin, initargs=(str(folder), dtype, plain)
-        )
+        self._model = {"folder": str(folder), "dtype": dtype, "plain": plain}
+        self._children: list[ChildProcess] = []
+        self._idle: SimpleQueue[ChildProcess] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="translume-workers")
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            for _ in range(count):
+                try:
+                    child = ChildProcess(__name__)
+                except (OSError, RuntimeError) as error:
+                    reason = f"cannot start {count} worker processes: {error}; try fewer --workers"
+                    raise TranslationError(reason) from None
+                self._children.append(child)
+                child.request("load", self._model)
+                self._idle.put(child)
+            failed.pop_all()
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the worker processes."""
+        return [child.pid for child in self._children]
 
     def translate_all(
         self, texts: Iterable[str], settings: DecodingSettings, constraints: Iterable[Iterable[str]] | None = None
     ) -> Iterator[Translation]:
-        """What `Translator.translate_all` gives, in order; texts are read some hundred a worker ahead.
+        """Yield what `Translator.translate_all` yields, in order. Reads a few hundred texts ahead per worker.
 
-        Raises TranslationError as it does, or where a worker died.
+        Raises TranslationError as `Translator.translate_all` does, and if a worker process ends or hangs.
         """
-        return self.translate_parts(windows(numbered_lines(texts, constraints), lines=SHARE), settings)
+        return self.translate_windows(windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), settings)
 
-    def translate_parts(self, parts: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
-        """The same for consecutive lines, as many at a time as a worker shall take."""
-        waiting: deque[Future[Done]] = deque()
-        given = 0
-        for window in parts:
-            given = given or window[0].number - 1
-            with _uninterrupted():
-                waiting.append(self._pool.submit(_work, window, settings))
+    def translate_windows(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
+        """Translate consecutive lines, one list per request."""
+        waiting: deque[Future[Result]] = deque()
+        done = 0
+        for window in lines:
+            done = done or window[0].number - 1
+            waiting.append(self._threads.submit(self._translate, window, settings))
             if len(waiting) > 2 * self.count:
-                for each in _result(waiting.popleft(), given):
-                    given += 1
+                for each in _translations(waiting.popleft(), done):
+                    done += 1
                     yield each
         while waiting:
-            for each in _result(waiting.popleft(), given):
-                given += 1
+            for each in _translations(waiting.popleft(), done):
+                done += 1
                 yield each
 
     def close(self) -> None:
-        """Let the processes go; what they were asked and have not begun is not done."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the processes. Requests in progress are lost."""
+        for child in self._children:
+            child.shutdown()
+        for child in self._children:
+            child.close()
+        self._threads.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
@@ -87,75 +117,74 @@ class Workers:
     ) -> None:
         self.close()
 
+    def _translate(self, lines: list[Line], settings: DecodingSettings) -> Result:
+        done: list[Translation] = []
+        child = self._idle.get()
+        try:
+            values = {"model": self._model, "lines": encode_lines(lines), "settings": encode_settings(settings)}
+            for message in child.request("translate", values).responses(HANG_TIMEOUT_SECONDS):
+                done += TRANSLATIONS.validate_json(message.body)
+        except TranslumeError as error:
+            return done, error
+        finally:
+            self._idle.put(child)
+        return done, None
 
-def translate_shared(
+
+def translate_with_workers(
     translator: Translator,
-    begin: Callable[[], Workers],
+    start: Callable[[], Workers],
     texts: Iterable[str],
     settings: DecodingSettings,
     constraints: Iterable[Iterable[str]] | None = None,
 ) -> Iterator[Translation]:
-    """What `Translator.translate_all` gives, by the translator itself, and by workers once that has taken a while.
+    """Yield what `Translator.translate_all` yields: from the translator itself, and after some seconds from workers.
 
-    begin: makes the workers, who are to translate as the translator does.
+    start: starts workers with the same model and engine as the translator.
     """
-    parts, busy = windows(numbered_lines(texts, constraints), lines=SHARE), 0.0
+    parts, busy = windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), 0.0
     for part in parts:
-        if busy > WORTH_WORKERS:
-            with begin() as workers:
-                yield from workers.translate_parts(chain([part], parts), settings)
+        if busy > START_WORKERS_SECONDS:
+            with start() as workers:
+                yield from workers.translate_windows(chain([part], parts), settings)
             return
-        began = time.monotonic()
-        done = translator.translate_lines(part, settings)
-        first = list(islice(done, 1))  # all of them are translated before the first is given back
-        busy += time.monotonic() - began
-        yield from chain(first, done)
+        begun = time.monotonic()
+        translations = translator.translate_lines(part, settings)
+        first = list(islice(translations, 1))  # the first one comes when all are translated
+        busy += time.monotonic() - begun
+        yield from chain(first, translations)
 
 
-def _result(future: "Future[Done]", given: int) -> Iterator[Translation]:
+def _translations(future: "Future[Result]", done: int) -> Iterator[Translation]:
+    """Yield the translations of a request, then raise its error.  done: number of the line before its first."""
     try:
-        done, error = future.result()
-    except BrokenProcessPool:
+        translations, error = future.result()
+    except ProcessLostError as lost:
         raise TranslationError(
-            f"a worker died after line {given}, perhaps for want of memory, wanted it to go on; try fewer --workers"
+            f"after line {done}: {lost}, perhaps because memory ran out; try fewer --workers"
         ) from None
-    yield from done
-    if error:
-        raise TranslationError(error)
+    yield from translations
+    if error is not None:
+        raise error
 
 
-_translators: list[Translator] = []
-"""The one translator of a worker process."""
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits, here for a moment and for good in a process that begins here: the terminal sends it to all."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_with(parent: BaseProcess | None) -> None:
-    """End this process when the one that gives the work is gone, killed perhaps: it would wait for work for ever."""
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _begin(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work
-    Thread(target=_leave_with, args=(parent_process(),), daemon=True).start()
+@cache
+def _load(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator:
     translator = load_translator(folder, device="cpu", dtype=plain, threads=1)
-    _translators.append(translator if dtype is None else translator.compile(dtype))
+    return translator if dtype is None else translator.compile(dtype)
 
 
-def _work(lines: list[Line], settings: DecodingSettings) -> Done:
-    done: list[Translation] = []
-    try:
-        done.extend(_translators[0].translate_lines(lines, settings))
-    except TranslationError as error:
-        return done, str(error)
-    return done, ""
+def _handle(request: Request) -> None:
+    """Handle a request in a worker process."""
+    if request.method == "load":
+        _load(**request.values)
+        return
+    translator = _load(**request.values["model"])
+    lines, settings = decode_lines(request.values["lines"]), decode_settings(request.values["settings"])
+    for chunk in encode_translations(translator.translate_lines(lines, settings)):
+        request.respond(body=chunk)
+
+
+def main() -> None:
+    """Run a worker process."""
+    serve_requests(_handle, shield=(signal.SIGINT,))

@@ -1,4 +1,4 @@
-"""What a run tells crosses to another process and is the same there."""
+"""Training events cross to another process unchanged."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from translume.comparison.wire import KINDS, from_values, to_line
+from translume.comparison.worker import EVENTS, event_from_dict, event_to_dict
 from translume.data import Account
 from translume.data.pairs import Pair
 from translume.training.events import (
@@ -24,7 +24,7 @@ from translume.training.events import (
 
 PAIR = Pair(source="a\nb", target="ü", file="train.en", line=3)
 ACCOUNT = Account(read=7, used=5, held_out=0, dropped={"empty": 2}, examples={"empty": PAIR})
-EVENTS: list[Event] = [
+EXAMPLES: list[Event] = [
     Preparing(what="tokenizer"),
     Started(
         update=0,
@@ -72,17 +72,15 @@ EVENTS: list[Event] = [
 ]
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_every_event_is_one_line_that_reads_back_as_it_was(event: Event) -> None:
-    line = to_line(event)
-    assert "\n" not in line
-    assert from_values(json.loads(line)) == event
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+def test_every_event_is_json_that_reads_back_unchanged(event: Event) -> None:
+    assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event
 
 
-def test_every_kind_of_event_can_cross() -> None:
-    assert set(KINDS) == set(get_args(Event)) == {type(event) for event in EVENTS}
+def test_every_kind_of_event_can_be_sent() -> None:
+    assert set(EVENTS) == set(get_args(Event)) == {type(event) for event in EXAMPLES}
 
 
-def test_other_objects_are_no_events() -> None:
-    assert from_values({"event": "peak", "bytes": 1}) is None
-    assert from_values({}) is None
+def test_other_values_are_not_events() -> None:
+    assert event_from_dict({"event": "peak", "bytes": 1}) is None
+    assert event_from_dict({}) is None

@@ -1,0 +1,61 @@
+"""JSON messages for worker processes: lines, settings and translations."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter
+
+from translume.config import Config, DecodingSettings
+from translume.errors import TranslumeError
+from translume.translator.plan import Line
+from translume.translator.values import Translation
+
+TRANSLATIONS: Final = TypeAdapter(list[Translation])
+CHUNK: Final = 16
+"""Translations per message."""
+
+T = TypeVar("T")
+
+
+def encode(kind: TypeAdapter[T], value: T) -> bytes:
+    """Return a value as JSON. `kind.validate_json` gives an equal value, also for infinities."""
+    return json.dumps(kind.dump_python(value, mode="json")).encode()
+
+
+def encode_translations(translations: Iterable[Translation]) -> Iterator[bytes]:
+    """Yield translations in chunks, as JSON for `TRANSLATIONS`. An error comes after the chunk of those before it."""
+    chunk: list[Translation] = []
+    error: TranslumeError | None = None
+    try:
+        for each in translations:
+            chunk.append(each)
+            if len(chunk) == CHUNK:
+                yield encode(TRANSLATIONS, chunk)
+                chunk = []
+    except TranslumeError as caught:
+        error = caught
+    if chunk:
+        yield encode(TRANSLATIONS, chunk)
+    if error is not None:
+        raise error
+
+
+def encode_settings(settings: DecodingSettings) -> dict[str, Any]:
+    """Return settings as JSON values for `decode_settings`."""
+    return settings.model_dump(mode="json")
+
+
+def decode_settings(values: Mapping[str, Any]) -> DecodingSettings:
+    """Return the settings of `encode_settings`."""
+    return Config.build({"decoding": values}, place="request").decoding
+
+
+def encode_lines(lines: Sequence[Line]) -> list[list[Any]]:
+    """Return lines as JSON values for `decode_lines`."""
+    return [[line.number, line.text, line.constraints] for line in lines]
+
+
+def decode_lines(values: Sequence[Sequence[Any]]) -> list[Line]:
+    """Return the lines of `encode_lines`."""
+    return [Line(number=number, text=text, constraints=tuple(held)) for number, text, held in values]
