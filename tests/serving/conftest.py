@@ -22,7 +22,7 @@ from translume.model.classifier import Classifier as Network
 from translume.serving.access.admission import Access
 from translume.serving.access.limits import Limits
 from translume.serving.api.app import build_app
-from translume.serving.api.detection import Detector
+from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
 from translume.serving.workers.models import Models, Served

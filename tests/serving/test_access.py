@@ -20,7 +20,7 @@ from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]
-NO_KEY = {"error": "found no key, wanted 'Authorization: Bearer KEY'", "code": "no_key"}
+NO_KEY = {"error": "found no key, expected 'Authorization: Bearer KEY'", "code": "no_key"}
 
 
 class Gate:
@@ -94,7 +94,7 @@ def test_whoever_has_none_is_refused_before_anything_is_read(gate: Gate) -> None
     for secret in ("x", gate.alice[:-1], gate.alice + "a", "tlk_00000000_" + "a" * 43, "é" * 9, "x" * 5000):
         assert told(gate.ask("/v1/translate", secret.encode().decode("latin-1"), text="a")) == (
             401,
-            {"error": "the key is not one of this server's", "code": "unknown_key"},
+            {"error": "the key is unknown to this server", "code": "unknown_key"},
         )
 
 
@@ -128,7 +128,10 @@ def test_a_key_in_the_address_is_refused(gate: Gate, start: Start, translator: T
     answer = gate.live.ask("POST", f"/translate?q=a&source=en&target=de&api_key={gate.alice}")
     assert told(answer) == (
         400,
-        {"error": "api_key: found in the address, wanted it in the body or head", "code": "key_in_address"},
+        {
+            "error": "api_key: found in the URL, expected in the body or the Authorization header",
+            "code": "key_in_address",
+        },
     )
 
 
@@ -157,7 +160,7 @@ def test_more_requests_than_a_burst_wait_for_their_turn(gate: Gate) -> None:
     assert told(answer) == (
         429,
         {
-            "error": "the key has no request left, and 2 at once at most; try later",
+            "error": "the key's requests are used up, at most 2 at once; try later",
             "code": "too_many_requests",
         },
     )
@@ -171,7 +174,7 @@ def test_a_quota_is_kept_to_the_character(gate: Gate) -> None:
     assert told(answer) == (
         429,
         {
-            "error": "found 11 characters, and the key has fewer left of 40 a day; try later",
+            "error": "found 11 characters, more than is left of the key's 40 a day; try later",
             "code": "quota_used_up",
         },
     )
@@ -180,7 +183,7 @@ def test_a_quota_is_kept_to_the_character(gate: Gate) -> None:
     assert gate.ask("/v1/translate", gate.small, text="c" * 10).status == 200
     assert told(gate.ask("/v1/translate", gate.small, text="d" * 41)) == (
         403,
-        {"error": "found 41 characters, and the key has 40 a day", "code": "over_quota"},
+        {"error": "found 41 characters, expected at most 40, the key's daily quota", "code": "over_quota"},
     )
     assert gate.used(gate.small) == (4, 40)
 
@@ -204,7 +207,7 @@ def test_without_a_place_to_count_nobody_is_answered(gate: Gate) -> None:
     answer = gate.ask("/v1/translate", gate.alice, text="a")
     assert told(answer) == (
         503,
-        {"error": "what keys have used cannot be counted now; try later", "code": "usage_unavailable"},
+        {"error": "the usage of keys cannot be counted now; try later", "code": "usage_unavailable"},
     )
     assert answer.headers["Retry-After"] == "10"
     gate.usage._base.execute("PRAGMA query_only = OFF")
@@ -225,7 +228,7 @@ def test_every_address_needs_a_key_but_those_that_tell_what_the_server_is(gate: 
 
 def test_the_document_lists_every_address_and_says_which_take_a_key(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()
-    written = "".join(path.read_text() for path in (Path(guard.__file__).parent).glob("*.py"))
+    written = "".join(path.read_text() for path in Path(guard.__file__).parents[1].rglob("*.py"))
     routes = re.findall(r'@router\.(?:get|post|delete|head|api_route)\(\s*"([^"]*)"', written)
     asked = {f"{prefix}{route}" for route in routes for prefix in ("", "/v1") if f"{prefix}{route}" in listed["paths"]}
     # Parts of the page are no addresses for programs.

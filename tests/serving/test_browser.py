@@ -193,7 +193,7 @@ def test_a_file_that_cannot_be_translated_says_why(tab: Any, tmp_path: Path) -> 
     path = tmp_path / "mine.pdf"
     path.write_bytes(b"%PDF")
     tab.page.set_input_files("#file", path)
-    tab.tell("#files .problem", "file: found '.pdf', wanted one of .txt, .html, .htm, .srt, .vtt, .docx")
+    tab.tell("#files .problem", "file: found '.pdf', expected one of .txt, .html, .htm, .srt, .vtt, .docx")
     tab.faults.clear()  # The browser tells of the 415.
 
 

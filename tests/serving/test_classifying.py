@@ -65,12 +65,12 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
     def post(**fields: Any) -> tuple[int, str, str, str]:
         return refused(topics.post("/v1/classify", **fields))
 
-    assert post(text=5) == (422, "invalid_value", "text", "text: found 5, wanted a text or a list of texts")
+    assert post(text=5) == (422, "invalid_value", "text", "text: found 5, expected a text or a list of texts")
     assert post(text="a", nbest=0) == (
         422,
         "invalid_value",
         "nbest",
-        "nbest: found 0, wanted a whole number above 0",
+        "nbest: found 0, expected a whole number above 0",
     )
     assert post(text="a", model="topic") == (
         404,

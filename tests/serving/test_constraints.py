@@ -42,18 +42,18 @@ def test_what_cannot_be_met_is_a_warning(live: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"constraints": 5}, "constraints: found something else for text 0, wanted a text or a list of texts"),
-        ({"constraints": [5]}, "constraints: found something else for text 0, wanted a text or a list of texts"),
-        ({"constraints": [" "]}, "constraints: found a blank one for text 0, wanted a word or a phrase"),
-        ({"constraints": ["a"] * 17}, "constraints: found 17 for text 0, wanted at most 16"),
-        ({"constraints": ["a" * 201]}, "constraints: found 201 characters in one, wanted at most 200"),
+        ({"constraints": 5}, "constraints: found another value for text 0, expected a text or a list of texts"),
+        ({"constraints": [5]}, "constraints: found another value for text 0, expected a text or a list of texts"),
+        ({"constraints": [" "]}, "constraints: found a blank one for text 0, expected a word or a phrase"),
+        ({"constraints": ["a"] * 17}, "constraints: found 17 for text 0, expected at most 16"),
+        ({"constraints": ["a" * 201]}, "constraints: found 201 characters in one, expected at most 200"),
         (
             {"text": ["a", "b"], "constraints": [["x"]]},
-            "constraints: found 1 for 2 texts, wanted a text or a list of texts for each",
+            "constraints: found 1 for 2 texts, expected a text or a list of texts for each",
         ),
         (
             {"text": ["a", "b"], "constraints": "x"},
-            "constraints: found no list, wanted a text or a list of texts for each",
+            "constraints: found no list, expected a text or a list of texts for each",
         ),
         (
             {"constraints": ["x"], "strategy": "sampling"},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from translume.documents.sentences import iso_code
-from translume.serving.api import detection
-from translume.serving.api.detection import Lingua, installed_detector
+from translume.serving.api import languages
+from translume.serving.api.languages import Lingua, installed_detector
 from translume.serving.workers.models import Served
 from translume.translator import Translator
 
@@ -61,7 +61,7 @@ def test_a_long_text_is_known_by_its_beginning() -> None:
 
 
 def test_threads_may_ask_at_once() -> None:
-    detection._detector.cache_clear()
+    languages._lingua.cache_clear()
     wrong: list[str] = []
 
     def ask() -> None:

@@ -10,9 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from translume.inspection import trace
-from translume.serving import drift
-from translume.serving.drift import EVERY
-from translume.serving.metrics import Metrics
+from translume.serving import metrics
+from translume.serving.metrics import ENTROPY_SAMPLE, DriftMonitor, Metrics
 from translume.serving.workers.models import Served
 from translume.serving.workers.work import Translating
 from translume.translator import Translator
@@ -34,7 +33,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
-    lines = [f"{chr(97 + number % 23)} bc de" for number in range(EVERY)]
+    lines = [f"{chr(97 + number % 23)} bc de" for number in range(ENTROPY_SAMPLE)]
     answer = live.post("/v1/translate", text="\n".join(lines[:-1]), detail=True).json()
     assert sums(live, "translume_step_entropy_nats") == (0, 0.0)
     assert live.post("/v1/translate", text=["", " "]).status == 200
@@ -42,7 +41,7 @@ def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[...,
     until(lambda: sums(live, "translume_step_entropy_nats")[0] > 0)
     found = [translator.translate(line).hypotheses[0] for line in lines]
     expected = sum(-each.log_prob / len(each.tokens) for each in found)
-    assert sums(live, "translume_line_surprise_nats") == (EVERY, pytest.approx(expected, rel=1e-4))
+    assert sums(live, "translume_line_surprise_nats") == (ENTROPY_SAMPLE, pytest.approx(expected, rel=1e-4))
     steps = trace(translator, lines[-1], found[-1], k=1, show=()).steps
     count, total = sums(live, "translume_step_entropy_nats")
     assert (count, total) == (len(steps), pytest.approx(sum(step.entropy for step in steps), rel=1e-3))
@@ -57,12 +56,12 @@ def test_looking_again_takes_a_hundredth_of_the_time(translator: Translator, mon
         clock[0] += 0.5
         return [1.0]
 
-    monkeypatch.setattr(drift, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(drift, "entropies", slowly)
-    aside = SimpleNamespace(spare=lambda do: do(lambda: None))
-    looking = drift.Drift(Metrics(lambda: 0, 1), aside)  # type: ignore[arg-type]  # does at once what there is to do
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(metrics, "entropies", slowly)
+    background = SimpleNamespace(run_if_idle=lambda do: do(lambda: None))
+    looking = DriftMonitor(Metrics(lambda: 0, 1), background)  # type: ignore[arg-type]  # does at once what there is to do
     for seconds, source in enumerate(("a", "b", "c")):
-        done: list[Future[Any]] = [Future() for _ in range(EVERY)]
+        done: list[Future[Any]] = [Future() for _ in range(ENTROPY_SAMPLE)]
         looking.watch(Translating(translator, translator.config.decoding), done)
         translation = translator.translate(source)
         for future in done:

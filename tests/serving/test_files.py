@@ -14,8 +14,7 @@ import pytest
 
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.files.jobs import Jobs, Order
-from translume.serving.files.private_folder import PREFIX, PrivateFolder
+from translume.serving.files.jobs import FOLDER_PREFIX, Jobs, Order, PrivateFolder
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Scheduler
 from translume.translator import Translation, Translator
@@ -180,7 +179,7 @@ def working(tmp_path: Path, queue: int = 2048, **limits: float) -> Iterator[tupl
     jobs, echo = Jobs(scheduler, Limits(**limits), parent=tmp_path), Echo()
 
     def take(text: str = "a b.\n") -> Any:
-        return jobs.take(Order(name="a", suffix=".txt", data=text.encode(), language="en", work=lambda _: echo))
+        return jobs.submit(Order(name="a", suffix=".txt", data=text.encode(), language="en", work=lambda _: echo))
 
     try:
         yield jobs, take, echo
@@ -216,7 +215,7 @@ def test_results_go_in_time_even_if_nobody_asks(tmp_path: Path, monkeypatch: pyt
         while files(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert files(tmp_path) == []
-        with pytest.raises(RequestError, match=r"^no such file, or none any more$"):
+        with pytest.raises(RequestError, match=r"^no such file, or it was deleted$"):
             jobs.find(job.id)
 
 
@@ -229,7 +228,7 @@ def test_the_oldest_results_go_for_new_ones(tmp_path: Path) -> None:
             jobs.find(first.id)
         large = take("abcdefghijk")
         with pytest.raises(
-            RequestError, match=r"^there is no room for the translated file: it has 11 bytes, wanted at most 10$"
+            RequestError, match=r"^there is no space for the translated file: it has 11 bytes, expected at most 10$"
         ) as caught:
             large.finished.result(10)
         assert caught.value.status == 507
@@ -243,7 +242,7 @@ def test_no_more_than_some_files_wait(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as caught:
             take()
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 10)
-        assert str(caught.value) == "2 files wait already, wanted at most 2; try later"
+        assert str(caught.value) == "2 files are waiting, expected at most 2; try later"
         echo.let.set()
         for job in waiting:
             job.finished.result(10)
@@ -273,7 +272,7 @@ def test_a_client_that_goes_takes_its_file_along(tmp_path: Path) -> None:
         asyncio.run(go(job))
         echo.let.set()
         take().finished.result(10)
-        with pytest.raises(RequestError, match=r"^no such file, or none any more$"):
+        with pytest.raises(RequestError, match=r"^no such file, or it was deleted$"):
             jobs.find(job.id)
         assert len(files(tmp_path)) == 1
 
@@ -310,7 +309,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_part_of_a_file(
         with full_disk():
             job = take()
             with pytest.raises(
-                RequestError, match=r"^there is no room for the translated file: try a smaller one, or later$"
+                RequestError, match=r"^there is no space for the translated file: try a smaller one, or later$"
             ) as caught:
                 job.finished.result(10)
         assert (caught.value.status, caught.value.code) == (507, "no_space")
@@ -322,8 +321,8 @@ def test_no_room_for_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     scheduler = Scheduler(queue=10, batch_tokens=10)
     jobs = Jobs(scheduler, Limits(), parent=tmp_path / "file")
-    with pytest.raises(RequestError, match=r"^there is no room for the translated file: try later$"):
-        jobs.take(Order(name="a", suffix=".txt", data=b"", language="en", work=lambda _: Echo()))
+    with pytest.raises(RequestError, match=r"^there is no space for the translated file: try later$"):
+        jobs.submit(Order(name="a", suffix=".txt", data=b"", language="en", work=lambda _: Echo()))
     jobs.close()
     scheduler.close(5)
 
@@ -334,9 +333,9 @@ def test_a_server_that_stops_gives_files_up(tmp_path: Path) -> None:
         doing, waiting = take(), take()
         jobs.close()
         for job in (doing, waiting):
-            with pytest.raises(RequestError, match=r"^the server is shutting down, wanted another one$"):
+            with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$"):
                 job.finished.result(10)
-        with pytest.raises(RequestError, match=r"^the server is shutting down, wanted another one$"):
+        with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$"):
             take()
     assert list(tmp_path.iterdir()) == []
 
@@ -353,18 +352,18 @@ def test_a_fault_of_ours_is_told_without_its_words(tmp_path: Path) -> None:
 
 
 def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
-    dead = tmp_path / f"{PREFIX}dead"
+    dead = tmp_path / f"{FOLDER_PREFIX}dead"
     dead.mkdir()
     (dead / "file").write_text("a")
     (tmp_path / "other").mkdir()
-    (tmp_path / f"{PREFIX}link").symlink_to(tmp_path / "other")
+    (tmp_path / f"{FOLDER_PREFIX}link").symlink_to(tmp_path / "other")
     first = PrivateFolder(tmp_path)
     second = PrivateFolder(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {first.path.name, second.path.name, "other", f"{PREFIX}link"}
+    assert left == {first.path.name, second.path.name, "other", f"{FOLDER_PREFIX}link"}
     first.close()
     second.close()
-    assert {path.name for path in tmp_path.iterdir()} == {"other", f"{PREFIX}link"}
+    assert {path.name for path in tmp_path.iterdir()} == {"other", f"{FOLDER_PREFIX}link"}
 
 
 def test_what_is_described_is_what_is_taken(live: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from translume.drawing.page import page
 from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
-from translume.serving.api.inspection_requests import OWN
+from translume.serving.api.requests import InspectRequest
 from translume.serving.workers.models import Served
 from translume.translator import Translator
 
@@ -92,15 +92,15 @@ def test_the_page_is_the_library_s_own(live: Any, translator: Translator) -> Non
 
 
 WRONG = {
-    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, wanted a text"),
-    "a list": ({"text": ["a"]}, 422, "invalid_value", "text", "text: found a list, wanted a text"),
-    "blank": ({"text": " \n"}, 422, "invalid_value", "text", "text: found a blank text, wanted one to translate"),
+    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, expected a text"),
+    "a list": ({"text": ["a"]}, 422, "invalid_value", "text", "text: found a list, expected a text"),
+    "blank": ({"text": " \n"}, 422, "invalid_value", "text", "text: found a blank text, expected one to translate"),
     "long": (
         {"text": "a" * 301},
         413,
         "text_too_long",
         "text",
-        "text: found 301 characters, wanted at most 300",
+        "text: found 301 characters, expected at most 300",
     ),
     "a long sentence": (
         {"text": "a" * 41},
@@ -114,9 +114,9 @@ WRONG = {
         422,
         "invalid_value",
         "part",
-        "part: found 2, wanted 0 to 1, a part of the text",
+        "part: found 2, expected 0 to 1, a part of the text",
     ),
-    "k": ({"text": "a", "k": 51}, 422, "invalid_value", "k", "k: found 51, wanted a whole number from 1 to 50"),
+    "k": ({"text": "a", "k": 51}, 422, "invalid_value", "k", "k: found 51, expected a whole number from 1 to 50"),
     "a part of the trace": (
         {"text": "a", "show": ["attension"]},
         422,
@@ -129,7 +129,7 @@ WRONG = {
         422,
         "invalid_value",
         "show[1]",
-        "show[1]: no such part, wanted one of: attention, lens, prior, terms, occlusion, occlusion-mask, "
+        "show[1]: no such part, expected one of: attention, lens, prior, terms, occlusion, occlusion-mask, "
         "occlusion-unknown, input-gradient",
     ),
     "two targets": (
@@ -137,21 +137,21 @@ WRONG = {
         422,
         "invalid_value",
         "prefix_tokens",
-        "prefix_tokens: found translation beside it, wanted one of them",
+        "prefix_tokens: found translation as well, expected only one of them",
     ),
     "no tokens": (
         {"text": "a", "target_tokens": []},
         422,
         "invalid_value",
         "target_tokens",
-        "target_tokens: wanted a list of tokens, at least one",
+        "target_tokens: found an empty list, expected a list of tokens, at least one",
     ),
     "no such token": (
         {"text": "a", "prefix_tokens": ["a", "zebra"]},
         422,
         "unknown_token",
         "prefix_tokens[1]",
-        "prefix_tokens[1]: wanted tokens as /v1/translate tells them",
+        "prefix_tokens[1]: no such token, expected tokens as /v1/translate returns them",
     ),
     "joined parts": (
         {"text": "a", "target_tokens": ["a", "</s>", "a"]},
@@ -165,14 +165,14 @@ WRONG = {
         422,
         "invalid_value",
         "reference",
-        'reference: wanted "search": true with it',
+        'reference: expected "search": true with it',
     ),
     "a search that is drawn": (
         {"text": "a", "search": True, "strategy": "sampling"},
         422,
         "invalid_value",
         "search",
-        "search: found strategy 'sampling', wanted 'beam' or 'greedy' to record",
+        "search: found strategy 'sampling', expected 'beam' or 'greedy' to record",
     ),
     "an unknown field": (
         {"text": "a", "shwo": []},
@@ -202,7 +202,7 @@ def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, tra
         413,
         "too_much_to_inspect",
         "show",
-        "show: its passes read 112 tokens, wanted at most 100; show fewer parts",
+        "show: its passes read 112 tokens, expected at most 100; show fewer parts",
     )
     # Two encoder layers of 36, one decoder layer of 4 and 12, eleven heads.
     assert small.post("/v1/inspect", {**settings, "show": ["attention"]}).status == 200
@@ -210,7 +210,7 @@ def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, tra
         413,
         "too_much_to_inspect",
         "show",
-        "show: attention has 2,552 numbers, wanted at most 2,000; show all but attention",
+        "show: attention has 2,552 numbers, expected at most 2,000; show all parts but attention",
     )
 
 
@@ -237,15 +237,15 @@ def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clie
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
         assert held.begun.wait(20)
-    while own.server.aside.waiting < 2:
+    while own.server.background.waiting < 2:
         time.sleep(0.005)
     full = own.post("/v1/inspect", text="a")
     assert (full.status, full.headers["Retry-After"]) == (503, "1")
-    assert full.json() == {"error": "2 inspections wait, wanted at most 2; try later", "code": "queue_full"}
+    assert full.json() == {"error": "2 inspections are waiting, expected at most 2; try later", "code": "queue_full"}
     assert own.post("/v1/translate", text="a").status == 200
     for connection in gone:
         connection.close()
-    while own.server.aside.waiting == 2:
+    while own.server.background.waiting == 2:
         time.sleep(0.005)
     held.open.set()
     assert own.post("/v1/inspect", text="a").status == 200
@@ -282,7 +282,7 @@ odd = st.none() | st.booleans() | numbers | st.text(max_size=8) | st.just("a" * 
 values = st.recursive(
     odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner), max_leaves=4
 )
-fields = st.sampled_from([*OWN, "model", "source", "target", "timeout_seconds", "beam", "strategy", "prefix", "nbest"])
+fields = st.sampled_from([*InspectRequest.model_fields, "beam", "strategy", "prefix", "nbest"])
 
 
 @given(request=st.dictionaries(fields, values, max_size=4), text=st.text("ab \n\u3042", max_size=6))

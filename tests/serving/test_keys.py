@@ -83,7 +83,7 @@ def test_names_are_words_and_each_stands_for_one_key(path: Path) -> None:
     )
     for name in ("", " ", "a\nb", "x" * 61):
         assert message_of(lambda name=name: add_key(path, name, {})) == (
-            f"NAME: found {len(name)} characters, wanted 1 to 60 printable ones"
+            f"NAME: found {len(name)} characters, expected 1 to 60 printable ones"
         )
     assert message_of(lambda: remove_key(path, "alcie")) == f"{path}: 'alcie': no such key; did you mean 'alice'?"
     remove_key(path, "alice")

@@ -222,7 +222,7 @@ def test_html_has_its_limits_too(live: Any) -> None:
     answer = live.post("/translate", pair(q="<p>a" * 51, format="html"))
     assert (answer.status, answer.json()) == (
         413,
-        {"error": "q: found 51 sentences, wanted at most 50", "code": "too_many_lines", "field": "q"},
+        {"error": "q: found 51 sentences, expected at most 50", "code": "too_many_lines", "field": "q"},
     )
     answer = live.post("/translate", pair(q=f"<p>{'a' * 60}", format="html"))
     assert (answer.status, answer.json()["code"]) == (422, "text_too_long")
@@ -272,7 +272,7 @@ def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
         assert (answer.status, answer.json()) == (
             501,
             {
-                "error": "this server cannot tell languages; name the source language, "
+                "error": "this server cannot detect languages; name the source language, "
                 "or have its operator run pip install 'translume[detect]'",
                 "code": "no_detection",
                 "field": "source",

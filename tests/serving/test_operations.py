@@ -234,7 +234,7 @@ def test_too_many_texts_and_too_many_requests_are_refused_at_once(start: Start, 
     )
     until(lambda: live.get("/health/live").status == 503)
     answer = live.get("/health/live")
-    assert answer.json() == {"error": "4 requests are being answered already; try later", "code": "too_many_open"}
+    assert answer.json() == {"error": "4 requests are in progress already; try later", "code": "too_many_open"}
     assert answer.headers["Retry-After"] == "1"
     held.open.set()
     for connection in taken[:3]:
@@ -319,7 +319,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(TranslumeError) as caught:
             listen("127.0.0.1", port)
     assert str(caught.value) == (
-        f"127.0.0.1:{port}: cannot listen: address already in use; stop what listens there or take another --port"
+        f"127.0.0.1:{port}: cannot listen: address already in use; stop the other process or choose another --port"
     )
 
 

@@ -358,11 +358,14 @@ def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "serve: found no model, wanted MODEL, or a table [models] in --config"),
+        ([], "serve: found no model, expected MODEL, or a table [models] in --config"),
         (["a=x", "a=y"], "a: two models have this name, wanted a name each; name one NAME=MODEL"),
         (["x", "--config", "no.toml"], "no.toml: cannot be read: No such file or directory"),
         (["x", "--set", "prot=1"], "serve: prot: no such setting; did you mean 'port'?"),
-        (["x", "--metrics", "x"], "serve: metrics: found 'x', wanted a port or ADDRESS:PORT, such as '127.0.0.1:9100'"),
+        (
+            ["x", "--metrics", "x"],
+            "serve: metrics: found 'x', expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'",
+        ),
         (["x", "--keys", "no.json"], "no.json: no such file of keys; `translume keys add no.json NAME` makes one"),
         (["x", "--port", "0"], "x: not a model folder: there is no such folder"),
     ],
@@ -377,10 +380,10 @@ def test_what_cannot_be_served_is_one_line(
 
 def test_a_port_for_counts_that_is_taken_is_one_line(running: Running) -> None:
     port = running.live.port
-    with pytest.raises(TranslumeError) as caught, running.server.metrics.offered("127.0.0.1", port):
+    with pytest.raises(TranslumeError) as caught, running.server.metrics.serve("127.0.0.1", port):
         pass
     assert str(caught.value) == (
-        f"127.0.0.1:{port}: cannot listen: address already in use; stop what listens there or take another --metrics"
+        f"127.0.0.1:{port}: cannot listen: address already in use; stop the other process or choose another --metrics"
     )
 
 

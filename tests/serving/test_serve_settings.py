@@ -90,24 +90,27 @@ def test_variables_stand_for_what_the_environment_has(path: Path, monkeypatch: p
         ("[keys]\nfil = 'a'", "keys.fil: no such setting; did you mean 'keys.file'?"),
         ("port = 70000", "port: found 70000, wanted less than or equal to 65535"),
         ("port = '80'", "port: found '80', wanted a valid integer"),
-        ("[limits]\ntexts = 0", "limits.texts: found 0, wanted more than 0"),
-        ("[limits]\ntexts = 5000", "limits: found lines = 1024, wanted at least texts, 5000, and at most queue, 2048"),
+        ("[limits]\ntexts = 0", "limits.texts: found 0, expected more than 0"),
+        (
+            "[limits]\ntexts = 5000",
+            "limits: found lines = 1024, expected at least texts, 5000, and at most queue, 2048",
+        ),
         ("models = 5", "models: found 5, wanted a valid dictionary"),
         ("[models]\na = 5", "models.a: found 5, wanted a valid string"),
-        ("[models]\na = ''", "models: found 'a' = '', wanted a name and a folder"),
+        ("[models]\na = ''", "models: found 'a' = '', expected a name and a folder"),
         ("keys = 'k'", "keys: found 'k', wanted a table"),
         (
             "cors_origins = 'app.example'",
-            "cors_origins: found 'app.example', wanted an origin such as 'https://app.example', or '*'",
+            "cors_origins: found 'app.example', expected an origin such as 'https://app.example', or '*'",
         ),
         (
             "cors_origins = ['https://a.example/']",
-            "cors_origins: found 'https://a.example/', wanted an origin such as 'https://app.example', or '*'",
+            "cors_origins: found 'https://a.example/', expected an origin such as 'https://app.example', or '*'",
         ),
-        ("metrics = 'x:y'", "metrics: found 'x:y', wanted a port or ADDRESS:PORT, such as '127.0.0.1:9100'"),
+        ("metrics = 'x:y'", "metrics: found 'x:y', expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'"),
         (
             "public_address = 'translate.example'",
-            "public_address: found 'translate.example', wanted an address such as 'https://translate.example'",
+            "public_address: found 'translate.example', expected an address such as 'https://translate.example'",
         ),
         ("port", "not TOML: Expected '=' after a key in a key/value pair (at end of document)"),
     ],
@@ -120,7 +123,7 @@ def test_what_is_wrong_is_one_line(path: Path, text: str, reason: str) -> None:
 def test_a_file_that_is_not_there_and_no_model_are_one_line(path: Path) -> None:
     assert message_of(lambda: ServeSettings.read(path)) == f"{path}: cannot be read: No such file or directory"
     assert message_of(lambda: ServeSettings.read(None).must_have_models()) == (
-        "serve: found no model, wanted MODEL, or a table [models] in --config"
+        "serve: found no model, expected MODEL, or a table [models] in --config"
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import Split, Texts
+from translume.serving.api.texts import SplitTexts, Texts
 from translume.translator import TextHypothesis, Translation, Translator
 
 
@@ -20,7 +20,7 @@ def itself(line: str) -> Translation:
     return Translation(source=line, text=line, hypotheses=(best,))
 
 
-def split(*texts: str, language: str | None = "en", **limits: int) -> Split:
+def split(*texts: str, language: str | None = "en", **limits: int) -> SplitTexts:
     asked = Texts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
     return asked.split(Limits(**limits))
 
@@ -56,7 +56,7 @@ def test_what_errors_call_a_sentence() -> None:
 
 
 def test_too_many_sentences_are_refused() -> None:
-    with pytest.raises(RequestError, match=r"^text: found 6 sentences, wanted at most 5$") as caught:
+    with pytest.raises(RequestError, match=r"^text: found 6 sentences, expected at most 5$") as caught:
         split("One. " * 6, lines=5, texts=5)
     assert (caught.value.status, caught.value.code) == (413, "too_many_lines")
 

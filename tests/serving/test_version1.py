@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from translume.config import DecodingSettings
 from translume.serving.api import version1
 from translume.serving.api.requests import WITHHELD
-from translume.serving.api.responses import json_answer
+from translume.serving.api.responses import json_response
 from translume.translator import Translator
 
 
@@ -103,9 +103,9 @@ def test_only_what_is_short_is_written_where_all_requests_are_answered(
 
     def written(value: Any) -> Any:
         threads.append(threading.current_thread())
-        return json_answer(value)
+        return json_response(value)
 
-    monkeypatch.setattr(version1, "json_answer", written)
+    monkeypatch.setattr(version1, "json_response", written)
 
     def here(**fields: Any) -> bool:
         assert live.post("/v1/translate", fields).status == 200
@@ -155,16 +155,16 @@ def test_the_description_of_the_api_names_every_address_and_every_knob(live: Any
 
 
 WRONG = {
-    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, wanted a text or a list of texts"),
-    "a number": ({"text": 5}, 422, "invalid_value", "text", "text: found 5, wanted a text or a list of texts"),
-    "null in a list": ({"text": ["a", None]}, 422, "invalid_value", "text[1]", "text[1]: found null, wanted a text"),
-    "too many": ({"text": ["a"] * 6}, 413, "too_many_texts", "text", "text: found 6 texts, wanted at most 5"),
+    "no text": ({}, 422, "invalid_value", "text", "text: found nothing, expected a text or a list of texts"),
+    "a number": ({"text": 5}, 422, "invalid_value", "text", "text: found 5, expected a text or a list of texts"),
+    "null in a list": ({"text": ["a", None]}, 422, "invalid_value", "text[1]", "text[1]: found null, expected a text"),
+    "too many": ({"text": ["a"] * 6}, 413, "too_many_texts", "text", "text: found 6 texts, expected at most 5"),
     "too long": (
         {"text": ["b", "a" * 301]},
         413,
         "text_too_long",
         "text[1]",
-        "text[1]: found 301 characters, wanted at most 300",
+        "text[1]: found 301 characters, expected at most 300",
     ),
     "too long a sentence": (
         {"text": ["b", "a" * 50]},
@@ -185,7 +185,7 @@ WRONG = {
         413,
         "too_many_lines",
         "text",
-        "text: found 60 sentences, wanted at most 50",
+        "text: found 60 sentences, expected at most 50",
     ),
     "misspelt": ({"text": "a", "beem": 3}, 422, "unknown_field", "beem", "beem: no such field; did you mean 'beam'?"),
     "batches": (
@@ -193,21 +193,21 @@ WRONG = {
         422,
         "invalid_value",
         "max_tokens",
-        "max_tokens: no request may set it, the model's own setting holds",
+        "max_tokens: a request cannot set it; the model's own setting holds",
     ),
     "a file of terms": (
         {"text": "a", "terminology": "/etc/passwd"},
         422,
         "invalid_value",
         "terminology",
-        "terminology: no request may set it, the model's own setting holds",
+        "terminology: a request cannot set it; the model's own setting holds",
     ),
     "a number to ban": (
         {"text": "a", "ban": 5},
         422,
         "invalid_value",
         "ban",
-        "ban: found 5, wanted a text or a list of texts",
+        "ban: found 5, expected a text or a list of texts",
     ),
     "no integer": (
         {"text": "a", "beam": 2.5},
@@ -228,7 +228,7 @@ WRONG = {
         422,
         "too_wide",
         "",
-        "found 7 targets searched per sentence, wanted at most 6",
+        "found 7 hypotheses per sentence, expected at most 6",
     ),
     "unread": (
         {"text": "a", "temperature": 0.5},
@@ -242,7 +242,7 @@ WRONG = {
         422,
         "invalid_value",
         "max_length_ratio",
-        "max_length_ratio: found 1e+300, wanted at most 100",
+        "max_length_ratio: found 1e+300, expected at most 100",
     ),
     "unknown strategy": (
         {"text": "a", "strategy": "beem"},
@@ -263,7 +263,7 @@ WRONG = {
         422,
         "invalid_value",
         "model",
-        "model: found 999 characters, wanted at most 200",
+        "model: found 999 characters, expected at most 200",
     ),
     "unknown pair": (
         {"text": "a", "source": "en", "target": "fr"},
@@ -284,9 +284,9 @@ WRONG = {
         422,
         "invalid_value",
         "timeout_seconds",
-        "timeout_seconds: found 0, wanted a number above 0, at most 30",
+        "timeout_seconds: found 0, expected a number above 0 and at most 30",
     ),
-    "detail": ({"text": "a", "detail": 1}, 422, "invalid_value", "detail", "detail: found 1, wanted true or false"),
+    "detail": ({"text": "a", "detail": 1}, 422, "invalid_value", "detail", "detail: found 1, expected true or false"),
     "uncalibrated": (
         {"text": "a", "calibrated": True},
         422,
@@ -323,7 +323,7 @@ def test_pairs_that_do_not_fit_are_refused(live: Any) -> None:
         422,
         "invalid_value",
         "targets",
-        "targets: found 2 for 1 sources, wanted as many",
+        "targets: found 2 for 1 sources, expected as many",
     )
     assert refused(live.post("/v1/score", sources=["a", "b"], targets=["b", "c" * 45])) == (
         422,
@@ -336,16 +336,20 @@ def test_pairs_that_do_not_fit_are_refused(live: Any) -> None:
 BROKEN = {
     "empty": (b"", "invalid_json", "the body is not JSON: Expecting value at line 1, column 1"),
     "no JSON": (b"{]", "invalid_json", None),
-    "a list": (b"[1]", "invalid_json", "the body is a list, wanted a JSON object"),
-    "NaN": (b'{"text": NaN}', "invalid_json", "the body holds NaN, which is no JSON"),
+    "a list": (b"[1]", "invalid_json", "the body is a list, expected a JSON object"),
+    "NaN": (b'{"text": NaN}', "invalid_json", "the body contains NaN, which is not JSON"),
     "Latin-1": ('{"text": "é"}'.encode("latin-1"), "invalid_utf8", "the body is not UTF-8 text at byte 10"),
     "half a pair": (
         b'{"text": "\\ud800"}',
         "invalid_unicode",
-        "the body holds \\ud800, half of a surrogate pair, wanted whole characters",
+        "the body contains \\ud800, half of a surrogate pair; expected whole characters",
     ),
     "deep": (b"[" * 4900, "invalid_json", "the body's JSON is nested too deeply"),
-    "many digits": (b'{"text": ' + b"1" * 4500 + b"}", "invalid_json", "the body holds a number with too many digits"),
+    "many digits": (
+        b'{"text": ' + b"1" * 4500 + b"}",
+        "invalid_json",
+        "the body contains a number with too many digits",
+    ),
 }
 
 
@@ -363,14 +367,14 @@ def test_unknown_addresses_methods_and_types_are_refused_in_the_same_shape(live:
         405,
         "method_not_allowed",
         "",
-        "GET is not for this address, wanted POST",
+        "method: found GET, expected POST",
     )
     assert live.get("/v1/translate").headers["Allow"] == "POST"
     assert refused(live.ask("POST", "/v1/translate", b"a=b", content_type="text/plain")) == (
         415,
         "unsupported_media_type",
         "content-type",
-        "content-type: found 'text/plain', wanted application/json",
+        "content-type: found 'text/plain', expected application/json",
     )
 
 
@@ -388,4 +392,4 @@ def test_a_character_outside_the_basic_plane_may_be_escaped(live: Any) -> None:
     )
 )
 def test_an_answer_that_is_written_part_by_part_is_the_same_text(value: Any) -> None:
-    assert json_answer(value).body.decode() == f"{json.dumps(value, ensure_ascii=False)}\n"
+    assert json_response(value).body.decode() == f"{json.dumps(value, ensure_ascii=False)}\n"

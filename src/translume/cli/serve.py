@@ -59,7 +59,7 @@ def command(
     try:
         from translume.serving.access.guard import log_to_stderr
         from translume.serving.api.app import build_app
-        from translume.serving.api.detection import installed_detector
+        from translume.serving.api.languages import installed_detector
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
@@ -93,7 +93,7 @@ def command(
         bound = stack.enter_context(listen(settings.host, settings.port))
         if settings.metrics:
             counted = place_of(settings.metrics)
-            at = stack.enter_context(server.metrics.offered(*counted))
+            at = stack.enter_context(server.metrics.serve(*counted))
             note(f"counts for Prometheus at {_address(counted[0], at)}/metrics")
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)

@@ -61,7 +61,7 @@ class WordFile:
         except _BROKEN:
             raise DocumentError("it is no Word document (docx), or it is damaged") from None
         if not any(map(_MAIN.fullmatch, trees)):
-            raise DocumentError("it has no part word/document.xml, wanted a Word document (docx)")
+            raise DocumentError("it has no part word/document.xml, expected a Word document (docx)")
         found = [(name, *each) for name, tree in trees.items() for each in _segments(tree)]
         return cls(
             archive=data,
@@ -112,7 +112,7 @@ def _unpacked(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, bytes]
     if len(entries) > MOST_PARTS or whole > most:
         raise DocumentError(
             f"it has {len(entries):,} parts and {whole:,} bytes when unpacked, "
-            f"wanted at most {MOST_PARTS:,} and {most:,}"
+            f"expected at most {MOST_PARTS:,} and {most:,}"
         )
     if any(entry.flag_bits & 1 for entry in entries):
         raise DocumentError("it is locked with a password")

@@ -1,4 +1,4 @@
-"""Work beside translating: one piece at a time in a thread of its own, few that wait, given up when nobody waits."""
+"""Long tasks outside the translation queue, one at a time."""
 
 import asyncio
 import threading
@@ -15,93 +15,93 @@ from translume.serving.workers.failures import told_as
 from translume.serving.workers.waiting import client_gone, unless_gone
 
 T = TypeVar("T")
-GoOn = Callable[[], None]
-"""Called between the parts of a piece of work; raises where nobody waits for it any more."""
+CancelCheck = Callable[[], None]
+"""Called between the steps of a task; raises if the task was cancelled."""
 
 
-class Aside:
-    """Does what would keep translations waiting. To be closed."""
+class BackgroundExecutor:
+    """Run one task at a time in a thread, and cancel it if its client disconnects. Call `close` at the end."""
 
-    def __init__(self, *, room: int) -> None:
-        """room: most pieces of work that wait or are done."""
-        self._room, self._count = room, 0
+    def __init__(self, *, capacity: int) -> None:
+        """capacity: most tasks that wait or run."""
+        self._capacity, self._count = capacity, 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-aside")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-background")
 
     @property
     def waiting(self) -> int:
-        """How many pieces of work wait or are done now."""
+        """The number of tasks that wait or run."""
         return self._count
 
-    async def done(self, request: Request, work: Callable[[GoOn], T], timeout_seconds: float) -> T:
-        """What `work` gives, done in another thread.
+    async def run(self, request: Request, task: Callable[[CancelCheck], T], timeout_seconds: float) -> T:
+        """Return the result of a task.
 
-        Raises RequestError where there is no room (503), where the client has gone (499) and at the deadline (504);
-        then work that waits is not begun, and work that was begun ends when it asks whether to go on.
+        Raises RequestError if too many tasks wait (503), the client disconnects (499) or the deadline passes (504).
+        Then a waiting task is dropped, and a running one ends at its next cancel check.
         """
-        left = threading.Event()
-        future = self._submit(work, left)
+        cancelled = threading.Event()
+        future = self._submit(task, cancelled)
         gone = asyncio.ensure_future(client_gone(request))
         try:
             deadline = time.monotonic() + timeout_seconds
             return await unless_gone(asyncio.wrap_future(future), gone, timeout_seconds, deadline)
         finally:
             gone.cancel()
-            left.set()
+            cancelled.set()
             future.cancel()
 
-    def spare(self, work: Callable[[GoOn], None]) -> None:
-        """Do `work`, which nobody waits for, if there is nothing else to do."""
+    def run_if_idle(self, task: Callable[[CancelCheck], None]) -> None:
+        """Run a task whose result nobody needs, if no other task waits or runs."""
         if not self._count:
             with suppress(RequestError):
-                self._submit(work, threading.Event())
+                self._submit(task, threading.Event())
 
     def close(self) -> None:
-        """Take no more, and give up what waits."""
+        """Refuse new tasks and cancel the waiting ones."""
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, work: Callable[[GoOn], T], left: threading.Event) -> "Future[T]":
+    def _submit(self, task: Callable[[CancelCheck], T], cancelled: threading.Event) -> "Future[T]":
         with self._lock:
             if self._closing.is_set():
                 raise _stopped()
-            if self._count >= self._room:
+            if self._count >= self._capacity:
                 raise RequestError(
                     503,
-                    f"{self._count:,} inspections wait, wanted at most {self._room:,}; try later",
+                    f"{self._count:,} inspections are waiting, expected at most {self._capacity:,}; try later",
                     code="queue_full",
                     retry_after=1,
                 )
             self._count += 1
 
-        def go_on() -> None:
-            if left.is_set() or self._closing.is_set():
-                raise RequestError(499, "nobody waits for the answer any more")
+        def check_cancelled() -> None:
+            if cancelled.is_set() or self._closing.is_set():
+                raise RequestError(499, "the request was cancelled")
 
         def run() -> T:
-            go_on()
-            return work(go_on)
+            check_cancelled()
+            return task(check_cancelled)
 
-        told: Future[T] = Future()
-        begun = self._pool.submit(run)
-        begun.add_done_callback(lambda done: self._settle(done, told))
-        told.add_done_callback(lambda done: begun.cancel() if done.cancelled() else None)
-        return told
+        result: Future[T] = Future()
+        running = self._pool.submit(run)
+        running.add_done_callback(lambda done: self._finish(done, result))
+        result.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
+        return result
 
-    def _settle(self, done: "Future[T]", told: "Future[T]") -> None:
-        """Hand on what became of a piece of work, with no more of an error than is meant for people."""
+    def _finish(self, done: "Future[T]", result: "Future[T]") -> None:
+        """Pass on the result of a task; internal errors become RequestError without their message."""
         with self._lock:
             self._count -= 1
-        if not told.set_running_or_notify_cancel():
+        if not result.set_running_or_notify_cancel():
             return
         if done.cancelled():
-            told.set_exception(_stopped())
+            result.set_exception(_stopped())
         elif (error := done.exception()) is not None:
-            told.set_exception(told_as(error))
+            result.set_exception(told_as(error))
         else:
-            told.set_result(done.result())
+            result.set_result(done.result())
 
 
 def _stopped() -> RequestError:
-    return RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
+    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")

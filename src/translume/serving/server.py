@@ -1,11 +1,11 @@
-"""What all routes share: models, the scheduler, limits; and how a request waits for its texts."""
+"""The state that all routes share, and how a request waits for its results."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -13,9 +13,8 @@ from translume.serving.access.admission import ACCESS, ADMITTED, Access
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import Texts
-from translume.serving.background import Aside
-from translume.serving.drift import Drift
-from translume.serving.metrics import Metrics
+from translume.serving.background import BackgroundExecutor
+from translume.serving.metrics import DriftMonitor, Metrics
 from translume.serving.workers.models import Models
 from translume.serving.workers.reloaded import Reloaded
 from translume.serving.workers.scheduler import Scheduler, Work
@@ -23,32 +22,32 @@ from translume.serving.workers.waiting import client_gone, unless_gone
 from translume.serving.workers.work import Translating
 from translume.translator import Translation
 
-PACE_SECONDS = 0.04
-"""Shortest time between two looks at work that goes on: news that nobody could read one by one come as one."""
+UPDATE_SECONDS: Final = 0.04
+"""Shortest time between two partial results: readers could not follow more of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Server:
-    """A server's parts. To be closed."""
+    """Models, limits, scheduler and metrics of a server. Call `close` at the end."""
 
     models: Models
     limits: Limits = field(default_factory=Limits)
     access: Access | None = None
-    """Who may ask; None: whoever reaches the server."""
+    """API keys and quotas; None if no key is required."""
     cors_origins: tuple[str, ...] = ()
     public_address: str = ""
     log_text: bool = False
     reloaded: Reloaded | None = None
-    """What became of the last reload; None: there was none."""
+    """The outcome of the last reload; None if there was none."""
     scheduler: Scheduler = field(init=False)
     metrics: Metrics = field(init=False)
-    aside: Aside = field(init=False)
-    drift: Drift = field(init=False)
+    background: BackgroundExecutor = field(init=False)
+    drift: DriftMonitor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.aside = Aside(room=self.limits.inspections)
+        self.background = BackgroundExecutor(capacity=self.limits.inspections)
         self.metrics = Metrics(lambda: self.scheduler.waiting, self.limits.batch_tokens)
-        self.drift = Drift(self.metrics, self.aside)
+        self.drift = DriftMonitor(self.metrics, self.background)
         self.scheduler = Scheduler(
             queue=self.limits.queue,
             batch_tokens=self.limits.batch_tokens,
@@ -57,13 +56,13 @@ class Server:
         )
 
     async def admit(self, request: Request, secret: object) -> None:
-        """Count a request for the key that its body has, unless its head had one; RequestError where it may not be."""
+        """Admit a request by the key in its body, unless its header had one; RequestError if it is refused."""
         access: Access | None = request.scope.get(ACCESS)
         if access is not None and ADMITTED not in request.scope:
             await access.admit(request.scope, secret if isinstance(secret, str) else "")
 
     async def accept(self, request: Request, texts: Iterable[str]) -> None:
-        """Count texts for the key of who asked, before they are worked on; RequestError where that may not be."""
+        """Charge texts to the client's key before they are processed; RequestError if its quota is used up."""
         given = tuple(texts)
         if self.log_text:
             request.scope.get("translume.note", {})["texts"] = given
@@ -71,13 +70,13 @@ class Server:
         if access is not None:
             await access.charge(request.scope, sum(map(len, given)))
 
-    async def translated(self, request: Request, work: Translating, texts: Texts) -> list[Translation]:
-        """The translation of each text; errors are those of `done`, and 413 for too many lines."""
+    async def translate(self, request: Request, work: Translating, texts: Texts) -> list[Translation]:
+        """Return the translation of each text. Errors are those of `results`, and 413 for too many lines."""
         split = texts.split(self.limits)
-        done = await self.done(request, work, split.parts, texts.timeout_seconds, split.names)
+        done = await self.results(request, work, split.parts, texts.timeout_seconds, split.names)
         return split.join(done, work.settings.nbest)
 
-    def looks(
+    def partial_results(
         self,
         request: Request,
         work: Work,
@@ -86,38 +85,34 @@ class Server:
         timeout_seconds: float,
         names: Sequence[str],
     ) -> AsyncIterator[list[Any]]:
-        """The results so far, None where there is none yet, whenever one came or `changed` was set; in the end all.
+        """Yield the results so far, None for unfinished items, after each result or when `changed` is set; at last all.
 
-        No two looks are nearer than `PACE_SECONDS`, but the last. Errors are those of `done`: that there is no room is
-        said here, what comes later by the iterator.
+        At least `UPDATE_SECONDS` pass between two of them, except before the last. Errors are those of `results`; a
+        full queue is reported by this call, later errors by the iterator.
         """
         request.scope.get("translume.note", {})["lines"] = len(items)
-        futures = self.scheduler.submit(work, items, timeout_seconds) if items else []
-        self.drift.watch(work, futures)
-        self.metrics.watch(futures)
-        return _looks(request, futures, changed, timeout_seconds, names)
+        futures = self._submit(work, items, timeout_seconds) if items else []
+        return _partial_results(request, futures, changed, timeout_seconds, names)
 
-    async def done(
+    async def results(
         self, request: Request, work: Work, items: Sequence[Any], timeout_seconds: float, names: Sequence[str] = ()
     ) -> list[Any]:
-        """The result of each item.
+        """Return the result of each item.
 
-        names: what an error of each item is about: a field of the request, and perhaps a line in it.
-        Raises RequestError for the first item that cannot be done, where the client has gone (499), at the deadline
-        (504), and where there is no room (503). Then the others are not begun any more.
+        names: of the items in error messages: a field of the request, and perhaps a line in it.
+        Raises RequestError for the first item that fails, and if the client disconnects (499), the deadline passes
+        (504) or the queue is full (503). Then the items that wait are cancelled.
         """
         request.scope.get("translume.note", {})["lines"] = len(items)
         if not items:
             return []
-        futures = self.scheduler.submit(work, items, timeout_seconds)
-        self.drift.watch(work, futures)
-        self.metrics.watch(futures)
-        waiting = _all_of([asyncio.wrap_future(future) for future in futures])
+        futures = self._submit(work, items, timeout_seconds)
+        waiting = _gather([asyncio.wrap_future(future) for future in futures])
         gone = asyncio.ensure_future(client_gone(request))
         try:
             return await unless_gone(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
         except RequestError as error:
-            raise _placed(error, futures, names) from None
+            raise _named(error, futures, names) from None
         finally:
             gone.cancel()
             waiting.cancel()
@@ -125,12 +120,18 @@ class Server:
                 future.cancel()
 
     def close(self) -> bool:
-        """Finish what waits, within the limit for it, and stop; whether it was finished."""
-        self.aside.close()
+        """Finish waiting requests within `drain_seconds`, and stop. Return whether all were finished."""
+        self.background.close()
         return self.scheduler.close(self.limits.drain_seconds)
 
+    def _submit(self, work: Work, items: Sequence[Any], timeout_seconds: float) -> "list[Future[Any]]":
+        futures = list(self.scheduler.submit(work, items, timeout_seconds))
+        self.drift.watch(work, futures)
+        self.metrics.watch(futures)
+        return futures
 
-async def _looks(
+
+async def _partial_results(
     request: Request,
     futures: "Sequence[Future[Any]]",
     changed: asyncio.Event,
@@ -142,7 +143,7 @@ async def _looks(
     waiting = [asyncio.wrap_future(future) for future in futures]
     for each in waiting:
         each.add_done_callback(lambda _: changed.set())
-    all_done = _all_of(waiting)
+    all_done = _gather(waiting)
     try:
         while not all_done.done():
             news = asyncio.ensure_future(changed.wait())
@@ -153,11 +154,11 @@ async def _looks(
                 news.cancel()
             changed.clear()
             if not all_done.done():
-                yield [each.result() if each.done() and _raised(each) is None else None for each in futures]
-                await asyncio.wait((all_done,), timeout=PACE_SECONDS)
+                yield [each.result() if each.done() and _exception(each) is None else None for each in futures]
+                await asyncio.wait((all_done,), timeout=UPDATE_SECONDS)
         yield all_done.result()
     except RequestError as error:
-        raise _placed(error, futures, names) from None
+        raise _named(error, futures, names) from None
     finally:
         gone.cancel()
         all_done.cancel()
@@ -165,20 +166,20 @@ async def _looks(
             future.cancel()
 
 
-def _all_of(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[Any]]":
-    """All results, or the first error; cancelled when nobody waits any more, it has nothing to complain of."""
+def _gather(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[Any]]":
+    """Return a future of all results or the first error. asyncio does not log the error if nobody awaits it."""
     whole = asyncio.gather(*waiting)
     whole.add_done_callback(lambda done: done.cancelled() or done.exception())
     return whole
 
 
-def _placed(error: RequestError, futures: Sequence[Any], names: Sequence[str]) -> RequestError:
-    """The error with the name of the item that raised it."""
-    place = next((i for i, each in enumerate(futures) if each.done() and _raised(each) is error), None)
+def _named(error: RequestError, futures: Sequence[Any], names: Sequence[str]) -> RequestError:
+    """Return the error with the name of the item that raised it."""
+    place = next((i for i, each in enumerate(futures) if each.done() and _exception(each) is error), None)
     if place is None or error.status != 422 or not names:
         return error
     return RequestError(422, f"{names[place]}: {error}", code=error.code, field=names[place].partition(":")[0])
 
 
-def _raised(future: Any) -> BaseException | None:
+def _exception(future: Any) -> BaseException | None:
     return None if future.cancelled() else future.exception()

@@ -81,14 +81,14 @@ class ServeSettings(Settings):
         for origin in origins:
             scheme, colon, rest = origin.partition("://")
             if origin != "*" and (scheme not in ("http", "https") or not colon or not rest or "/" in rest):
-                raise ValueError(f"found {origin!r}, wanted an origin such as 'https://app.example', or '*'")
+                raise ValueError(f"found {origin!r}, expected an origin such as 'https://app.example', or '*'")
         return origins
 
     @field_validator("public_address")
     @classmethod
     def _address_is_one(cls, address: str) -> str:
         if address and not address.startswith(("http://", "https://")):
-            raise ValueError(f"found {address!r}, wanted an address such as 'https://translate.example'")
+            raise ValueError(f"found {address!r}, expected an address such as 'https://translate.example'")
         return address.rstrip("/")
 
     @field_validator("metrics")
@@ -103,13 +103,13 @@ class ServeSettings(Settings):
     def _models_have_names(cls, models: dict[str, str]) -> dict[str, str]:
         for name, folder in models.items():
             if not name or not folder:
-                raise ValueError(f"found {name!r} = {folder!r}, wanted a name and a folder")
+                raise ValueError(f"found {name!r} = {folder!r}, expected a name and a folder")
         return models
 
     def must_have_models(self) -> Self:
         """The settings; SettingsError where they name no model."""
         if not self.models:
-            raise SettingsError("serve: found no model, wanted MODEL, or a table [models] in --config")
+            raise SettingsError("serve: found no model, expected MODEL, or a table [models] in --config")
         return self
 
 
@@ -117,5 +117,5 @@ def place_of(metrics: str) -> tuple[str, int]:
     """Address and port of `metrics`; ValueError where it is neither a port nor ADDRESS:PORT."""
     host, _, port = metrics.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"found {metrics!r}, wanted a port or ADDRESS:PORT, such as '127.0.0.1:9100'")
+        raise ValueError(f"found {metrics!r}, expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'")
     return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)

@@ -1,4 +1,4 @@
-"""Who may ask for what: a key in each request, and what it has left."""
+"""Admission of requests by API key, and charging of characters to a key's quota."""
 
 import asyncio
 import math
@@ -21,50 +21,53 @@ OPEN: Final = frozenset(
         *("/languages", "/frontend/settings", "/v1/models", "/v1/info"),
     }
 )
-"""Addresses for which nobody needs a key: they tell what the server is, and translate nothing that one gives."""
+"""Paths that need no key: they describe the server and process no text."""
 OPEN_BELOW: Final = ("/page/", "/download_file/")
-"""Beginnings of such addresses: parts of the page; translated files, by ids that only who sent them was told."""
+"""Prefixes of further paths that need no key: files of the web page, and translated files under secret ids."""
 IN_BODY: Final = frozenset({"/translate", "/detect", "/translate_file"})
-"""Addresses of LibreTranslate's, whose clients put the key into the body."""
+"""Paths of LibreTranslate, whose clients send the key in the body."""
 ACCESS: Final = "translume.access"
-"""Where a request's scope has the `Access` that it came under, which a reload does not change; None for none."""
+"""Scope entry: the `Access` when the request arrived, which a reload does not change; None if no key is required."""
 ADMITTED: Final = "translume.key"
-"""Where it has its key; None for what needs none. What has neither is not worked on."""
+"""Scope entry: the key of an admitted request; None if its path needs no key. It is missing until admission."""
 CHARGED: Final = "translume.charged"
-"""Where it has how many characters were counted."""
+"""Scope entry: the number of characters charged."""
 UNFINISHED: Final = (499, 504)
-"""Statuses of answers that failed after they may have been worked on, by no fault of the server's."""
+"""Statuses of failed requests that stay charged: work may have been done, and the server is not at fault."""
 
 T = TypeVar("T")
 
 
 class Access:
-    """Keys, and what each has used. A value, replaced as a whole; `usage` is closed by who made it."""
+    """API keys and their usage. A reload replaces it as a whole; the caller closes `usage`."""
 
     def __init__(self, keys: Keys, usage: Usage, settings: KeySettings) -> None:
         self.keys, self.usage, self.settings = keys, usage, settings
 
     async def admit(self, scope: Scope, secret: str) -> None:
-        """Count the request for its key, if it asks for work; RequestError for no key (401), for one too many (429)."""
+        """Admit a request, and count it if it is a POST.
+
+        Raises RequestError if the key is missing or unknown (401), or its requests are used up (429).
+        """
         if not secret:
-            raise RequestError(401, "found no key, wanted 'Authorization: Bearer KEY'", code="no_key")
+            raise RequestError(401, "found no key, expected 'Authorization: Bearer KEY'", code="no_key")
         key = self.keys.find(secret)
         if key is None:
-            raise RequestError(401, "the key is not one of this server's", code="unknown_key")
+            raise RequestError(401, "the key is unknown to this server", code="unknown_key")
         works = scope["method"] == "POST"
         if works and (wait := await self._counted(lambda: self.usage.take(key.id, self._requests(key), 1))):
             raise RequestError(
                 429,
-                f"the key has no request left, and {self._requests(key).most:,.0f} at once at most; try later",
+                f"the key's requests are used up, at most {self._requests(key).most:,.0f} at once; try later",
                 code="too_many_requests",
                 retry_after=math.ceil(wait),
             )
         scope[ADMITTED] = key
 
     async def charge(self, scope: Scope, characters: int) -> None:
-        """Count characters before they are worked on; RequestError where the key has too few left (429), or ever (403).
+        """Charge characters before they are processed.
 
-        Also where nobody has admitted the request (401).
+        Raises RequestError if the quota is used up (429) or never enough (403), or the request is not admitted (401).
         """
         key = self.owner(scope)
         if key is None or not characters:
@@ -73,25 +76,27 @@ class Access:
         wait = await self._counted(lambda: self.usage.take(key.id, bucket, characters))
         if math.isinf(wait):
             raise RequestError(
-                403, f"found {characters:,} characters, and the key has {bucket.most:,.0f} a day", code="over_quota"
+                403,
+                f"found {characters:,} characters, expected at most {bucket.most:,.0f}, the key's daily quota",
+                code="over_quota",
             )
         if wait:
             raise RequestError(
                 429,
-                f"found {characters:,} characters, and the key has fewer left of {bucket.most:,.0f} a day; try later",
+                f"found {characters:,} characters, more than is left of the key's {bucket.most:,.0f} a day; try later",
                 code="quota_used_up",
                 retry_after=math.ceil(wait),
             )
         scope[CHARGED] = characters
 
     async def give_back(self, key: Key, characters: int) -> None:
-        """Count off what was charged."""
+        """Refund a charge."""
         await self._counted(lambda: self.usage.give_back(key.id, self._characters(key), characters))
 
     def owner(self, scope: Scope) -> Key | None:
-        """The key of a request; None for one that needs none."""
+        """Return the key of an admitted request; None if it needs no key."""
         if ADMITTED not in scope:
-            raise RequestError(401, "found no key, wanted 'Authorization: Bearer KEY'", code="no_key")
+            raise RequestError(401, "found no key, expected 'Authorization: Bearer KEY'", code="no_key")
         key: Key | None = scope[ADMITTED]
         return key
 
@@ -109,40 +114,40 @@ class Access:
         begun = time.monotonic()
 
         def in_time() -> T:
-            # Where another server holds the file, those behind it would wait for each other, one lock time apiece.
+            # While another server holds the lock, queued calls would wait one lock timeout each.
             if time.monotonic() - begun > LOCK_SECONDS:
-                raise UsageError(f"{self.usage.path}: usage cannot be counted: waited too long")
+                raise UsageError(f"{self.usage.path}: usage cannot be counted: timed out")
             return count()
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self.usage.thread, in_time)
         except UsageError:
             raise RequestError(
-                503, "what keys have used cannot be counted now; try later", code="usage_unavailable", retry_after=10
+                503, "the usage of keys cannot be counted now; try later", code="usage_unavailable", retry_after=10
             ) from None
 
 
 def bearer(scope: Scope) -> str:
-    """The key in a request's head; empty for none. RequestError (401) for a head that holds another kind of thing."""
+    """Return the key in the Authorization header; empty if there is none. RequestError (401) for a malformed header."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if not given:
         return ""
     head: bytes = given[0]
     kind, _, secret = head.decode("latin-1").strip().partition(" ")
     if len(given) > 1 or kind.lower() != "bearer" or not secret.strip():
-        raise RequestError(401, "authorization: wanted 'Bearer KEY'", code="no_key", field="authorization")
+        raise RequestError(401, "authorization: expected 'Bearer KEY'", code="no_key", field="authorization")
     return secret.strip()
 
 
 def is_open(path: str) -> bool:
-    """Whether nobody needs a key for an address."""
+    """Whether a path needs no key."""
     return path in OPEN or path.startswith(OPEN_BELOW)
 
 
 def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAPI document that says which addresses take a key; where the server asks for none, it may be left out."""
+    """Add to an OpenAPI document which paths take a key. It is optional, as the server may not require one."""
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
-    schemes["key"] = {"type": "http", "scheme": "bearer", "description": "Where the server asks for keys."}
+    schemes["key"] = {"type": "http", "scheme": "bearer", "description": "An API key, if the server requires one."}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if not is_open(path):
@@ -150,8 +155,8 @@ def with_keys(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-async def admit_by_head(scope: Scope) -> None:
-    """Admit a request by its head, unless its address is open to all, or its key may still come in the body."""
+async def admit_by_headers(scope: Scope) -> None:
+    """Admit a request by its headers, unless its path needs no key or its key may be in the body."""
     access: Access | None = scope[ACCESS]
     if access is None:
         return
@@ -160,15 +165,17 @@ async def admit_by_head(scope: Scope) -> None:
         scope[ADMITTED] = None
         return
     if b"api_key=" in unquote_to_bytes(scope["query_string"]):
-        # An address is written into logs on its way, and kept by browsers.
-        raise RequestError(400, "api_key: found in the address, wanted it in the body or head", code="key_in_address")
+        # URLs appear in the logs of proxies and in browser histories.
+        raise RequestError(
+            400, "api_key: found in the URL, expected in the body or the Authorization header", code="key_in_address"
+        )
     secret = bearer(scope)
     if secret or path not in IN_BODY:
         await access.admit(scope, secret)
 
 
 async def settle(scope: Scope, status: int) -> None:
-    """Count off what a request was charged that was refused or failed, unless its client did not wait for it."""
+    """Refund the charge of a request that failed, unless its status is in `UNFINISHED`."""
     if scope.get(CHARGED) and status >= 400 and status not in UNFINISHED:
         with suppress(RequestError):
             await scope[ACCESS].give_back(scope[ADMITTED], scope[CHARGED])

@@ -1,4 +1,8 @@
-"""What surrounds every request: an id, bounds, headers that keep browsers from harm, one line in the log."""
+"""The outermost ASGI application: request ids, admission, security headers, CORS, metrics and the log.
+
+CORS is ours and not Starlette's middleware, which would fix the origins at startup: a reload may change them. It would
+also answer preflights from unknown origins with an error, and leave Cross-Origin-Resource-Policy alone.
+"""
 
 import json
 import logging
@@ -7,19 +11,18 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import MutableMapping
-from typing import Any
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from translume.serving.access.admission import ACCESS, admit_by_head, settle
-from translume.serving.api.cors import cors_headers, is_preflight
+from translume.serving.access.admission import ACCESS, admit_by_headers, settle
 from translume.serving.api.errors import RequestError
-from translume.serving.api.responses import error_answer
+from translume.serving.api.responses import error_response
 from translume.serving.server import Server
 
-HEADERS = {
+HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -27,39 +30,44 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer that has no other: none is kept, framed, sniffed, or read by another origin."""
-QUEUED = frozenset({"/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"})
-"""Addresses whose work waits in the queue: where not even a line would be taken, they are refused unread."""
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Default headers of every response: it is not cached, framed, sniffed, or read by other origins."""
+CORS_METHODS: Final = "GET, POST, DELETE"
+CORS_REQUEST_HEADERS: Final = "Authorization, Content-Type, X-Request-Id"
+CORS_RESPONSE_HEADERS: Final = "Retry-After, X-Request-Id"
+"""Response headers that a page can read, besides those that every page can."""
+CORS_MAX_AGE_SECONDS: Final = 600
+QUEUED: Final = frozenset({"/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"})
+"""Paths whose work goes through the queue. While the queue is full, they are refused without reading the body."""
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = logging.getLogger("translume.serving")
 
 
 class Guard:
-    """An ASGI application around another one."""
+    """An ASGI application around the application of a server."""
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self._app, self._server, self._metrics = app, server, server.metrics
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         begun = time.monotonic()
-        note: dict[str, Any] = {"request_id": _id(scope), "status": 0, "code": ""}
+        note: dict[str, Any] = {"request_id": _request_id(scope), "status": 0, "code": ""}
         scope["translume.note"] = note
-        told = {**HEADERS, **cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}
+        headers = {**HEADERS, **_cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}
         streams = False
 
-        async def answer(message: Message) -> None:
+        async def respond(message: Message) -> None:
             nonlocal streams
             if message["type"] == "http.response.start":
                 note["status"] = note.get("gone") or message["status"]
-                fields = {name.lower().encode(): value.encode() for name, value in told.items()}
+                fields = {name.lower().encode(): value.encode() for name, value in headers.items()}
                 own = message.get("headers", ())
-                # A page's own policy holds instead.
+                # Headers of the response itself, such as a page's policy, replace the defaults.
                 rest = fields.keys() - {name for name, _ in own}
                 message = {**message, "headers": [*own, *((name, fields[name]) for name in fields if name in rest)]}
                 streams = any(name == b"content-type" and kind.startswith(b"text/event-stream") for name, kind in own)
@@ -72,58 +80,91 @@ class Guard:
         self._metrics.open.inc()
         try:
             try:
-                await self._answered(scope, receive, answer)
+                await self._handle(scope, receive, respond)
             finally:
                 await settle(scope, note["status"] or 500)
         finally:
             self._open -= 1
             self._metrics.open.dec()
-            self._tell(scope, note, time.monotonic() - begun)
+            self._record(scope, note, time.monotonic() - begun)
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer, unless the request is one too many or nobody's who may ask."""
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to the application, unless it is refused: too many requests, a full queue, or no access."""
         most = self._server.limits.requests
-        if is_preflight(scope) and self._server.cors_origins:
+        if _is_preflight(scope) and self._server.cors_origins:
             await Response(status_code=204)(scope, receive, send)
             return
         try:
             if self._open > most:
                 raise RequestError(
-                    503, f"{most:,} requests are being answered already; try later", code="too_many_open", retry_after=1
+                    503, f"{most:,} requests are in progress already; try later", code="too_many_open", retry_after=1
                 )
             if scope["path"] in QUEUED and scope["method"] == "POST":
-                # To read a body, understand it and refuse it then costs ten times as much, just when there is no time.
+                # Reading and parsing the body first would cost ten times as much, and the server is overloaded.
                 refused = self._server.scheduler.refusal(self._server.limits.timeout_seconds)
                 if refused is not None:
                     raise refused
             scope[ACCESS] = self._server.access
-            await admit_by_head(scope)
+            await admit_by_headers(scope)
         except RequestError as error:
-            await error_answer(error, scope)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _tell(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
+    def _record(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
         known = scope["path"] if scope["path"] in QUEUED else "unknown"
         route = getattr(scope.get("route"), "path", "") or known
         status = note["status"] or 500
         self._metrics.answered(route, status, note["code"], seconds)
-        # The path itself is left out: whoever mistypes an address may have put a text into it.
+        # The path itself is not logged: a mistyped one may contain a text.
         fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})
 
 
-def _id(scope: Scope) -> str:
-    """The id that a client or a proxy gave, if it is a plain word, else a new one."""
+def _request_id(scope: Scope) -> str:
+    """Return the X-Request-Id of the client or a proxy if it is a plain word, otherwise a new id."""
     given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
+def _header(scope: Scope, name: bytes) -> str:
+    """Return a request header; empty if it is missing."""
+    return next((value.decode("latin-1") for each, value in scope["headers"] if each == name), "")
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """Whether a request is a CORS preflight."""
+    return scope["method"] == "OPTIONS" and bool(_header(scope, b"access-control-request-method"))
+
+
+def _cors_headers(scope: Scope, origins: Sequence[str]) -> dict[str, str]:
+    """Return the CORS headers of a response. Credentials, such as cookies, are never allowed."""
+    if not origins:
+        return {}
+    vary = {} if "*" in origins else {"Vary": "Origin"}
+    origin = _header(scope, b"origin")
+    if not origin or not ("*" in origins or origin in origins):
+        return vary
+    headers = {
+        **vary,
+        "Access-Control-Allow-Origin": "*" if "*" in origins else origin,
+        "Access-Control-Expose-Headers": CORS_RESPONSE_HEADERS,
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
+    if _is_preflight(scope):
+        headers |= {
+            "Access-Control-Allow-Methods": CORS_METHODS,
+            "Access-Control-Allow-Headers": CORS_REQUEST_HEADERS,
+            "Access-Control-Max-Age": str(CORS_MAX_AGE_SECONDS),
+        }
+    return headers
+
+
 class JsonLines(logging.Formatter):
-    """Log records as one JSON object a line."""
+    """Formats log records as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's message and fields; of an exception, its kind and where it came from, not its words."""
+        """Return the record's message and fields; for an exception its type and traceback, but not its message."""
         fields = dict(getattr(record, "fields", {}))
         if record.exc_info and (error := record.exc_info[1]) is not None:
             places = "".join(traceback.format_tb(error.__traceback__))
@@ -139,7 +180,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Have the server's log written, one JSON object a line."""
+    """Write the server's log to stderr, one JSON object per line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("translume.serving", "uvicorn.error"):

@@ -119,7 +119,7 @@ def add_key(path: Path, name: str, limits: Mapping[str, float]) -> str:
     limits: its own, by the names of `LIMITS`. Raises DataError, with the file as it was, where that fails.
     """
     if not name.isprintable() or not name.strip() or len(name) > LONGEST_NAME:
-        raise SettingsError(f"NAME: found {len(name)} characters, wanted 1 to {LONGEST_NAME} printable ones")
+        raise SettingsError(f"NAME: found {len(name)} characters, expected 1 to {LONGEST_NAME} printable ones")
     with _changing(path):
         keys = Keys.read(path) if path.exists() else Keys()
         if name in [key.name for key in keys.all]:

@@ -59,14 +59,14 @@ class Limits(Settings):
     @classmethod
     def _is_above_zero(cls, value: float) -> float:
         if value <= 0:
-            raise ValueError(f"found {value}, wanted more than 0")
+            raise ValueError(f"found {value}, expected more than 0")
         return value
 
     @model_validator(mode="after")
     def _a_request_fits(self) -> Self:
         if not self.texts <= self.lines <= self.queue:
             raise ValueError(
-                f"found lines = {self.lines}, wanted at least texts, {self.texts}, and at most queue, {self.queue}"
+                f"found lines = {self.lines}, expected at least texts, {self.texts}, and at most queue, {self.queue}"
             )
         return self
 

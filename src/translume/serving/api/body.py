@@ -1,96 +1,102 @@
-"""A request's body: read within bounds, and understood or refused."""
+"""Request bodies: reading within limits, and parsing JSON and forms.
+
+The parsers are our own because Starlette's read without a limit on time or total size, keep uploads in temporary files
+on disk, and need one more package. These parse a body that was read within the limits, in time linear in its size.
+"""
 
 import asyncio
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 
 from translume.serving.access.limits import Limits
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, shown
 
 MOST_PARTS, LONGEST_HEAD = 64, 2000
-"""Of a multipart form, and bytes of a part's own head that are looked at."""
-_BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})')
-_NAME = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
-_FILE_NAME = re.compile(
+"""Most parts of a multipart form, and most bytes of a part's headers that are read."""
+_BOUNDARY: Final = re.compile(r'boundary="?([^";,\s]{1,70})')
+_NAME: Final = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
+_FILE_NAME: Final = re.compile(
     rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]{0,300})"|\*=utf-8''([^;\s]{0,900}))"""
 )
 
 
 def media_type(request: Request) -> str:
-    """The type of the body, such as application/json; empty where none is given."""
+    """Return the type of the body, such as application/json; empty if the request has none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """The body; RequestError for one that comes too slowly or is too large, unread where its head says how large."""
-    told = request.headers.get("content-length", "")
-    if told.isdecimal() and len(told) < 19 and int(told) > limits.body_bytes:
-        raise _too_large(int(told), limits)
-    if len(told) >= 19:
-        raise RequestError(413, f"the body has more than 10^18 bytes, wanted at most {limits.body_bytes:,}")
-    parts, size = [], 0
+    """Read the body; RequestError if it arrives too slowly (408) or is too large (413).
+
+    A body whose Content-Length is too large is refused without being read.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 19 and int(declared) > limits.body_bytes:
+        raise _too_large(int(declared), limits)
+    if len(declared) >= 19:
+        raise RequestError(413, f"the body has more than 10^18 bytes, expected at most {limits.body_bytes:,}")
+    chunks, size = [], 0
     try:
         async with asyncio.timeout(limits.read_seconds):
-            async for part in request.stream():
-                size += len(part)
+            async for chunk in request.stream():
+                size += len(chunk)
                 if size > limits.body_bytes:
                     raise _too_large(size, limits)
-                parts.append(part)
+                chunks.append(chunk)
     except TimeoutError:
-        raise RequestError(
-            408, f"the body was not there after {limits.read_seconds:g} s, {size:,} bytes of it were"
-        ) from None
+        reason = f"the body was incomplete after {limits.read_seconds:g} s: received {size:,} bytes"
+        raise RequestError(408, reason) from None
     except ClientDisconnect:
-        raise RequestError(499, "the client went before its body was there") from None
-    return b"".join(parts)
+        raise RequestError(499, "the client disconnected before it had sent the body") from None
+    return b"".join(chunks)
 
 
 async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """The JSON object in the body; RequestError for another type of body, or for what is no JSON object."""
+    """Read a JSON object; RequestError if the body has another type (415) or is not a JSON object (400)."""
     if (found := media_type(request)) != "application/json":
-        raise RequestError(415, f"content-type: found '{found}', wanted application/json", field="content-type")
-    value = parsed(await read_body(request, limits))
+        raise RequestError(415, f"content-type: found '{found}', expected application/json", field="content-type")
+    value = parse_json(await read_body(request, limits))
     if not isinstance(value, dict):
-        raise RequestError(400, f"the body is {_kind(value)}, wanted a JSON object", code="invalid_json")
+        found = "a number" if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
+        raise RequestError(400, f"the body is {found}, expected a JSON object", code="invalid_json")
     return value
 
 
-def parsed(body: bytes) -> Any:
-    """The value of a JSON text; RequestError (400) for what is none, and for text that is not Unicode."""
+def parse_json(body: bytes) -> Any:
+    """Return the value of a JSON text; RequestError (400) if it is not JSON, or its text is not valid Unicode."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
         if b"\\u" in body:
-            # An escaped half of a surrogate pair is JSON, but no text.
+            # JSON can escape half of a surrogate pair, which is not text.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(400, f"the body is not UTF-8 text at byte {error.start}", code="invalid_utf8") from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise RequestError(
-            400, f"the body holds {half}, half of a surrogate pair, wanted whole characters", code="invalid_unicode"
-        ) from None
+        reason = f"the body contains {half}, half of a surrogate pair; expected whole characters"
+        raise RequestError(400, reason, code="invalid_unicode") from None
     except RecursionError:
         raise RequestError(400, "the body's JSON is nested too deeply", code="invalid_json") from None
     except json.JSONDecodeError as error:
         reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
         raise RequestError(400, f"the body is not JSON: {reason}", code="invalid_json") from None
     except ValueError:
-        raise RequestError(400, "the body holds a number with too many digits", code="invalid_json") from None
+        raise RequestError(400, "the body contains a number with too many digits", code="invalid_json") from None
     return value
 
 
 def _refuse_constant(name: str) -> None:
-    raise RequestError(400, f"the body holds {name}, which is no JSON", code="invalid_json")
+    raise RequestError(400, f"the body contains {name}, which is not JSON", code="invalid_json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormPart:
-    """A part of a form.  file_name: as its client calls it; None where it is a field."""
+    """A part of a multipart form.  file_name: as the client gives it; None if the part is a field."""
 
     name: str
     value: bytes
@@ -98,7 +104,10 @@ class FormPart:
 
 
 def form_fields(request: Request, body: bytes) -> dict[str, str]:
-    """The text fields of a form, url-encoded or multipart, over those of the query; RequestError for broken text."""
+    """Return the text fields of a form, URL-encoded or multipart, which replace those of the query string.
+
+    Raises RequestError (400) if they are not UTF-8.
+    """
     fields = _pairs(request.scope["query_string"])
     match media_type(request):
         case "application/x-www-form-urlencoded":
@@ -109,10 +118,10 @@ def form_fields(request: Request, body: bytes) -> dict[str, str]:
 
 
 def form_parts(request: Request, body: bytes) -> list[FormPart]:
-    """The named parts of a multipart form (RFC 7578), in time linear in its size; RequestError for a broken one."""
+    """Return the named parts of a multipart form (RFC 7578); RequestError (400) if it is malformed."""
     boundary = _BOUNDARY.search(request.headers.get("content-type", ""))
     if boundary is None:
-        raise RequestError(400, "content-type: found no boundary, wanted one for multipart/form-data")
+        raise RequestError(400, "content-type: found no boundary, expected one for multipart/form-data")
     delimiter = b"\r\n--" + boundary[1].encode("latin-1")
     _, *parts = (b"\r\n" + body).split(delimiter, MOST_PARTS + 1)
     if len(parts) > MOST_PARTS:
@@ -122,8 +131,8 @@ def form_parts(request: Request, body: bytes) -> list[FormPart]:
         head, _, value = part.partition(b"\r\n\r\n")
         name, file_name = (pattern.search(head[:LONGEST_HEAD]) for pattern in (_NAME, _FILE_NAME))
         if name is not None:
-            told = None if file_name is None else _text(file_name[1] or unquote_to_bytes(file_name[2] or b""))
-            found.append(FormPart(name=_text(name[1]), value=value, file_name=told))
+            given = None if file_name is None else _text(file_name[1] or unquote_to_bytes(file_name[2] or b""))
+            found.append(FormPart(name=_text(name[1]), value=value, file_name=given))
     return found
 
 
@@ -142,9 +151,4 @@ def _text(value: bytes) -> str:
 
 
 def _too_large(size: int, limits: Limits) -> RequestError:
-    return RequestError(413, f"the body has {size:,} bytes or more, wanted at most {limits.body_bytes:,}")
-
-
-def _kind(value: Any) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    return RequestError(413, f"the body has at least {size:,} bytes, expected at most {limits.body_bytes:,}")

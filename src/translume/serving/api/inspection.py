@@ -1,7 +1,4 @@
-"""What is looked at in a model, and what is told of it; the plain model computes, wherever its weights are.
-
-What it may cost is bounded before it begins.
-"""
+"""Inspection of a served model: a trace of one sentence's translation, by the plain model, within a bounded cost."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +12,7 @@ from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection_requests import Inspection
+from translume.serving.api.requests import ResolvedInspection
 from translume.serving.workers.proxy import RemoteTranslator, Translates
 from translume.serving.workers.work import Paragraphs
 from translume.translator import TextHypothesis, Translator
@@ -24,22 +21,25 @@ from translume.translator.plan import Line, LineError, plan_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """What was found.  parts: how many the text is translated in."""
+    """The result of an inspection.  parts: number of parts in which the text is translated."""
 
     parts: int
     trace: Trace
     search: BeamRecord | None
 
 
-def written(wanted: Inspection, limits: Limits, form: str, go_on: Callable[[], None]) -> str:
-    """What is told of what a request asks for, of a model in this process: "json", or a "page" of HTML."""
-    found = inspected(wanted, limits, go_on)
-    go_on()
+def inspect(wanted: ResolvedInspection, limits: Limits, form: str, check_cancelled: Callable[[], None]) -> str:
+    """Inspect a model of this process, and return the result as text.
+
+    form: "json" or "page" (HTML).  check_cancelled: raises if the client has disconnected.
+    """
+    found = _inspected(wanted, limits, check_cancelled)
+    check_cancelled()
     return FORMS[form](wanted, found)
 
 
 def entropies(translator: Translates, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
-    """The entropy of what the model believed at each step of a translation, in nats; none where it cannot be traced."""
+    """Return the entropy in nats of the predicted distribution at each step; empty if the target cannot be traced."""
     if isinstance(translator, RemoteTranslator):
         return translator.entropies(source, target, settings)
     if len(translator.models) > 1 or translator.fusion is not None:
@@ -47,39 +47,39 @@ def entropies(translator: Translates, source: str, target: TextHypothesis, setti
     try:
         found = trace(translator, source, target, k=1, settings=settings, show=())
     except TranslationError:
-        # A line that was cut to what the model reads cannot be traced as it was given.
+        # A line that was truncated to the model's maximum length cannot be traced as a whole.
         return []
     return [step.entropy for step in found.steps]
 
 
-def _json(wanted: Inspection, found: Inspected) -> str:
+def _json(wanted: ResolvedInspection, found: Inspected) -> str:
     search = {} if found.search is None else {"search": found.search.to_dict()}
-    answer = {"model": wanted.served.name, "part": wanted.part, "parts": found.parts}
-    # Traces hold no number that JSON has not.
-    text = json.dumps({**answer, "trace": found.trace.to_dict(), **search}, ensure_ascii=False, allow_nan=False)
+    response = {"model": wanted.served.name, "part": wanted.part, "parts": found.parts}
+    # Traces contain only finite numbers.
+    text = json.dumps({**response, "trace": found.trace.to_dict(), **search}, ensure_ascii=False, allow_nan=False)
     return f"{text}\n"
 
 
-def _html(wanted: Inspection, found: Inspected) -> str:
+def _html(wanted: ResolvedInspection, found: Inspected) -> str:
     return page(found.trace, beam=found.search)
 
 
 FORMS: Final = {"json": _json, "page": _html}
 
 
-def inspected(wanted: Inspection, limits: Limits, go_on: Callable[[], None]) -> Inspected:
-    """What was asked for; RequestError for what this model cannot do or what would take too much."""
-    translator = _here(wanted)
+def _inspected(wanted: ResolvedInspection, limits: Limits, check_cancelled: Callable[[], None]) -> Inspected:
+    """Inspect; RequestError if the model cannot do it or the cost would exceed the limits."""
+    translator = _local(wanted)
     try:
         text, parts = _part_of(wanted)
         target = _target(wanted, text)
         given = target is not None and not wanted.prefix
         if target is None:
             target = translator.translate(text, settings=wanted.settings).hypotheses[0]
-        go_on()
+        check_cancelled()
         _refuse_costly(wanted, text, target, limits)
         found = trace(translator, text, target, k=wanted.k, settings=wanted.settings, show=wanted.show)
-        go_on()
+        check_cancelled()
         search = (
             record_beam(translator, text, reference=wanted.reference, settings=wanted.settings)
             if wanted.search
@@ -95,13 +95,13 @@ def inspected(wanted: Inspection, limits: Limits, go_on: Callable[[], None]) -> 
     return Inspected(parts=parts, trace=found if given else replace(found, origin="search"), search=search)
 
 
-def _here(wanted: Inspection) -> Translator:
-    """The translator of a model in this process."""
+def _local(wanted: ResolvedInspection) -> Translator:
+    """Return the translator, whose model is in this process."""
     return cast(Translator, wanted.served.translator)
 
 
-def _part_of(wanted: Inspection) -> tuple[str, int]:
-    """The part of the text that is looked at, and how many it is translated in."""
+def _part_of(wanted: ResolvedInspection) -> tuple[str, int]:
+    """Return the part of the text to inspect, and the number of parts."""
     tokenizer = wanted.served.translator.checkpoint.source_tokenizer
     limit = wanted.served.translator.config.model.max_positions - 1
     sentences = Paragraphs.of(wanted.text, wanted.language).lines
@@ -109,33 +109,31 @@ def _part_of(wanted: Inspection) -> tuple[str, int]:
     plans = [plan_line(line, tokenizer.encode(line.text), tokenizer, limit, "error") for line in lines]
     parts = [piece.text for plan in plans for piece in plan.pieces]
     if not parts:
-        raise RequestError(422, "text: found a blank text, wanted one to translate", field="text")
+        raise RequestError(422, "text: found a blank text, expected one to translate", field="text")
     if wanted.part >= len(parts):
-        raise RequestError(
-            422, f"part: found {wanted.part}, wanted 0 to {len(parts) - 1}, a part of the text", field="part"
-        )
+        reason = f"part: found {wanted.part}, expected 0 to {len(parts) - 1}, a part of the text"
+        raise RequestError(422, reason, field="part")
     return parts[wanted.part], len(parts)
 
 
-def _target(wanted: Inspection, text: str) -> str | TextHypothesis | None:
-    """The target that is given, or found from a given beginning; None for the model's own translation."""
+def _target(wanted: ResolvedInspection, text: str) -> str | TextHypothesis | None:
+    """Return the given target, or the completion of a given prefix; None for the model's own translation."""
     if wanted.translation is not None:
         return wanted.translation
     if not wanted.prefix and not wanted.target:
         return None
-    translator = _here(wanted)
+    translator = _local(wanted)
     tokenizer = translator.checkpoint.target_tokenizer
     known = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
     field, tokens = ("prefix_tokens", wanted.prefix) if wanted.prefix else ("target_tokens", wanted.target)
     for place, token in enumerate(tokens):
         if token not in known:
-            reason = f"{field}[{place}]: wanted tokens as /v1/translate tells them"
+            reason = f"{field}[{place}]: no such token, expected tokens as /v1/translate returns them"
             raise RequestError(422, reason, code="unknown_token", field=f"{field}[{place}]")
     ids = tuple(known[token] for token in tokens)
     if len(ids) > translator.config.model.max_positions:
-        raise RequestError(
-            422, f"{field}: found {len(ids):,}, wanted at most {translator.config.model.max_positions:,}", field=field
-        )
+        reason = f"{field}: found {len(ids):,}, expected at most {translator.config.model.max_positions:,}"
+        raise RequestError(422, reason, field=field)
     if wanted.prefix:
         ids = SentenceSearch.of(translator, text, wanted.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
@@ -149,18 +147,18 @@ def _target(wanted: Inspection, text: str) -> str | TextHypothesis | None:
     )
 
 
-def _refuse_costly(wanted: Inspection, text: str, target: str | TextHypothesis, limits: Limits) -> None:
-    """RequestError (413) where the passes of a trace would read, or its attention fill, more than the limits."""
-    translator = _here(wanted)
+def _refuse_costly(wanted: ResolvedInspection, text: str, target: str | TextHypothesis, limits: Limits) -> None:
+    """Raise RequestError (413) if the trace would read too many tokens or return too much attention."""
+    translator = _local(wanted)
     checkpoint, model = translator.checkpoint, translator.config.model
     length = len(checkpoint.target_tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
     size = len(checkpoint.source_tokenizer.encode(text)) + 1
-    again = sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in wanted.show)
-    again += size * sum(part.startswith("occlusion") for part in wanted.show)
-    if (read := (size + length) * (1 + again)) > limits.inspected_tokens:
+    passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in wanted.show)
+    passes += size * sum(part.startswith("occlusion") for part in wanted.show)
+    if (tokens := (size + length) * passes) > limits.inspected_tokens:
         raise RequestError(
             413,
-            f"show: its passes read {read:,} tokens, wanted at most {limits.inspected_tokens:,}; show fewer parts",
+            f"show: its passes read {tokens:,} tokens, expected at most {limits.inspected_tokens:,}; show fewer parts",
             code="too_much_to_inspect",
             field="show",
         )
@@ -169,14 +167,14 @@ def _refuse_costly(wanted: Inspection, text: str, target: str | TextHypothesis, 
     if numbers > limits.inspected_numbers:
         raise RequestError(
             413,
-            f"show: attention has {numbers:,} numbers, wanted at most {limits.inspected_numbers:,}; "
-            "show all but attention",
+            f"show: attention has {numbers:,} numbers, expected at most {limits.inspected_numbers:,}; "
+            "show all parts but attention",
             code="too_much_to_inspect",
             field="show",
         )
 
 
 def _field(reason: str) -> str:
-    """The field of the request that an error of an inspection is about; empty where it is about none."""
+    """Return the field of the request that an error of an inspection is about; empty if it is about none."""
     place = reason.partition(":")[0]
     return {"source": "text", "target": "translation", "reference": "reference"}.get(place, "")

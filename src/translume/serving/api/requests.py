@@ -1,42 +1,460 @@
-"""What a request of API v1 asks for, checked field by field before any work is done for it."""
+"""Requests of the HTTP API: models that validate bodies and describe them in /openapi.json.
+
+A model checks a body against the server's limits, its validation context. `resolve_translation` and
+`resolve_inspection` then find the model that a request means and check its decoding settings.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from translume.config import Config, DecodingSettings
 from translume.decoding import refuse_unread, strategy_from
 from translume.errors import SettingsError, nearest
+from translume.inspection.tracing import EVERYTHING, KNOWN, Part
 from translume.serving.access.limits import Limits
-from translume.serving.api.constraints import constraints_in
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import Texts
 from translume.serving.workers.models import Models, Served
+from translume.translator.constraints import refuse_unfit
 
-SPLITS = ("sentences", "lines")
-"""What texts are translated by; the first one unless a request says otherwise."""
-CHOICE = ("model", "source", "target")
-WITHHELD = frozenset({"max_tokens", "vocabulary", "terminology"})
-"""Settings of [decoding] that no request may replace: batches are the server's, and files are not read for clients."""
-KNOBS = tuple(name for name in DecodingSettings.model_fields if name not in WITHHELD)
-"""Those that it may."""
-LARGEST = 1e6
-"""No number may be larger: what a search computes with it must stay finite."""
-TIGHTER = {"length_penalty": 10.0, "max_length_ratio": 100.0, "coverage_penalty": 100.0, "diversity": 1000.0}
-SMALLEST_TEMPERATURE = 1e-3
-LONGEST_REASON = 300
-"""Most characters of a reason that quotes what was found."""
-LONGEST_NAME = 200
-MOST_BANNED = 2000
-"""Characters of all that is banned: the table that finds them takes longer, the more there are."""
+WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology"})
+"""Settings of [decoding] that a request cannot set: the server forms the batches, and reads no files for clients."""
+DECODING_FIELDS: Final = tuple(name for name in DecodingSettings.model_fields if name not in WITHHELD)
+"""Settings of [decoding] that a request can set."""
+LARGEST_NUMBER: Final = 1e6
+"""Largest number in a decoding setting, so that everything a search computes from it is finite."""
+LARGEST: Final = {"length_penalty": 10.0, "max_length_ratio": 100.0, "coverage_penalty": 100.0, "diversity": 1000.0}
+"""Smaller bounds of some settings."""
+SMALLEST_TEMPERATURE: Final = 1e-3
+LONGEST_REASON: Final = 300
+"""Most characters of an error message that quotes a value."""
+LONGEST_NAME: Final = 200
+MOST_BANNED: Final = 2000
+"""Most characters of all banned phrases: building their lookup table takes time that grows with their length."""
+MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
+"""Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
+SHOWABLE: Final = tuple(part for part in KNOWN if part != "integrated-gradients")
+"""Parts of a trace that a request can ask for; integrated gradients take too long."""
+TARGET_FIELDS: Final = ("translation", "prefix_tokens", "target_tokens")
+"""Fields of an inspection that give the target. A request has at most one of them."""
 
-T = TypeVar("T", bool, str)
+
+def check_length(text: str, place: str, limits: Limits) -> None:
+    """Raise RequestError (413) if a text is too long.  place: where it is in the request."""
+    if len(text) > limits.characters:
+        reason = f"{place}: found {len(text):,} characters, expected at most {limits.characters:,}"
+        raise RequestError(413, reason, code="text_too_long", field=place)
+
+
+def check_texts(value: Any, field: str, limits: Limits) -> None:
+    """Raise RequestError unless a value is a text, or a list of texts, within the limits."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise RequestError(422, f"{field}: found {shown(value)}, expected a text or a list of texts", field=field)
+    if len(texts) > limits.texts:
+        reason = f"{field}: found {len(texts):,} texts, expected at most {limits.texts:,}"
+        raise RequestError(413, reason, code="too_many_texts", field=field)
+    for number, text in enumerate(texts):
+        place = field if isinstance(value, str) else f"{field}[{number}]"
+        if not isinstance(text, str):
+            raise RequestError(422, f"{place}: found {shown(text)}, expected a text", field=place)
+        check_length(text, place, limits)
+
+
+def _limits(info: ValidationInfo) -> Limits:
+    assert isinstance(info.context, Limits)
+    return info.context
+
+
+def _checked_texts(value: Any, info: ValidationInfo) -> Any:
+    check_texts(value, info.field_name or "", _limits(info))
+    return value
+
+
+def _checked_text(value: str, info: ValidationInfo) -> str:
+    check_length(value, info.field_name or "", _limits(info))
+    return value
+
+
+def _checked_timeout(value: Any, info: ValidationInfo) -> float:
+    most = _limits(info).timeout_seconds
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        reason = f"timeout_seconds: found {shown(value)}, expected a number above 0 and at most {most:g}"
+        raise RequestError(422, reason, field="timeout_seconds")
+    return float(value)
+
+
+def _whole_number(least: int, limit: str) -> Callable[[Any, ValidationInfo], int]:
+    """Return a validator of whole numbers from `least` to the limit of a name."""
+
+    def check(value: Any, info: ValidationInfo) -> int:
+        field, most = info.field_name, getattr(_limits(info), limit)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            reason = f"{field}: found {shown(value)}, expected a whole number from {least} to {most}"
+            raise RequestError(422, reason, field=field or "")
+        return value
+
+    return check
+
+
+def _checked_tokens(tokens: list[str], info: ValidationInfo) -> list[str]:
+    field, most = info.field_name, _limits(info).characters
+    if len(tokens) > most:
+        raise RequestError(413, f"{field}: found {len(tokens):,} tokens, expected at most {most:,}", field=field or "")
+    return tokens
+
+
+def _checked_parts(value: Any) -> Any:
+    """Check the names of a trace's parts, and return each once."""
+    if not isinstance(value, list):
+        raise RequestError(422, f"show: found {shown(value)}, expected a list of parts", field="show")
+    for place, each in enumerate(value):
+        if not isinstance(each, str) or each not in SHOWABLE:
+            hint = nearest(each, SHOWABLE) if isinstance(each, str) and len(each) <= 40 else ""
+            hint = hint or f", expected one of: {', '.join(SHOWABLE)}"
+            raise RequestError(422, f"show[{place}]: no such part{hint}", field=f"show[{place}]")
+    return list(dict.fromkeys(value))
+
+
+TextOrTexts = Annotated[str | list[str], BeforeValidator(_checked_texts), Expected("a text or a list of texts")]
+Text = Annotated[str, AfterValidator(_checked_text), Expected("a text")]
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+Seconds = Annotated[float, BeforeValidator(_checked_timeout), Field(gt=0)]
+Split = Annotated[Literal["sentences", "lines"], Expected("one of: sentences, lines")]
+Tokens = Annotated[
+    list[str],
+    Field(min_length=1),
+    AfterValidator(_checked_tokens),
+    Expected("a list of tokens, at least one"),
+]
+
+
+class RequestBody(BaseModel):
+    """The body of a request. Unknown fields are refused with the nearest known one; values are never converted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    example: ClassVar[dict[str, Any]] = {}
+    """An example in /openapi.json."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], limits: Limits) -> Self:
+        """Validate a JSON object; RequestError that names the first field that is wrong."""
+        try:
+            return cls.model_validate(dict(values), context=limits)
+        except ValidationError as error:
+            raise validation_error(cls, error) from None
+
+    @classmethod
+    def known_fields(cls) -> tuple[str, ...]:
+        """The names of all fields."""
+        return tuple(cls.model_fields)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if cls.model_config.get("extra") == "ignore":
+            return values
+        known = cls.known_fields()
+        for name in values:
+            if name in WITHHELD:
+                raise RequestError(422, f"{name}: a request cannot set it; the model's own setting holds", field=name)
+            if name not in known:
+                short = name if len(name) <= 40 else f"{name[:39]}…"
+                reason = f"{short}: no such field{nearest(short, known)}"
+                raise RequestError(422, reason, code="unknown_field", field=short)
+        return values
+
+
+def _add_decoding_fields(schema: dict[str, Any]) -> None:
+    """Add the settings of [decoding] to the JSON schema of a request, without defaults: those are the model's."""
+    decoding = DecodingSettings.model_json_schema()["properties"]
+    for name in DECODING_FIELDS:
+        schema["properties"][name] = {
+            key: value for key, value in decoding[name].items() if key not in ("title", "default")
+        }
+    schema["additionalProperties"] = False
+
+
+class DecodingRequest(RequestBody):
+    """A request that may replace settings of [decoding]; they are validated with the model's own settings."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_add_decoding_fields)
+
+    model: Name = ""
+    """Name of a model; may be left out if the server has only one."""
+    source: Name = ""
+    """Code of the source language; `source` and `target` may be given instead of `model`."""
+    target: Name = ""
+    """Code of the target language."""
+    timeout_seconds: Seconds = 0.0
+    """Time limit of the request; by default, and at most, the server's."""
+    split: Split = "sentences"
+    """The unit of translation."""
+
+    @classmethod
+    def known_fields(cls) -> tuple[str, ...]:
+        """The names of all fields, those of [decoding] last."""
+        return (*cls.model_fields, *DECODING_FIELDS)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of [decoding] that the request replaces."""
+        return dict(self.model_extra or {})
+
+    def sentence_language(self, served: Served) -> str | None:
+        """Return the language whose rules split texts into sentences; None if they are split into lines only."""
+        return served.source if self.split == "sentences" else None
+
+
+class TranslateRequest(DecodingRequest):
+    """The body of /v1/translate."""
+
+    example: ClassVar[dict[str, Any]] = {"text": "a man", "beam": 4}
+
+    text: TextOrTexts
+    """A text or a list of texts."""
+    constraints: Annotated[Any, WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array"}]})] = []
+    """Words and phrases that the translation must contain; for a list of texts, a list for each text."""
+    detail: bool = False
+    """Whether to return tokens, their log-probabilities, the terms of scores, and alignments."""
+
+
+class ScoreRequest(RequestBody):
+    """The body of /v1/score."""
+
+    example: ClassVar[dict[str, Any]] = {"sources": "a man", "targets": "ein mann"}
+
+    sources: TextOrTexts
+    """A text or a list of texts."""
+    targets: TextOrTexts
+    """A target for each source."""
+    model: Name = ""
+    """Name of a model; may be left out if the server has only one."""
+    source: Name = ""
+    """Code of the source language; `source` and `target` may be given instead of `model`."""
+    target: Name = ""
+    """Code of the target language."""
+    timeout_seconds: Seconds = 0.0
+    """Time limit of the request; by default, and at most, the server's."""
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of source and target; RequestError if there are not as many targets as sources."""
+        sources, targets = as_list(self.sources), as_list(self.targets)
+        if len(sources) != len(targets):
+            reason = f"targets: found {len(targets):,} for {len(sources):,} sources, expected as many"
+            raise RequestError(422, reason, field="targets")
+        return list(zip(sources, targets, strict=True))
+
+
+class ClassifyRequest(RequestBody):
+    """The body of /v1/classify."""
+
+    example: ClassVar[dict[str, Any]] = {"text": "what is a tree ?", "nbest": 3}
+
+    text: TextOrTexts
+    """A text or a list of texts."""
+    model: Name = ""
+    """Name of a classifier; may be left out if the server has only one."""
+    nbest: Annotated[int, Field(ge=1), Expected("a whole number above 0")] = 0
+    """Number of labels to return for each text; by default all."""
+    timeout_seconds: Seconds = 0.0
+    """Time limit of the request; by default, and at most, the server's."""
+
+
+class InspectRequest(DecodingRequest):
+    """The body of /v1/inspect."""
+
+    example: ClassVar[dict[str, Any]] = {"text": "a man", "k": 3, "show": ["prior"]}
+
+    text: Text
+    """One sentence, or a text that is translated in parts."""
+    part: Annotated[int, BeforeValidator(_whole_number(0, "lines")), Field(ge=0)] = 0
+    """The part of the text to inspect, counted from 0."""
+    translation: Text = ""
+    """A target to inspect instead of the model's own translation."""
+    target_tokens: Tokens = []
+    """The same as tokens, exactly as /v1/translate returned them."""
+    prefix_tokens: Tokens = []
+    """Tokens that the target begins with; the model completes them."""
+    k: Annotated[int, BeforeValidator(_whole_number(1, "listed")), Field(ge=1)] = 5
+    """Number of candidate tokens listed at each step."""
+    show: Annotated[
+        list[Part], BeforeValidator(_checked_parts), WithJsonSchema({"type": "array", "items": {"enum": [*SHOWABLE]}})
+    ] = list(EVERYTHING)
+    """Parts of the trace."""
+    search: bool = False
+    """Whether to record every hypothesis of the beam search."""
+    reference: Text = ""
+    """With `search`: a translation to look for, to tell a search error from a model error."""
+
+    @model_validator(mode="after")
+    def _targets_and_search_fit(self) -> Self:
+        given = [name for name in TARGET_FIELDS if name in self.model_fields_set]
+        if len(given) > 1:
+            reason = f"{given[1]}: found {given[0]} as well, expected only one of them"
+            raise RequestError(422, reason, field=given[1])
+        if "reference" in self.model_fields_set and not self.search:
+            raise RequestError(422, 'reference: expected "search": true with it', field="reference")
+        return self
+
+
+class FileRequest(RequestBody):
+    """The form fields of /v1/files, beside the file."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "source": "en", "target": "de"}
+
+    model: str = ""
+    """Name of a model; may be left out if the server has only one."""
+    source: str = ""
+    """Code of the source language, or `auto`; `source` and `target` may be given instead of `model`."""
+    target: str = ""
+    """Code of the target language."""
+
+
+class LibreTranslateFileRequest(RequestBody):
+    """The form fields of LibreTranslate's /translate_file, beside the file."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = FileRequest.example
+
+    source: str
+    """Code of the source language, or `auto`."""
+    target: str
+    """Code of the target language."""
+    api_key: str = ""
+    """An API key, if the server requires one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _have_languages(cls, values: dict[str, Any]) -> dict[str, Any]:
+        refuse_missing(values, "source", "target")
+        return values
+
+
+class DetectRequest(RequestBody):
+    """The body of LibreTranslate's /detect, JSON or a form."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {"q": "a man"}
+
+    q: Annotated[Any, WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})]
+    """A text or a list of texts of one language."""
+    api_key: Annotated[Any, WithJsonSchema({"type": "string"})] = ""
+    """An API key, if the server requires one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_text(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if values.get("q") in (None, "", []):
+            raise missing_parameter("q")
+        _refuse_long(cls.joined(values["q"]), _limits(info).characters)
+        return values
+
+    @staticmethod
+    def joined(q: Any) -> str:
+        """Return all texts as one; a value of another type as it is written."""
+        return " ".join(q) if isinstance(q, list) and all(isinstance(each, str) for each in q) else str(q)
+
+
+class LibreTranslateRequest(RequestBody):
+    """The body of LibreTranslate's /translate, JSON or a form."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {"q": "a man", "source": "en", "target": "de"}
+
+    q: str | list[str]
+    """A text or a list of texts."""
+    source: str
+    """Code of the source language; `auto` detects it."""
+    target: str
+    """Code of the target language."""
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, Field(ge=0)] = 0
+    """Number of alternative translations to return."""
+    api_key: Annotated[Any, WithJsonSchema({"type": "string"})] = ""
+    """An API key, if the server requires one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Check in LibreTranslate's order, which decides which error comes first, and in its words."""
+        limits = _limits(info)
+        refuse_missing(values, "q", "source", "target")
+        q = values["q"]
+        texts = q if isinstance(q, list) else [q]
+        if not all(isinstance(text, str) for text in texts):
+            raise RequestError(400, "Invalid request: q parameter is not a text or a list of texts", field="q")
+        for name in ("source", "target"):
+            if not isinstance(values[name], str):
+                raise RequestError(400, f"Invalid request: {name} parameter is not a text", field=name)
+        alternatives = _alternatives(values.get("alternatives", 0), limits.width - 1)
+        if len(texts) > limits.texts:
+            reason = f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.texts})"
+            raise RequestError(400, reason, code="too_many_texts", field="q")
+        for text in texts:
+            _refuse_long(text, limits.characters)
+        format_ = values.get("format") or "text"
+        if format_ not in ("text", "html"):
+            name = format_ if isinstance(format_, str) and len(format_) <= 40 else "this"
+            raise RequestError(400, f"{name} format is not supported", code="unsupported_format", field="format")
+        languages = {name: values[name].lower() for name in ("source", "target")}
+        return {"q": q, **languages, "format": format_, "alternatives": alternatives}
+
+
+def refuse_missing(values: Mapping[str, Any], *names: str) -> None:
+    """Raise RequestError (400), in LibreTranslate's words, for the first field that is missing or empty."""
+    for name in names:
+        if not values.get(name):
+            raise missing_parameter(name)
+
+
+def missing_parameter(name: str) -> RequestError:
+    """Return the error for a missing field, in LibreTranslate's words."""
+    return RequestError(400, f"Invalid request: missing {name} parameter", code="missing_field", field=name)
+
+
+def _refuse_long(text: str, most: int) -> None:
+    if len(text) > most:
+        reason = f"Invalid request: request ({len(text)}) exceeds text limit ({most})"
+        raise RequestError(400, reason, code="text_too_long", field="q")
+
+
+def _alternatives(value: Any, most: int) -> int:
+    """Return the number of alternatives, which forms give as text; negative numbers count as 0."""
+    reason = "Invalid request: alternatives parameter is not a number"
+    not_a_number = RequestError(400, reason, code="invalid_value", field="alternatives")
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise not_a_number
+    if isinstance(value, str):
+        digits = value.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+            raise not_a_number
+    number = int(value)
+    if number > most:
+        reason = f"Invalid request: alternatives parameter must be <= {most}"
+        raise RequestError(400, reason, code="too_wide", field="alternatives")
+    return max(number, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request to translate."""
+class ResolvedTranslation:
+    """A validated request to translate, with its model and settings."""
 
     texts: Texts
     served: Served
@@ -44,175 +462,169 @@ class Asked:
     detail: bool
 
 
-def asked(values: Mapping[str, Any], models: Models, limits: Limits) -> Asked:
-    """The request in a JSON object; RequestError naming the first field that is wrong."""
-    known = ("text", *CHOICE, "constraints", "detail", "split", "timeout_seconds", *KNOBS)
-    refuse_unknown(values, known)
-    texts = texts_in(values, "text", limits)
-    served = chosen(values, models)
-    detail = typed(values, "detail", bool, False)
-    knobs = {name: value for name, value in values.items() if name in KNOBS}
-    if detail:
-        knobs.setdefault("alignment", True)
-    settings = settings_with(served, knobs, limits)
-    return Asked(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedInspection:
+    """A validated request to inspect, with its model and settings. Tokens are not checked yet.
+
+    language: of the text's sentences; None if the text is split into lines.
+    part: index of the part to inspect.
+    translation, prefix, target: at most one of them is given.
+    """
+
+    served: Served
+    settings: DecodingSettings
+    text: str
+    language: str | None
+    part: int
+    translation: str | None
+    prefix: tuple[str, ...]
+    target: tuple[str, ...]
+    k: int
+    show: tuple[Part, ...]
+    search: bool
+    reference: str | None
+    timeout_seconds: float
+
+
+def resolve_translation(values: Mapping[str, Any], models: Models, limits: Limits) -> ResolvedTranslation:
+    """Validate a JSON object as a `TranslateRequest`; RequestError that names the first field that is wrong."""
+    request = TranslateRequest.parse(values, limits)
+    texts = tuple(as_list(request.text))
+    served = models.choose(request.model, request.source, request.target)
+    alignment = {"alignment": True} if request.detail else {}
+    settings = settings_with(served, {**alignment, **request.decoding}, limits)
+    return ResolvedTranslation(
         texts=Texts(
             texts=texts,
             field="text",
-            several=isinstance(values["text"], list),
-            timeout_seconds=timeout(values, limits),
-            language=split_by(values, served),
-            constraints=constraints_in(values, len(texts), settings),
+            several=isinstance(request.text, list),
+            timeout_seconds=request.timeout_seconds or limits.timeout_seconds,
+            language=request.sentence_language(served),
+            constraints=_constraints(request, len(texts), settings),
         ),
         served=served,
         settings=settings,
-        detail=detail,
+        detail=request.detail,
     )
 
 
-def split_by(values: Mapping[str, Any], served: Served) -> str | None:
-    """The language by whose rules texts are split into sentences; None where they are split into lines alone."""
-    split = typed(values, "split", str, SPLITS[0])
-    if split not in SPLITS:
-        raise RequestError(422, f"split: wanted one of: {', '.join(SPLITS)}", field="split")
-    return served.source if split == SPLITS[0] else None
+def resolve_inspection(values: Mapping[str, Any], models: Models, limits: Limits) -> ResolvedInspection:
+    """Validate a JSON object as an `InspectRequest`; RequestError that names the first field that is wrong."""
+    request = InspectRequest.parse(values, limits)
+    given = request.model_fields_set
+    served = models.choose(request.model, request.source, request.target)
+    settings = settings_with(served, request.decoding, limits)
+    if request.search and settings.strategy not in ("beam", "greedy"):
+        reason = f"search: found strategy '{settings.strategy}', expected 'beam' or 'greedy' to record"
+        raise RequestError(422, reason, field="search")
+    return ResolvedInspection(
+        served=served,
+        settings=settings.model_copy(update={"nbest": 1}),
+        text=request.text,
+        language=request.sentence_language(served),
+        part=request.part,
+        translation=request.translation if "translation" in given else None,
+        prefix=tuple(request.prefix_tokens),
+        target=tuple(request.target_tokens),
+        k=request.k,
+        show=tuple(request.show),
+        search=request.search,
+        reference=request.reference if "reference" in given else None,
+        timeout_seconds=request.timeout_seconds or limits.timeout_seconds,
+    )
 
 
-def settings_with(served: Served, knobs: Mapping[str, Any], limits: Limits) -> DecodingSettings:
-    """A model's [decoding] with what a request gives instead; RequestError (422) for what does not fit."""
-    for name, value in knobs.items():
+def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+    """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed."""
+    for name, value in changes.items():
         _refuse_extreme(name, value, limits)
-    _refuse_long_ban(knobs.get("ban", ""))
+    _refuse_long_ban(changes.get("ban", ""))
     own = served.translator.config.decoding
-    given = {**knobs, "ban": _as_words(knobs["ban"])} if "ban" in knobs else knobs
+    given = {**changes, "ban": _escaped(changes["ban"])} if "ban" in changes else changes
     try:
         settings = Config.build({"decoding": {**own.model_dump(), **given}}, place="request").decoding
-        refuse_unread(settings, knobs)
+        refuse_unread(settings, changes)
         width = strategy_from(settings).width
         served.translator.check(settings)
     except SettingsError as error:
         reason = str(error).removeprefix("request: ").removeprefix("decoding.")
         field = reason.partition(":")[0].partition(".")[0]
         short = reason if len(reason) <= LONGEST_REASON else f"{reason[: LONGEST_REASON - 1]}…"
-        raise RequestError(422, short, field=field if field in KNOBS else "") from None
+        raise RequestError(422, short, field=field if field in DECODING_FIELDS else "") from None
     if width > limits.width:
-        raise RequestError(
-            422, f"found {width} targets searched per sentence, wanted at most {limits.width}", code="too_wide"
-        )
+        reason = f"found {width} hypotheses per sentence, expected at most {limits.width}"
+        raise RequestError(422, reason, code="too_wide")
     return settings
 
 
-def chosen(values: Mapping[str, Any], models: Models) -> Served:
-    """The model that `model`, or `source` and `target`, name."""
-    return models.choose(*(typed(values, name, str, "") for name in CHOICE))
+def as_list(value: str | Sequence[str]) -> list[str]:
+    """Return a text, or several, as a list."""
+    return [value] if isinstance(value, str) else list(value)
 
 
-def timeout(values: Mapping[str, Any], limits: Limits) -> float:
-    """Seconds that the request gives itself; at most the server's."""
-    value = values.get("timeout_seconds", limits.timeout_seconds)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limits.timeout_seconds:
-        raise RequestError(
-            422,
-            f"timeout_seconds: found {shown(value)}, wanted a number above 0, at most {limits.timeout_seconds:g}",
-            field="timeout_seconds",
-        )
-    return float(value)
+def _constraints(request: TranslateRequest, count: int, settings: DecodingSettings) -> tuple[tuple[str, ...], ...]:
+    """Return the constraints of each of `count` texts; an empty tuple if the request has none."""
+    value = request.constraints
+    each = value if isinstance(request.text, list) else [value]
+    if not isinstance(each, list) or (value and len(each) != count):
+        found = f"{len(each):,} for {count:,} texts" if isinstance(each, list) else "no list"
+        raise _constraint_error(f"found {found}, expected a text or a list of texts for each")
+    constraints = tuple(_phrases(one, place) for place, one in enumerate(each))
+    if not any(constraints):
+        return ()
+    try:
+        refuse_unfit(settings)
+    except SettingsError as error:
+        raise _constraint_error(str(error).removeprefix("decoding.")) from None
+    return constraints
 
 
-def texts_in(values: Mapping[str, Any], field: str, limits: Limits) -> tuple[str, ...]:
-    """The texts of a field that holds one or a list of them; RequestError for none, too many, too long ones."""
-    value = values.get(field)
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list):
-        found = "nothing" if field not in values else shown(value)
-        raise RequestError(422, f"{field}: found {found}, wanted a text or a list of texts", field=field)
-    if len(texts) > limits.texts:
-        raise RequestError(
-            413,
-            f"{field}: found {len(texts):,} texts, wanted at most {limits.texts:,}",
-            code="too_many_texts",
-            field=field,
-        )
-    for number, text in enumerate(texts):
-        place = field if isinstance(value, str) else f"{field}[{number}]"
-        if not isinstance(text, str):
-            raise RequestError(422, f"{place}: found {shown(text)}, wanted a text", field=place)
-        refuse_long(text, place, limits)
-    return tuple(texts)
+def _phrases(value: Any, place: int) -> tuple[str, ...]:
+    phrases = [value] if isinstance(value, str) else value
+    if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
+        raise _constraint_error(f"found another value for text {place}, expected a text or a list of texts")
+    if len(phrases) > MOST_CONSTRAINTS:
+        raise _constraint_error(f"found {len(phrases):,} for text {place}, expected at most {MOST_CONSTRAINTS}")
+    for phrase in cast(list[str], phrases):
+        if not phrase.strip():
+            raise _constraint_error(f"found a blank one for text {place}, expected a word or a phrase")
+        if len(phrase) > LONGEST_CONSTRAINT:
+            raise _constraint_error(f"found {len(phrase):,} characters in one, expected at most {LONGEST_CONSTRAINT}")
+    return tuple(phrases)
 
 
-def refuse_long(text: str, place: str, limits: Limits) -> None:
-    """RequestError (413) naming a place in the request whose text is too long."""
-    if len(text) > limits.characters:
-        reason = f"{place}: found {len(text):,} characters, wanted at most {limits.characters:,}"
-        raise RequestError(413, reason, code="text_too_long", field=place)
-
-
-def refuse_unknown(values: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """RequestError for a field that means nothing, with the nearest one that does, or that is not for requests."""
-    for name in values:
-        if name in WITHHELD:
-            raise RequestError(422, f"{name}: no request may set it, the model's own setting holds", field=name)
-        if name not in known:
-            short = name if len(name) <= 40 else f"{name[:39]}…"
-            raise RequestError(422, f"{short}: no such field{nearest(short, known)}", code="unknown_field", field=short)
-
-
-def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
-    """The value of a field; RequestError where it is of another type."""
-    value = values.get(field, default)
-    if not isinstance(value, kind):
-        wanted = {bool: "true or false", str: "a text"}[kind]
-        raise RequestError(422, f"{field}: found {shown(value)}, wanted {wanted}", field=field)
-    if isinstance(value, str) and len(value) > LONGEST_NAME:
-        raise RequestError(422, f"{field}: found {len(value):,} characters, wanted at most {LONGEST_NAME}", field=field)
-    return value
-
-
-def shown(value: Any) -> str:
-    """A value as errors show it, of any size and depth: texts are not quoted, they are the user's own."""
-    if isinstance(value, str):
-        return "a text"
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return f"{value:.6g}" if abs(value) < 10**308 else "a number without end"
+def _constraint_error(reason: str) -> RequestError:
+    return RequestError(422, f"constraints: {reason}", field="constraints")
 
 
 def _refuse_long_ban(ban: Any) -> None:
-    """RequestError (413) for phrases of which a table would be made for longer than anybody else can wait."""
     size = sum(map(len, [ban] if isinstance(ban, str) else ban))
     if size > MOST_BANNED:
-        raise RequestError(
-            413,
-            f"ban: found {size:,} characters in all, wanted at most {MOST_BANNED:,}",
-            code="text_too_long",
-            field="ban",
-        )
+        reason = f"ban: found {size:,} characters in all, expected at most {MOST_BANNED:,}"
+        raise RequestError(413, reason, code="text_too_long", field="ban")
 
 
-def _as_words(value: Any) -> list[str]:
-    """What is banned, as words: in settings, "@" would name a file."""
-    return [f"@{text}" if text.startswith("@") else text for text in ([value] if isinstance(value, str) else value)]
+def _escaped(ban: str | list[str]) -> list[str]:
+    """Return banned phrases as settings take them, where a leading "@" would name a file."""
+    return [f"@{text}" if text.startswith("@") else text for text in as_list(ban)]
 
 
 def _refuse_extreme(name: str, value: Any, limits: Limits) -> None:
-    """RequestError for values that settings allow and that a server cannot afford, or not compute with."""
+    """Raise RequestError for a value that settings allow but that is too expensive or too large for a server."""
     if isinstance(value, str):
-        refuse_long(value, name, limits)
+        check_length(value, name, limits)
         return
     if isinstance(value, list):
-        texts_in({name: value}, name, limits)
+        check_texts(value, name, limits)
         return
     if name == "ban":
-        raise RequestError(422, f"ban: found {shown(value)}, wanted a text or a list of texts", field="ban")
+        raise RequestError(422, f"ban: found {shown(value)}, expected a text or a list of texts", field="ban")
     if isinstance(value, dict) or value is None:
-        raise RequestError(422, f"{name}: found {shown(value)}, wanted a number, a text, true or false", field=name)
+        raise RequestError(422, f"{name}: found {shown(value)}, expected a number, a text, true or false", field=name)
     if isinstance(value, bool) or name == "seed":
         return
-    most = TIGHTER.get(name, LARGEST)
+    most = LARGEST.get(name, LARGEST_NUMBER)
     if abs(value) > most or not math.isfinite(value):
-        raise RequestError(422, f"{name}: found {shown(value)}, wanted at most {most:,.10g}", field=name)
+        raise RequestError(422, f"{name}: found {shown(value)}, expected at most {most:,.10g}", field=name)
     if name == "temperature" and 0 < value < SMALLEST_TEMPERATURE:
-        raise RequestError(422, f"{name}: found {shown(value)}, wanted at least {SMALLEST_TEMPERATURE}", field=name)
+        raise RequestError(422, f"{name}: found {shown(value)}, expected at least {SMALLEST_TEMPERATURE}", field=name)

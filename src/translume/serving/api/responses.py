@@ -1,45 +1,357 @@
-"""Answers as they go out: JSON without infinities, errors of one shape."""
+"""Responses of the HTTP API: the models that describe them in /openapi.json, and how they are written.
+
+Tests compare every response with its model; the server itself writes JSON without building the models.
+"""
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from starlette.types import Scope
 
+from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 
-PARTED: Final = 2
-"""How deep values are written part by part: while one is written, no other thread of the process runs."""
+CHUNKED_DEPTH: Final = 2
+"""Depth down to which JSON is written in chunks: json.dumps holds the interpreter lock until it returns."""
+
+Count = Annotated[int, Field(ge=0)]
+Nats = Annotated[float | None, Field(description="Nats; null is −∞.")]
+Offers = list[Literal["translate", "score", "inspect", "classify"]]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON text with a line break at its end; numbers that are none, such as −∞, are null."""
-    text = _text(finite(value), PARTED)
+class ResponseBody(BaseModel):
+    """An object with exactly these fields; fields with a default may be absent."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Error(ResponseBody):
+    """Why a request was refused or failed."""
+
+    error: str
+    """One line: what was found, and what was expected."""
+    code: str
+    """A stable word for the kind of error."""
+    field: str = ""
+    """The field of the request that is wrong, if the error is about a field."""
+
+
+class Alignment(ResponseBody):
+    """How the target's tokens align with the source's."""
+
+    source_tokens: list[str]
+    weights: list[list[float]]
+    """Attention of each target token to each source token; rows sum to 1."""
+    links: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
+    """Pairs of word indices: (source, target)."""
+
+
+class ScoreTerms(ResponseBody):
+    """The terms of a score: total / divisor + coverage."""
+
+    total: Nats
+    divisor: float
+    coverage: Nats
+
+
+class Hypothesis(ResponseBody):
+    """A hypothesis of the search. Without `detail` it has only `text`, `log_prob`, `score` and `alignment`."""
+
+    text: str
+    log_prob: Nats
+    score: Nats
+    """The value hypotheses are ranked by."""
+    tokens: list[str] = []
+    token_log_probs: list[Nats] = []
+    """The model's log-probability of each token."""
+    finished_by: Literal["eos", "length"] = "eos"
+    terms: ScoreTerms | None = None
+    alignment: Alignment | None = None
+
+
+class TranslationWarning(ResponseBody):
+    """A problem that did not prevent the translation."""
+
+    kind: str
+    detail: str
+
+
+class Translation(ResponseBody):
+    """The translation of a text."""
+
+    text: str
+    warnings: list[TranslationWarning]
+    hypotheses: list[Hypothesis] = []
+    """Best first; present with `detail`, `nbest` or `alignment`."""
+
+
+class TranslateResponse(ResponseBody):
+    """The response of /v1/translate."""
+
+    model: str
+    translations: list[Translation]
+    """One translation per text, in order."""
+
+
+class Event(ResponseBody):
+    """A server-sent event; the last one is `done` or `error`."""
+
+    event: Literal["prefix", "done", "error"]
+    data: str
+    """JSON: {place, text} of a prefix; the response of /v1/translate; an `Error`."""
+
+
+class Score(ResponseBody):
+    """The log-probability of a target given its source."""
+
+    log_prob: Nats
+    tokens: list[str]
+    token_log_probs: list[Nats]
+
+
+class ScoreResponse(ResponseBody):
+    """The response of /v1/score."""
+
+    model: str
+    scores: list[Score]
+    """One score per pair, in order."""
+
+
+class Classification(ResponseBody):
+    """The labels of a text."""
+
+    label: str
+    labels: list[str]
+    probabilities: dict[str, float]
+    """By label, the most probable first."""
+    warnings: list[str]
+    margin: float
+    """Difference between the two most probable labels; with several labels, the smallest distance from 0.5."""
+
+
+class ClassifyResponse(ResponseBody):
+    """The response of /v1/classify."""
+
+    model: str
+    classifications: list[Classification]
+    """One classification per text, in order."""
+
+
+class InspectResponse(ResponseBody):
+    """The response of /v1/inspect."""
+
+    model: str
+    part: Count
+    parts: Count
+    trace: dict[str, Any]
+    search: dict[str, Any] = {}
+
+
+class Engine(ResponseBody):
+    """The engine that computes, and the findings of its self-test."""
+
+    kind: Literal["fast", "plain"]
+    dtype: str
+    own_kernels: bool
+    """Whether kernels compiled for this machine are in use."""
+    difference: float = 0.0
+    """Largest difference from the plain model, in nats, among probable tokens."""
+    agrees: bool = True
+    """Whether the difference is within the tolerance of the dtype."""
+    alone_equals_batched: bool | None = None
+    """Whether the results of a sentence alone and in a batch were equal, bit for bit."""
+
+
+class Model(ResponseBody):
+    """A model of the server."""
+
+    name: str
+    parameters: Count
+    source_vocabulary: Count
+    max_positions: Count
+    engine: Engine
+    offers: Offers
+    """Endpoints that the model serves."""
+    manifest_sha256: Digest = ""
+    """SHA-256 of manifest.json in the model folder."""
+    source: str = ""
+    target: str = ""
+    target_vocabulary: Count = 0
+    decoding: dict[str, Any] = {}
+    """The model's [decoding]: the defaults of requests."""
+    labels: list[str] = []
+    several_labels: bool = False
+
+
+class ModelsResponse(ResponseBody):
+    """The response of /v1/models."""
+
+    models: list[Model]
+
+
+class Versions(ResponseBody):
+    """Versions of the software that results depend on."""
+
+    translume: str
+    torch: str
+    python: str
+
+
+class Info(ResponseBody):
+    """What the server is, and what it allows."""
+
+    version: str
+    versions: Versions
+    limits: Limits
+    waiting: Count
+    """Number of lines in the queue."""
+    engines: dict[str, Engine]
+    """By model."""
+    manifests: dict[str, Digest]
+    """By model: SHA-256 of manifest.json in its folder."""
+    offers: dict[str, Offers]
+    """By model: the endpoints that it serves."""
+    batches: str
+    """What results share when a text is translated alone and in a batch."""
+
+
+class File(ResponseBody):
+    """A file that is being translated."""
+
+    id: str
+    name: str
+    status: Literal["waiting", "working", "done", "failed"]
+    sentences: int | None
+    """Null until the file has been read."""
+    done: Count
+    """Number of translated sentences."""
+    result: str = ""
+    """Path of the translated file."""
+    kept_seconds: Count = 0
+    error: Error | None = None
+
+
+class FileDeleted(ResponseBody):
+    """The response to the deletion of a file."""
+
+    id: str
+    status: Literal["deleted"]
+
+
+class Live(ResponseBody):
+    """The response of /health/live."""
+
+    status: Literal["live"]
+
+
+class Reload(ResponseBody):
+    """The outcome of the last reload."""
+
+    at: str
+    done: bool
+    kept_as_before: list[str]
+    """What could not be reloaded and is served as before."""
+
+
+class Ready(ResponseBody):
+    """The response of /health/ready."""
+
+    status: Literal["ready"]
+    last_reload: Reload | None = None
+
+
+class Detected(ResponseBody):
+    """A detected language."""
+
+    confidence: Annotated[float, Field(ge=0, le=100)]
+    language: str
+
+
+class LibreTranslateResponse(ResponseBody):
+    """The response of LibreTranslate's /translate: for a list of texts, every field is a list."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    translated_text: str | list[str]
+    detected_language: Detected | list[Detected] | None = None
+    """With `source` = `auto`."""
+    alternatives: list[str] | list[list[str]] = []
+    """If the request asks for alternatives."""
+
+
+class Language(ResponseBody):
+    """A language."""
+
+    code: str
+    name: str
+
+
+class SourceLanguage(ResponseBody):
+    """A language, and those it can be translated into."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class LanguagePair(ResponseBody):
+    """A source and a target language."""
+
+    source: Language
+    target: Language
+
+
+class FrontendSettings(ResponseBody):
+    """The response of LibreTranslate's /frontend/settings."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    api_keys: bool
+    char_limit: Count
+    files_translation: bool
+    frontend_timeout: Count
+    key_required: bool
+    language: LanguagePair
+    suggestions: bool
+    supported_files_format: list[str]
+
+
+class Health(ResponseBody):
+    """The response of LibreTranslate's /health."""
+
+    status: Literal["ok"]
+
+
+class TranslatedFile(ResponseBody):
+    """The response of LibreTranslate's /translate_file."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    translated_file_url: str
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a value as JSON with a newline at the end. Infinities and NaN become null."""
+    text = _text(finite(value), CHUNKED_DEPTH)
     return Response(
         f"{text}\n".encode(), status_code=status, headers=dict(headers or {}), media_type="application/json"
     )
 
 
-def error_answer(error: RequestError, scope: Scope) -> Response:
-    """The answer that says why there is none; its code goes to the log."""
-    note = scope.get("translume.note", {})
-    note["code"] = error.code
-    return json_answer(error.to_dict(), error.status, error.headers)
-
-
-def _text(value: Any, depth: int) -> str:
-    """The text of `json.dumps`, written part by part as far down as `depth` says."""
-    if depth and isinstance(value, dict):
-        return f"{{{', '.join(f'{_text(name, 0)}: {_text(each, depth - 1)}' for name, each in value.items())}}}"
-    if depth and isinstance(value, list):
-        return f"[{', '.join(_text(each, depth - 1) for each in value)}]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def error_response(error: RequestError, scope: Scope) -> Response:
+    """Return the response for an error, and record its code for the log."""
+    scope.get("translume.note", {})["code"] = error.code
+    return json_response(error.to_dict(), error.status, error.headers)
 
 
 def finite(value: Any) -> Any:
-    """The value with None for numbers that JSON has not."""
+    """Return the value with None in place of numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -47,3 +359,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
     return value
+
+
+def _text(value: Any, depth: int) -> str:
+    """Return the text of `json.dumps`, written in chunks down to `depth`."""
+    if depth and isinstance(value, dict):
+        return f"{{{', '.join(f'{_text(name, 0)}: {_text(each, depth - 1)}' for name, each in value.items())}}}"
+    if depth and isinstance(value, list):
+        return f"[{', '.join(_text(each, depth - 1) for each in value)}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,102 +1,166 @@
-"""API v1: translate, score, and what there is."""
+"""API v1: translation, streaming, scoring, classification, inspection, and facts about the server."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from translume.serving.api import schema
-from translume.serving.api.answer_schema import (
-    ALWAYS,
-    EVENT,
-    SCORED,
-    TRANSLATED,
-    WORKED,
-    answers,
-    listed,
-    named,
-    record,
-)
+from translume.errors import nearest
 from translume.serving.api.body import read_object
 from translume.serving.api.errors import RequestError
-from translume.serving.api.requests import Asked, asked, chosen, refuse_unknown, texts_in, timeout
-from translume.serving.api.responses import json_answer
-from translume.serving.api.streaming import streamed
+from translume.serving.api.inspection import inspect
+from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
+from translume.serving.api.requests import (
+    ClassifyRequest,
+    InspectRequest,
+    ResolvedTranslation,
+    ScoreRequest,
+    TranslateRequest,
+    as_list,
+    resolve_inspection,
+    resolve_translation,
+)
+from translume.serving.api.responses import (
+    ClassifyResponse,
+    Event,
+    Info,
+    InspectResponse,
+    ModelsResponse,
+    ScoreResponse,
+    TranslateResponse,
+    json_response,
+)
+from translume.serving.api.streaming import stream
 from translume.serving.operations import version, versions
 from translume.serving.server import Server
 from translume.serving.workers.manifests import MANIFEST
-from translume.serving.workers.work import Scoring, Translating
-from translume.translator import Translation
+from translume.serving.workers.models import Models, ServedClassifier
+from translume.serving.workers.proxy import RemoteTranslator
+from translume.serving.workers.work import Classifying, Scoring, Translating
+from translume.translator import Classification, Translation
 
 SHORT: Final = 2000
-"""Characters of translations that are written sooner than another thread could be told to."""
+"""Characters of translations that are written at once: a thread for them would take longer."""
+THRESHOLD: Final = 0.5
+"""Probability above which a classifier of several labels returns a label."""
+BRIEF: Final = ("text", "log_prob", "score", "alignment")
+"""Fields of a hypothesis without `detail`."""
+BATCHES: Final = (
+    "where alone_equals_batched is true, a text has the same tokens and log-probabilities, bit for bit, alone and in a "
+    "batch; elsewhere sums may be rounded differently: log-probabilities differ by about 1e-4, and tokens at near ties"
+)
 
 
 def routes(server: Server) -> APIRouter:
-    """Everything under /v1."""
+    """Return the routes under /v1, except files."""
     router = APIRouter(prefix="/v1", tags=["v1"])
-    translations = answers(TRANSLATED, "A translation of each text, in order.", *WORKED)
-    events = answers(EVENT, "Server-sent events.", *WORKED, kind="text/event-stream")
+    translated = responses(TranslateResponse, "A translation of each text, in order.", *WORKED)
+    events = responses(Event, "Server-sent events.", *WORKED, kind="text/event-stream")
 
-    @router.post("/translate", openapi_extra=schema.TRANSLATE, responses=translations)
-    async def translate(request: Request) -> Response:
-        """The translation of each text, in order, each what it would be alone."""
-        wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
+    async def resolved(request: Request) -> tuple[ResolvedTranslation, Translating]:
+        values = await read_object(request, server.limits)
+        wanted = await run_in_threadpool(resolve_translation, values, server.models, server.limits)
         await server.accept(request, wanted.texts.texts)
-        work = Translating(wanted.served.translator, wanted.settings)
-        found = await server.translated(request, work, wanted.texts)
+        return wanted, Translating(wanted.served.translator, wanted.settings)
+
+    @router.post("/translate", openapi_extra=body(TranslateRequest), responses=translated)
+    async def translate(request: Request) -> Response:
+        """Translate each text. Results do not depend on other requests."""
+        wanted, work = await resolved(request)
+        found = await server.translate(request, work, wanted.texts)
         if _is_short(found, wanted):
-            return json_answer(_answer(found, wanted))
+            return json_response(_translations(found, wanted))
         # Details of many texts are megabytes.
-        return await run_in_threadpool(lambda: json_answer(_answer(found, wanted)))
+        return await run_in_threadpool(lambda: json_response(_translations(found, wanted)))
 
     @router.post(
-        "/translate/stream", openapi_extra=schema.TRANSLATE, responses=events, response_class=StreamingResponse
+        "/translate/stream", openapi_extra=body(TranslateRequest), responses=events, response_class=StreamingResponse
     )
-    async def stream(request: Request) -> Response:
-        """The same as server-sent events: beginnings of translations, token by token, then the plain answer."""
-        wanted = await run_in_threadpool(asked, await read_object(request, server.limits), server.models, server.limits)
-        await server.accept(request, wanted.texts.texts)
-        work = Translating(wanted.served.translator, wanted.settings)
-        return streamed(server, request, work, wanted.texts, lambda found: _answer(found, wanted))
+    async def translate_stream(request: Request) -> Response:
+        """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
+        wanted, work = await resolved(request)
+        return stream(server, request, work, wanted.texts, lambda found: _translations(found, wanted))
 
-    @router.post("/score", openapi_extra=schema.SCORE, responses=answers(SCORED, "A score of each pair.", *WORKED))
+    scored = responses(ScoreResponse, "A score of each pair, in order.", *WORKED)
+
+    @router.post("/score", openapi_extra=body(ScoreRequest), responses=scored)
     async def score(request: Request) -> Response:
-        """What a model thinks of each pair of a source and a target: log-probabilities in nats, token by token."""
-        values = await read_object(request, server.limits)
-        refuse_unknown(values, ("sources", "targets", "model", "source", "target", "timeout_seconds"))
-        sources, targets = (texts_in(values, name, server.limits) for name in ("sources", "targets"))
-        if len(sources) != len(targets):
-            raise RequestError(
-                422, f"targets: found {len(targets):,} for {len(sources):,} sources, wanted as many", field="targets"
-            )
-        served = chosen(values, server.models)
-        await server.accept(request, (*sources, *targets))
-        pairs = list(zip(sources, targets, strict=True))
+        """Score each pair of a source and a target: log-probabilities in nats, token by token."""
+        wanted = ScoreRequest.parse(await read_object(request, server.limits), server.limits)
+        pairs = wanted.pairs
+        served = server.models.choose(wanted.model, wanted.source, wanted.target)
+        await server.accept(request, (*as_list(wanted.sources), *as_list(wanted.targets)))
         names = [f"pairs[{place}]" for place in range(len(pairs))]
-        seconds = timeout(values, server.limits)
-        found = await server.done(request, Scoring(served.translator), pairs, seconds, names)
-        return json_answer({"model": served.name, "scores": [each.to_dict() for each in found]})
+        seconds = wanted.timeout_seconds or server.limits.timeout_seconds
+        found = await server.results(request, Scoring(served.translator), pairs, seconds, names)
+        return json_response({"model": served.name, "scores": [each.to_dict() for each in found]})
 
-    _describe(router, server)
+    classified = responses(ClassifyResponse, "The labels of each text, in order.", *WORKED)
+
+    @router.post("/classify", openapi_extra=body(ClassifyRequest), responses=classified)
+    async def classify(request: Request) -> Response:
+        """Classify each text: labels with probabilities, the most probable first."""
+        wanted = ClassifyRequest.parse(await read_object(request, server.limits), server.limits)
+        texts = as_list(wanted.text)
+        served = _classifier(wanted.model, server.models)
+        several = isinstance(wanted.text, list)
+        names = [f"text[{place}]" if several else "text" for place in range(len(texts))]
+        await server.accept(request, texts)
+        seconds = wanted.timeout_seconds or server.limits.timeout_seconds
+        found = await server.results(request, Classifying(served.classifier), texts, seconds, names)
+        return json_response({"model": served.name, "classifications": [_labels(each, wanted.nbest) for each in found]})
+
+    _add_inspection(router, server)
+    _add_facts(router, server)
     return router
 
 
-def _describe(router: APIRouter, server: Server) -> None:
-    """Add what there is."""
+def _add_inspection(router: APIRouter, server: Server) -> None:
+    """Add /v1/inspect and /v1/inspect/page."""
 
-    @router.get("/models", responses=answers(record({"models": listed(named("Model"))}), "All models.", *ALWAYS))
+    async def inspected(request: Request, form: str) -> str:
+        limits = server.limits
+        values = await read_object(request, limits)
+        wanted = await run_in_threadpool(resolve_inspection, values, server.models, limits)
+        await server.accept(request, [each for each in (wanted.text, wanted.translation, wanted.reference) if each])
+        translator = wanted.served.translator
+
+        def work(check_cancelled: Callable[[], None]) -> str:
+            if isinstance(translator, RemoteTranslator):
+                return translator.inspected(values, limits, form, check_cancelled)
+            return inspect(wanted, limits, form, check_cancelled)
+
+        return await server.background.run(request, work, wanted.timeout_seconds)
+
+    traces = responses(InspectResponse, "A trace; docs/inspect.md describes it.", *WORKED)
+    pages = responses(TEXT, "One self-contained page.", *WORKED, kind="text/html")
+
+    @router.post("/inspect", openapi_extra=body(InspectRequest), responses=traces)
+    async def inspect_json(request: Request) -> Response:
+        """Return the predicted distribution at each step of the translation of one sentence; docs/trace.schema.json."""
+        return Response(await inspected(request, "json"), media_type="application/json")
+
+    @router.post("/inspect/page", openapi_extra=body(InspectRequest), responses=pages, response_class=HTMLResponse)
+    async def inspect_page(request: Request) -> Response:
+        """Return the same as one self-contained HTML page."""
+        return Response(await inspected(request, "page"), media_type="text/html")
+
+
+def _add_facts(router: APIRouter, server: Server) -> None:
+    """Add /v1/models and /v1/info."""
+
+    @router.get("/models", responses=responses(ModelsResponse, "All models.", *ALWAYS))
     async def models() -> Response:
-        """The models there are: languages, sizes, how they decode unless asked otherwise, what may be asked of them."""
-        return json_answer({"models": [each.to_dict() for each in server.models.all]})
+        """List the models: languages, sizes, default decoding settings, and the endpoints they serve."""
+        return json_response({"models": [each.to_dict() for each in server.models.all]})
 
-    @router.get("/info", responses=answers(named("Info"), "What the server is.", *ALWAYS))
+    @router.get("/info", responses=responses(Info, "Facts about the server.", *ALWAYS))
     async def info() -> Response:
-        """Versions, limits, and for each model which one it is and whether answers depend on what is beside them."""
-        return json_answer(
+        """Return versions and limits, and for each model its digest and its engine's self-test."""
+        return json_response(
             {
                 "version": version(),
                 "versions": versions(),
@@ -110,31 +174,44 @@ def _describe(router: APIRouter, server: Server) -> None:
         )
 
 
-BATCHES = (
-    "where alone_equals_batched is true, a text has the same tokens and log-probabilities, bit for bit, alone and in "
-    "company; elsewhere sums may be rounded otherwise, log-probabilities differ by about 1e-4, and tokens at near ties"
-)
+def _translations(found: Sequence[Translation], wanted: ResolvedTranslation) -> dict[str, Any]:
+    return {"model": wanted.served.name, "translations": [_translation(each, wanted) for each in found]}
 
 
-BRIEF = ("text", "log_prob", "score", "alignment")
-"""What is told of a hypothesis unless details are wanted."""
-
-
-def _answer(found: Sequence[Translation], wanted: Asked) -> dict[str, Any]:
-    return {"model": wanted.served.name, "translations": [_shown(each, wanted) for each in found]}
-
-
-def _is_short(found: Sequence[Translation], wanted: Asked) -> bool:
-    """Whether nothing but texts is told, and little of them."""
+def _is_short(found: Sequence[Translation], wanted: ResolvedTranslation) -> bool:
+    """Whether the response has only texts, and short ones."""
     more = wanted.detail or wanted.settings.nbest > 1 or wanted.settings.alignment
     return not more and sum(len(each.text) for each in found) <= SHORT
 
 
-def _shown(translation: Translation, wanted: Asked) -> dict[str, Any]:
+def _translation(translation: Translation, wanted: ResolvedTranslation) -> dict[str, Any]:
     whole = translation.to_dict()
-    shown = {name: whole[name] for name in ("text", "warnings")}
+    result = {name: whole[name] for name in ("text", "warnings")}
     if wanted.detail:
-        shown["hypotheses"] = whole["hypotheses"]
+        result["hypotheses"] = whole["hypotheses"]
     elif wanted.settings.nbest > 1 or wanted.settings.alignment:
-        shown["hypotheses"] = [{name: each[name] for name in BRIEF if name in each} for each in whole["hypotheses"]]
-    return shown
+        result["hypotheses"] = [{name: each[name] for name in BRIEF if name in each} for each in whole["hypotheses"]]
+    return result
+
+
+def _classifier(name: str, models: Models) -> ServedClassifier:
+    """Return the classifier of a name, or the only one; RequestError (404 or 422) if there is none."""
+    known = models.classifiers
+    if not known:
+        raise RequestError(404, "model: this server has no classifier", code="no_classifier", field="model")
+    if name in known:
+        return known[name]
+    if name:
+        raise RequestError(404, f"model: no such classifier{nearest(name, known)}", code="unknown_model", field="model")
+    if len(known) > 1:
+        raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
+    return next(iter(known.values()))
+
+
+def _labels(found: Classification, nbest: int) -> dict[str, Any]:
+    """Return a classification with its margin, as `responses.Classification` defines it."""
+    values = found.to_dict(nbest)
+    del values["source"]
+    probabilities = [probability for _, probability in found.probabilities]
+    closest = min(abs(each - THRESHOLD) for each in probabilities)
+    return {**values, "margin": closest if found.separator else probabilities[0] - probabilities[1]}

@@ -1,12 +1,16 @@
-"""Files that are translated in the background, one after another, and kept for a while.
+"""Jobs that translate files in the background, one after another.
 
-What was sent is in memory and nowhere else; a result is a file in a folder that nobody else may read. It
-goes when its time is over, when newer ones need the room, when its client deletes it, and when the server ends.
+An uploaded file exists only in memory. Its result is written to a private folder, and deleted after `kept_seconds`,
+when newer results need the space, when its client deletes it, or when the server ends.
 """
 
 import contextlib
+import fcntl
 import logging
+import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,35 +24,35 @@ from translume.documents.files import FORMATS
 from translume.documents.sheet import Sheet
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
-from translume.serving.files.private_folder import PrivateFolder
 from translume.serving.workers.failures import told_as
 from translume.serving.workers.scheduler import Scheduler, Work
 from translume.serving.workers.work import Part
 from translume.translator import Translation
 
 GROUP: Final = 64
-"""Segments that are put together at a time."""
+"""Segments that are split into sentences at a time."""
 AT_ONCE: Final = 16
-"""Sentences of a file that are translated at a time: whoever else asks waits no longer than these take.
+"""Sentences of a file that are in the queue at a time, which other requests wait for.
 
-With 64, a Multi30k model of 2.6 M parameters needs 12 % less processor time (none less in the fast engine), and holds
-others up for 0.6 s instead of 0.2 s.
+With 64, a Multi30k model of 2.6 M parameters takes 12 % less processor time (no less in the fast engine), but other
+requests wait up to 0.6 s instead of 0.2 s.
 """
 RETRY_SECONDS: Final = 0.2
-"""After how long a full queue is tried again, and how often work looks whether anybody still waits for it."""
+"""Interval between attempts while the queue is full, and between cancel checks."""
 SWEEP_SECONDS: Final = 5.0
-"""How often results are looked over."""
+"""Interval between deletions of expired results."""
 MOST_KEPT: Final = 1000
-"""Finished jobs that are remembered."""
+"""Most finished jobs that are kept."""
+FOLDER_PREFIX: Final = "translume-files-"
 
 log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A file, and what is to be done to it.  language: of its text.
+    """A file to be translated.  language: of its text.
 
-    work: by whether sentences have marks, what translates them.
+    work: returns the scheduler's work for sentences with markup (True) or without.
     """
 
     name: str
@@ -60,9 +64,10 @@ class Order:
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A file on its way.  lines, done: sentences in all, None before that is known, and translated ones.
+    """A file that is being translated.
 
-    finished: is cancelled where nobody wants the file any more.  kept_until: of `time.monotonic`, 0 before the end.
+    lines, done: number of sentences (None until the file has been read), and of translated ones.
+    finished: cancelled when the client gives up.  kept_until: on the clock of `time.monotonic`; 0 until finished.
     """
 
     id: str
@@ -77,14 +82,14 @@ class Job:
 
     @property
     def status(self) -> str:
-        """waiting, working, done or failed."""
+        """One of waiting, working, done and failed."""
         if not self.finished.done():
             return "waiting" if self.lines is None else "working"
         return "done" if not self.finished.cancelled() and self.finished.exception() is None else "failed"
 
     @property
     def error(self) -> RequestError | None:
-        """Why the job failed."""
+        """The error of a failed job."""
         if not self.finished.done() or self.finished.cancelled():
             return None
         error = self.finished.exception()
@@ -92,7 +97,7 @@ class Job:
 
 
 class Jobs:
-    """Takes orders from any thread; one thread works on them, another forgets them in time. To be closed."""
+    """A queue of jobs: one thread translates, another deletes expired results. Thread-safe. Call `close` at the end."""
 
     def __init__(
         self,
@@ -101,9 +106,9 @@ class Jobs:
         parent: Path | None = None,
         watch: "Callable[[Sequence[Future[Any]]], None]" = lambda futures: None,
     ) -> None:
-        """parent: where the folder of results is made when the first file comes; the system's for temporary files.
+        """parent: of the folder of results, created for the first file; by default the system's temporary folder.
 
-        watch: is given all that will become translations.
+        watch: called with the futures of translations.
         """
         self._scheduler, self._limits, self._parent, self._watch = scheduler, limits, parent, watch
         self._folder: PrivateFolder | None = None
@@ -113,8 +118,8 @@ class Jobs:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-files")
         self._sweeper = threading.Thread(target=self._sweep, name="translume-sweep", daemon=True)
 
-    def take(self, order: Order) -> Job:
-        """A job that waits for its turn; RequestError (503) where too many do."""
+    def submit(self, order: Order) -> Job:
+        """Return a new job; RequestError (503) if too many wait."""
         deadline = time.monotonic() + self._limits.file_seconds
         job = Job(id=secrets.token_urlsafe(24), name=order.name, suffix=order.suffix, deadline=deadline)
         with self._lock:
@@ -124,41 +129,41 @@ class Jobs:
             if waiting >= self._limits.files:
                 raise RequestError(
                     503,
-                    f"{waiting} files wait already, wanted at most {self._limits.files}; try later",
+                    f"{waiting} files are waiting, expected at most {self._limits.files}; try later",
                     code="queue_full",
                     retry_after=10,
                 )
             self._open()
             self._jobs[job.id] = job
-            begun = self._pool.submit(self._do, job, order)
-        begun.add_done_callback(lambda done: self._settle(job, done))
-        job.finished.add_done_callback(lambda done: begun.cancel() if done.cancelled() else None)
+            running = self._pool.submit(self._translate, job, order)
+        running.add_done_callback(lambda done: self._finish(job, done))
+        job.finished.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
         return job
 
     def find(self, name: str) -> Job:
-        """The job of an id; RequestError (404) where there is none, or none any more."""
+        """Return the job of an id; RequestError (404) if it is unknown or was deleted."""
         with self._lock:
             job = self._jobs.get(name)
         if job is None or job.finished.cancelled() or 0 < job.kept_until <= time.monotonic():
-            raise RequestError(404, "no such file, or none any more", code="unknown_file")
+            raise RequestError(404, "no such file, or it was deleted", code="unknown_file")
         return job
 
     def result(self, job: Job) -> Path:
-        """Where the translated file of a job is; RequestError: why there is none, or (409) none yet."""
+        """Return the path of a job's result; RequestError if it failed, or is not finished (409)."""
         if not job.finished.done():
             raise RequestError(409, "the file is not translated yet", code="not_finished")
         if (error := job.error) is not None:
-            # A copy: each time that one is raised, its traceback grows.
+            # A copy: raising the same error again would extend its traceback.
             raise RequestError(error.status, str(error), code=error.code, field=error.field)
         return self._path(job)
 
     def delete(self, job: Job) -> None:
-        """Give a job up, and forget its result."""
+        """Cancel a job, and delete its result."""
         job.finished.cancel()
-        self._forget(job)
+        self._delete(job)
 
     def close(self) -> None:
-        """Give up what waits and what is worked on, and delete all results."""
+        """Cancel all jobs and delete all results."""
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._folder is not None:
@@ -166,22 +171,22 @@ class Jobs:
             self._folder.close()
 
     def _open(self) -> None:
-        """Make what the first file needs; RequestError (507) where there is no room for a folder."""
+        """Create the folder for the first file; RequestError (507) if there is no space."""
         if self._folder is not None:
             return
         try:
             self._folder = PrivateFolder(self._parent)
         except OSError as error:
             log.error("no folder for translated files", extra={"fields": {"error": error.strerror or ""}})
-            raise _no_room("try later") from None
+            raise _no_space("try later") from None
         self._sweeper.start()
 
     def _path(self, job: Job) -> Path:
         assert self._folder is not None
         return self._folder.path / job.id
 
-    def _do(self, job: Job, order: Order) -> None:
-        """Translate a file and keep the result."""
+    def _translate(self, job: Job, order: Order) -> None:
+        """Translate a file and store the result."""
         document = FORMATS[order.suffix].read(order.data)
         segments = document.segments
         sheets = [Sheet.of(segments[begin : begin + GROUP], order.language) for begin in range(0, len(segments), GROUP)]
@@ -189,16 +194,16 @@ class Jobs:
         runs: list[tuple[str, ...]] = []
         for sheet in sheets:
             runs += sheet.joined(self._translated(job, order.work(sheet.marked), sheet.lines))
-        self._keep(job, document.with_runs(runs))
+        self._store(job, document.with_runs(runs))
 
     def _translated(self, job: Job, work: Work, lines: Sequence[str]) -> list[Translation]:
-        """The translations of some sentences; RequestError naming the one that has none by its number in the file."""
+        """Return the translations of sentences; RequestError with the number of the sentence that failed."""
         found: list[Translation] = []
         for begin in range(0, len(lines), AT_ONCE):
             futures = self._submitted(job, work, lines[begin : begin + AT_ONCE])
             try:
                 for future in futures:
-                    found.append(_slim(self._waited(job, future)))
+                    found.append(_compact(self._waited(job, future)))
                     job.done += 1
             finally:
                 for future in futures:
@@ -206,10 +211,10 @@ class Jobs:
         return found
 
     def _submitted(self, job: Job, work: Work, lines: Sequence[str]) -> "list[Future[Any]]":
-        """The futures of sentences, as soon as the queue has room for them."""
+        """Submit sentences once the queue has space for them."""
         parts = [Part(text=line) for line in lines]
         while True:
-            self._go_on(job)
+            self._check_cancelled(job)
             try:
                 futures = self._scheduler.submit(work, parts, job.deadline - time.monotonic()) if parts else []
             except RequestError as error:
@@ -222,7 +227,7 @@ class Jobs:
 
     def _waited(self, job: Job, future: "Future[Any]") -> Translation:
         while True:
-            self._go_on(job)
+            self._check_cancelled(job)
             try:
                 found: Translation = future.result(timeout=RETRY_SECONDS)
             except TimeoutError:
@@ -234,28 +239,28 @@ class Jobs:
                 raise RequestError(422, reason, code=error.code, field="file") from None
             return found
 
-    def _go_on(self, job: Job) -> None:
-        """Raise RequestError where the job is to end."""
+    def _check_cancelled(self, job: Job) -> None:
+        """Raise RequestError if the job was cancelled or its time is over."""
         if self._closing.is_set():
             raise _stopped()
         if job.finished.done():
-            raise RequestError(499, "nobody waits for the file any more")
+            raise RequestError(499, "the file was cancelled")
         if time.monotonic() > job.deadline:
-            raise RequestError(504, f"the file was not done after {self._limits.file_seconds:g} s, the most there are")
+            raise RequestError(504, f"the file was not finished after {self._limits.file_seconds:g} s, the time limit")
 
-    def _keep(self, job: Job, written: bytes) -> None:
-        """Write a result whole or not at all, and let older ones go for it; RequestError (507) without room."""
+    def _store(self, job: Job, written: bytes) -> None:
+        """Write a result atomically, after deleting older ones if space is needed; RequestError (507) without space."""
         most = self._limits.kept_bytes
         if len(written) > most:
-            raise _no_room(f"it has {len(written):,} bytes, wanted at most {most:,}")
+            raise _no_space(f"it has {len(written):,} bytes, expected at most {most:,}")
         with self._lock:
             kept = sorted((each for each in self._jobs.values() if each.size), key=lambda each: each.kept_until)
             size = sum(each.size for each in kept) + len(written)
             for each in kept:
                 if size > most:
                     size -= each.size
-                    self._forget(each)
-            self._go_on(job)
+                    self._delete(each)
+            self._check_cancelled(job)
             job.size = len(written)
         whole = self._path(job)
         try:
@@ -263,20 +268,20 @@ class Jobs:
         except OSError as error:
             job.size = 0
             log.error("a translated file was not written", extra={"fields": {"error": error.strerror or ""}})
-            raise _no_room("try a smaller one, or later") from None
+            raise _no_space("try a smaller one, or later") from None
 
-    def _settle(self, job: Job, done: "Future[None]") -> None:
-        """Tell what became of a job; no more of an error than is meant for people."""
+    def _finish(self, job: Job, done: "Future[None]") -> None:
+        """Record the outcome of a job; internal errors become RequestError without their message."""
         job.kept_until = time.monotonic() + self._limits.kept_seconds
         if not job.finished.set_running_or_notify_cancel():
-            self._forget(job)
+            self._delete(job)
         elif done.cancelled():
             job.finished.set_exception(_stopped())
         elif (error := done.exception()) is not None:
-            told = told_as(error)
-            # Frames of a traceback hold the file that was sent, as long as the job is remembered.
+            known = told_as(error)
+            # The frames of its traceback would keep the uploaded file in memory as long as the job.
             error.__traceback__ = error.__context__ = error.__cause__ = None
-            job.finished.set_exception(told)
+            job.finished.set_exception(known)
         else:
             job.finished.set_result(None)
 
@@ -287,9 +292,9 @@ class Jobs:
             now = time.monotonic()
             for place, job in enumerate(ended):
                 if place >= MOST_KEPT or job.kept_until <= now:
-                    self._forget(job)
+                    self._delete(job)
 
-    def _forget(self, job: Job) -> None:
+    def _delete(self, job: Job) -> None:
         with self._lock:
             self._jobs.pop(job.id, None)
             job.size = 0
@@ -297,8 +302,45 @@ class Jobs:
                 self._path(job).unlink(missing_ok=True)
 
 
-def _slim(translation: Translation) -> Translation:
-    """What is needed of a translation of thousands: its text, and which words belong together."""
+class PrivateFolder:
+    """A temporary folder that only its owner can read, and that `close` deletes.
+
+    Folders of killed processes are deleted when the next one is created: the operating system releases the lock that
+    each process holds.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """parent: by default the system's folder for temporary files (TMPDIR). Raises OSError if there is no space."""
+        _delete_abandoned(parent or Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
+        self._lock = os.open(self.path, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Another process may have deleted the folder before it was locked.
+        self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def close(self) -> None:
+        """Delete the folder and its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+def _delete_abandoned(parent: Path) -> None:
+    """Delete the folders of this user that no process has locked."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            number = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(number)
+
+
+def _compact(translation: Translation) -> Translation:
+    """Return a translation with only its text and word alignment, to save memory."""
     best = translation.hypotheses[:1]
     if not best or best[0].alignment is None:
         return Translation(source="", text=translation.text)
@@ -308,8 +350,8 @@ def _slim(translation: Translation) -> Translation:
 
 
 def _stopped() -> RequestError:
-    return RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
+    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
 
 
-def _no_room(reason: str) -> RequestError:
-    return RequestError(507, f"there is no room for the translated file: {reason}", code="no_space")
+def _no_space(reason: str) -> RequestError:
+    return RequestError(507, f"there is no space for the translated file: {reason}", code="no_space")

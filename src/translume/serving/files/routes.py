@@ -1,4 +1,4 @@
-"""Files over HTTP: sent, watched, fetched, deleted; in API v1 and as LibreTranslate's clients do it."""
+"""Routes that translate files: /v1/files, and LibreTranslate's /translate_file and /download_file."""
 
 import asyncio
 import time
@@ -15,119 +15,120 @@ from starlette.types import Scope
 
 from translume.documents.files import FORMATS
 from translume.serving.access.admission import settle
-from translume.serving.api import schema
-from translume.serving.api.answer_schema import FETCHED, KEYED, READ, TEXT, WORKED, answers, named, record
-from translume.serving.api.detection import Detector
 from translume.serving.api.errors import RequestError
-from translume.serving.api.languages import between, source_of
-from translume.serving.api.responses import json_answer
+from translume.serving.api.languages import Detector, between, detect_source
+from translume.serving.api.openapi import FETCHED, KEYED, READ, WORKED, body, responses
+from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
+from translume.serving.api.responses import File, FileDeleted, TranslatedFile, json_response
 from translume.serving.files.jobs import Job, Jobs
-from translume.serving.files.uploads import TOLD_BY, Uploads
+from translume.serving.files.uploads import DETECTED_BY, Uploads
 from translume.serving.server import Server
 from translume.serving.workers.waiting import client_gone, unless_gone
 
 CHUNK: Final = 65536
-"""Bytes of a file that are sent at a time."""
+"""Bytes that are read from a result at a time."""
+FORM: Final = "multipart/form-data"
 
 
 def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
-    """/v1/files, /translate_file and /download_file."""
+    """Return the routes of files."""
     router = APIRouter()
     uploads = Uploads(server)
-    _version1(router, server, jobs, uploads, detector)
-    address = record({"translatedFileUrl": TEXT})
-    translated = answers(address, "Where the translated file is.", 422, 501, 504, 507, *READ)
-    file = answers(None, "The file.", *FETCHED, kind="*/*")
+    _add_version1(router, server, jobs, uploads, detector)
+    translated = responses(TranslatedFile, "The address of the translated file.", 422, 501, 504, 507, *READ)
+    form = body(LibreTranslateFileRequest, FORM, file=True)
 
-    @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=schema.TRANSLATE_FILE, responses=translated)
+    @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=form, responses=translated)
     async def translate_file(request: Request) -> Response:
-        """Where the translation of `file` can be fetched, once it is done."""
+        """Translate `file`, and return the address of the result once it is finished."""
         upload = await uploads.read(request, unknown_format=400)
-        for name in ("source", "target"):
-            if not upload.fields.get(name):
-                raise RequestError(400, f"Invalid request: missing {name} parameter", code="missing_field", field=name)
-        source, target = upload.fields["source"].lower(), upload.fields["target"].lower()
+        call = LibreTranslateFileRequest.parse(upload.fields, server.limits)
+        source, target = call.source.lower(), call.target.lower()
         if source == "auto":
-            source = (await source_of(upload.texts[:TOLD_BY], target, server, detector))["language"]
-        job = await run_in_threadpool(jobs.take, upload.order(between(server, source, target), server.limits))
+            source = (await detect_source(upload.texts[:DETECTED_BY], target, server, detector))["language"]
+        job = await run_in_threadpool(jobs.submit, upload.order(between(server, source, target), server.limits))
         await _finished(request, job, server.limits.file_seconds)
         jobs.result(job)
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
-        return json_answer({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
+        return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
+
+    file = responses(None, "The file.", *FETCHED, kind="*/*")
 
     @router.get("/download_file/{name}", tags=["LibreTranslate"], responses=file, response_class=StreamingResponse)
     async def download_file(name: str) -> Response:
-        """A translated file."""
-        return await _sent(jobs, jobs.find(name.partition(".")[0]))
+        """Return a translated file."""
+        return await _download(jobs, jobs.find(name.partition(".")[0]))
 
     return router
 
 
-def _version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, detector: Detector | None) -> None:
+def _add_version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, detector: Detector | None) -> None:
     """Add /v1/files."""
-    taken = answers(named("File"), "It waits; Location says where to look.", 501, 507, *WORKED, status=202)
-    looked = answers(named("File"), "How far it is, and where its result is.", 404, *KEYED)
-    fetched = answers(None, "The file.", *FETCHED, *KEYED, kind="*/*")
-    deleted = answers(record({"id": TEXT, "status": {"const": "deleted"}}), "It is gone.", 404, *KEYED)
+    accepted = responses(File, "The file waits; Location has the path of its status.", 501, 507, *WORKED, status=202)
+    status = responses(File, "The status, and the path of the result.", 404, *KEYED)
+    fetched = responses(None, "The file.", *FETCHED, *KEYED, kind="*/*")
+    deleted = responses(FileDeleted, "The file is deleted.", 404, *KEYED)
+    form = body(FileRequest, FORM, file=True)
 
-    @router.post("/v1/files", tags=["v1"], status_code=202, responses=taken, openapi_extra=schema.FILES)
-    async def send(request: Request) -> Response:
-        """Take a file to be translated; the answer (202) says where to look how far it is."""
+    @router.post("/v1/files", tags=["v1"], status_code=202, responses=accepted, openapi_extra=form)
+    async def upload_file(request: Request) -> Response:
+        """Accept a file for translation in the background (202)."""
         upload = await uploads.read(request, unknown_format=415)
-        model, source, target = (upload.fields.get(name, "") for name in ("model", "source", "target"))
-        if source == "auto" and not model:
-            source = (await source_of(upload.texts[:TOLD_BY], target, server, detector))["language"]
-        served = server.models.choose(model, source, target)
-        job = await run_in_threadpool(jobs.take, upload.order(served, server.limits))
+        wanted = FileRequest.parse(upload.fields, server.limits)
+        source = wanted.source
+        if source == "auto" and not wanted.model:
+            source = (await detect_source(upload.texts[:DETECTED_BY], wanted.target, server, detector))["language"]
+        served = server.models.choose(wanted.model, source, wanted.target)
+        job = await run_in_threadpool(jobs.submit, upload.order(served, server.limits))
         _settle_later(request.scope, job)
-        return json_answer(_shown(job), 202, {"Location": f"/v1/files/{job.id}"})
+        return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
 
-    @router.get("/v1/files/{name}", tags=["v1"], responses=looked)
-    async def look(name: str) -> Response:
-        """How far a file is."""
-        return json_answer(_shown(jobs.find(name)))
+    @router.get("/v1/files/{name}", tags=["v1"], responses=status)
+    async def file_status(name: str) -> Response:
+        """Return the status of a file."""
+        return json_response(_status(jobs.find(name)))
 
     @router.get("/v1/files/{name}/result", tags=["v1"], responses=fetched, response_class=StreamingResponse)
-    async def fetch(name: str) -> Response:
-        """The translated file; 409 before it is done, and where it failed, why."""
-        return await _sent(jobs, jobs.find(name))
+    async def file_result(name: str) -> Response:
+        """Return the translated file; 409 before it is finished, or the error of a failed one."""
+        return await _download(jobs, jobs.find(name))
 
     @router.delete("/v1/files/{name}", tags=["v1"], responses=deleted)
-    async def delete(name: str) -> Response:
-        """Give a file up, or delete its result."""
+    async def delete_file(name: str) -> Response:
+        """Cancel a translation, or delete its result."""
         await run_in_threadpool(jobs.delete, jobs.find(name))
-        return json_answer({"id": name, "status": "deleted"})
+        return json_response({"id": name, "status": "deleted"})
 
 
-def _shown(job: Job) -> dict[str, Any]:
-    """A job as clients see it."""
-    shown = {
+def _status(job: Job) -> dict[str, Any]:
+    """Return the status of a job as clients see it."""
+    status = {
         "id": job.id,
         "name": job.name,
         "status": job.status,
         "sentences": job.lines,
         "done": job.done,
     }
-    if shown["status"] == "done":
+    if status["status"] == "done":
         left = max(0, round(job.kept_until - time.monotonic()))
-        return {**shown, "result": f"/v1/files/{job.id}/result", "kept_seconds": left}
+        return {**status, "result": f"/v1/files/{job.id}/result", "kept_seconds": left}
     error = job.error
-    return {**shown, "error": error.to_dict()} if error is not None else shown
+    return {**status, "error": error.to_dict()} if error is not None else status
 
 
 def _settle_later(scope: Scope, job: Job) -> None:
-    """Have the characters of a file that fails counted off, since its client was answered before."""
+    """Refund the charge if the job fails: its response was sent when it began."""
     loop = asyncio.get_running_loop()
 
-    def told(_: object) -> None:
+    def settle_failed(_: object) -> None:
         if (error := job.error) is not None:
             asyncio.run_coroutine_threadsafe(settle(scope, error.status), loop)
 
-    job.finished.add_done_callback(told)
+    job.finished.add_done_callback(settle_failed)
 
 
 async def _finished(request: Request, job: Job, seconds: float) -> None:
-    """Wait for a job; where its client goes, it is given up."""
+    """Wait for a job, and cancel it if its client disconnects."""
     gone = asyncio.ensure_future(client_gone(request))
     try:
         await unless_gone(asyncio.wrap_future(job.finished), gone, seconds, time.monotonic() + seconds)
@@ -135,13 +136,13 @@ async def _finished(request: Request, job: Job, seconds: float) -> None:
         gone.cancel()
 
 
-async def _sent(jobs: Jobs, job: Job) -> Response:
-    """A result, from its file to its client, as fast as that one reads."""
+async def _download(jobs: Jobs, job: Job) -> Response:
+    """Return a result, streamed from its file."""
     path = jobs.result(job)
     try:
         file, size = await run_in_threadpool(_opened, path)
     except OSError:
-        raise RequestError(404, "no such file, or none any more", code="unknown_file") from None
+        raise RequestError(404, "no such file, or it was deleted", code="unknown_file") from None
 
     async def chunks() -> AsyncIterator[bytes]:
         try:

@@ -1,4 +1,4 @@
-"""Files that clients send: read within bounds, and looked through before any work is done for them."""
+"""Uploaded files: read within the limits, and parsed before they are accepted."""
 
 import re
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from translume.serving.access.admission import ACCESS, ADMITTED
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
-from translume.serving.api.requests import settings_with
+from translume.serving.api.requests import missing_parameter, settings_with
 from translume.serving.files.jobs import Order
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
@@ -23,17 +23,17 @@ from translume.serving.workers.scheduler import Work
 from translume.serving.workers.work import Translating
 
 AT_ONCE: Final = 4
-"""Uploads that are read at a time, since each is in memory."""
+"""Most uploads that are read at a time, since each is held in memory."""
 FORM_BYTES: Final = 20_000
-"""What a form may have besides its file."""
+"""Most bytes of a form besides its file."""
 LONGEST_NAME: Final = 100
-TOLD_BY: Final = 20
-"""Segments of a file by which its language is told."""
+DETECTED_BY: Final = 20
+"""Segments of a file from which its language is detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A file as it came.  name: what it was called, without its suffix.  texts: of its segments."""
+    """An uploaded file.  name: without its suffix.  texts: of its segments."""
 
     name: str
     suffix: str
@@ -42,10 +42,10 @@ class Upload:
     texts: tuple[str, ...]
 
     def order(self, served: Served, limits: Limits) -> Order:
-        """What is to be done to it with a model."""
+        """Return the order to translate the file with a model."""
 
         def work(marked: bool) -> Work:
-            # TeacherNetwork which words belong together takes one more pass, and only marks need it.
+            # Alignment takes another pass, and only sentences with markup need it.
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
         name = f"{self.name}_{served.target}{self.suffix}"
@@ -53,23 +53,23 @@ class Upload:
 
 
 class Uploads:
-    """Reads uploads of one server, few at a time."""
+    """Reads the uploads of a server, a few at a time."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        # Whoever has shown no key yet cannot take the turns of those who have.
+        # By whether the key was in the headers: clients without one cannot block those with one.
         self._reading = {False: 0, True: 0}
 
     async def read(self, request: Request, *, unknown_format: int) -> Upload:
-        """The file of a form, its client's key counted; RequestError for what is no such form, or no such file.
+        """Read the file of a form, and admit and charge the request; RequestError if the form or the file is invalid.
 
-        unknown_format: the status for a file of another kind than those of `FORMATS`.
+        unknown_format: the status for a file that is not one of `FORMATS`.
         """
         server = self._server
         if (found := media_type(request)) != "multipart/form-data":
             raise RequestError(
                 unknown_format,
-                f"content-type: found '{found}', wanted multipart/form-data with a part 'file'",
+                f"content-type: found '{found}', expected multipart/form-data with a part 'file'",
                 code="unsupported_media_type",
                 field="content-type",
             )
@@ -88,7 +88,7 @@ class Uploads:
             if len(data) > server.limits.file_bytes:
                 raise RequestError(
                     413,
-                    f"file: found {len(data):,} bytes, wanted at most {server.limits.file_bytes:,}",
+                    f"file: found {len(data):,} bytes, expected at most {server.limits.file_bytes:,}",
                     code="file_too_large",
                     field="file",
                 )
@@ -100,7 +100,7 @@ class Uploads:
     async def _turn(self, known: bool) -> AsyncIterator[None]:
         if self._reading[known] >= AT_ONCE:
             raise RequestError(
-                503, f"{AT_ONCE} files are being read already; try later", code="too_many_open", retry_after=2
+                503, f"{AT_ONCE} files are being uploaded already; try later", code="too_many_open", retry_after=2
             )
         self._reading[known] += 1
         try:
@@ -110,17 +110,17 @@ class Uploads:
 
 
 def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str, bytes]:
-    """The name without suffix, the suffix and the content of the part 'file'."""
+    """Return the name without suffix, the suffix and the content of the part 'file'."""
     part = next((part for part in form_parts(request, body) if part.name == "file"), None)
     if part is None:
-        raise RequestError(400, "Invalid request: missing file parameter", code="missing_field", field="file")
+        raise missing_parameter("file")
     if not part.file_name:
         raise RequestError(400, "Invalid request: empty file", code="missing_field", field="file")
     name, suffix = _name(part.file_name)
     if suffix not in FORMATS:
         raise RequestError(
             unknown_format,
-            f"file: found '{suffix or 'no suffix'}', wanted one of {', '.join(FORMATS)}",
+            f"file: found '{suffix or 'no suffix'}', expected one of {', '.join(FORMATS)}",
             code="unsupported_format",
             field="file",
         )
@@ -128,7 +128,7 @@ def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str,
 
 
 def _name(given: str) -> tuple[str, str]:
-    """A file's own name, of plain letters, in two parts: it is shown, and never a path."""
+    """Return a safe file name without folders and special characters, as stem and suffix."""
     own = re.split(r"[/\\]", given)[-1]
     plain = "".join(each for each in own if each.isprintable() and each not in "\"';%&<>|:*?").strip(" .")
     path = Path(plain or "file")
@@ -137,11 +137,11 @@ def _name(given: str) -> tuple[str, str]:
 
 
 def _texts(suffix: str, data: bytes, most: int) -> tuple[str, ...]:
-    """The texts of a file's segments; RequestError for a broken one (422), and for too much text (413)."""
+    """Return the texts of a file's segments; RequestError for a damaged file (422) or too much text (413)."""
     texts = tuple(segment.text for segment in FORMATS[suffix].read(data).segments)
     found = sum(map(len, texts))
     if found > most:
         raise RequestError(
-            413, f"file: found {found:,} characters, wanted at most {most:,}", code="text_too_long", field="file"
+            413, f"file: found {found:,} characters, expected at most {most:,}", code="text_too_long", field="file"
         )
     return texts

@@ -20,8 +20,8 @@ from typing import Any, Final
 from translume.errors import TranslumeError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import entropies, written
-from translume.serving.api.inspection_requests import inspection
+from translume.serving.api.inspection import entropies, inspect
+from translume.serving.api.requests import resolve_inspection
 from translume.serving.workers.channel import Channel
 from translume.serving.workers.loading import served_in, state_of
 from translume.serving.workers.models import Models, Served, ServedClassifier
@@ -127,8 +127,8 @@ class Working:
                 yield from (result(SCORE, each) for each in translator.score_all(pairs))
             case "inspect":
                 limits = Limits.model_validate(head["limits"])
-                wanted = inspection(head["values"], Models([served]), limits)
-                yield written(wanted, limits, head["form"], self._go_on(number)).encode()
+                wanted = resolve_inspection(head["values"], Models([served]), limits)
+                yield inspect(wanted, limits, head["form"], self._go_on(number)).encode()
             case "entropies":
                 target = HYPOTHESIS.validate_python(head["target"])
                 settings = settings_of(head["settings"])

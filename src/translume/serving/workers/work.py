@@ -9,8 +9,8 @@ from translume.decoding import strategy_from
 from translume.documents.sentences import sentences_of
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.proxy import Translates
-from translume.translator import TargetScore, Translation
+from translume.serving.workers.proxy import Classifies, Translates
+from translume.translator import Classification, TargetScore, Translation
 from translume.translator.batching import SHORTEST, WIDE
 from translume.translator.constraints import constraint_of, cost_of, width_of
 from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
@@ -183,6 +183,30 @@ class Scoring:
     def run(self, items: Sequence[tuple[str, str]]) -> list[TargetScore]:
         """A score a pair."""
         return list(self.translator.score_all(items))
+
+
+@dataclass(frozen=True, slots=True)
+class Classifying:
+    """Classifies texts."""
+
+    classifier: Classifies
+
+    def size(self, item: str) -> int:
+        """Return the number of tokens that are read, with the end token."""
+        longest = self.classifier.config.model.max_positions
+        return min(len(self.classifier.checkpoint.source_tokenizer.encode(item)) + 1, longest)
+
+    def run(self, items: Sequence[str]) -> list[Classification | TranslumeError]:
+        """Return a Classification for each text, or a RequestError for a text that is too long."""
+        done: list[Classification | TranslumeError] = []
+        while len(done) < len(items):
+            try:
+                done.extend(self.classifier.classify_all(items[len(done) :]))
+            except LineError as error:
+                # `extend` has kept the results before the error.
+                reason = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.")[0]
+                done.append(RequestError(422, reason, code="text_too_long", field="text"))
+        return done
 
 
 def _refused(error: LineError) -> RequestError:
