@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
-from pydantic_core import core_schema
 
 from translume.documents.files import FORMATS
 from translume.inspection import BeamRecord, Trace
@@ -66,7 +65,7 @@ class _Schema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
+    def default_schema(self, schema: Any) -> dict[str, Any]:
         return self.generate_inner(schema["schema"])
 
 
