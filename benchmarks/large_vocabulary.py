@@ -130,7 +130,8 @@ class Contender:
         from translume.config import ModelSettings, TrainingSettings
         from translume.model import HeadData, LossOptions
         from translume.model.allocator import keep_freed_memory
-        from translume.training.precision import Updater, choose_precision
+        from translume.training.optimisation import Updater
+        from translume.training.precision import choose_precision
 
         keep_freed_memory()
         self._facts = json.loads((folder / "facts.json").read_text())

@@ -137,7 +137,7 @@ def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
 def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each contender."""
     from translume.evaluation import measure
-    from translume.training.decoded import spread, texts_of
+    from translume.training.validation import spread, texts_of
     from translume.translator import Translator
 
     sources, references = texts_of(valid, spread(valid.pairs, options.sentences))

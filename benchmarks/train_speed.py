@@ -103,7 +103,8 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     from translume.config import TrainingSettings
     from translume.model import LossOptions
     from translume.model.allocator import keep_freed_memory
-    from translume.training.precision import Updater, choose_precision
+    from translume.training.optimisation import Updater
+    from translume.training.precision import choose_precision
 
     keep_freed_memory()
     chosen = choose_precision("auto", torch.device("cpu")) if precision == "auto" else precision

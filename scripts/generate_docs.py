@@ -12,6 +12,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
+from translume.config.base import OneOf
 from translume.config.toml import literal
 from translume.serving.settings import ServeSettings
 
@@ -96,7 +97,15 @@ def settings_of_one_kind(settings: type[Settings]) -> bool:
 def row(name: str, field: FieldInfo) -> str:
     text = escaped(" ".join((field.description or "").split()))
     default = f"`{escaped(literal(field.get_default(call_default_factory=True)))}`"
-    return f"| `{name}` | {escaped(type_name(field.annotation))} | {default} | {bounds(field)} | {text} |"
+    kind = escaped(choices(field) or type_name(field.annotation))
+    return f"| `{name}` | {kind} | {default} | {bounds(field)} | {text} |"
+
+
+def choices(field: FieldInfo) -> str:
+    """The names that `OneOf` allows; empty for a field without it."""
+    validators = (getattr(each, "func", None) for each in field.metadata)
+    allowed = (name for each in validators if isinstance(each, OneOf) for name in each.allowed())
+    return ", ".join(f"`{literal(name)}`" for name in allowed)
 
 
 def settings_in(annotation: Any) -> list[type[Settings]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from translume.checkpoint import Card, append_history, record_evaluation, write_card
-from translume.checkpoint.card import licence_of
+from translume.checkpoint.model_card import licence_of
 from translume.config import Config
 
 CONFIG = Config().change(

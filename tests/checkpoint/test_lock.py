@@ -14,7 +14,7 @@ from translume.errors import TrainingError
 HOLDER = """
 import sys
 from pathlib import Path
-from translume.checkpoint.lock import FolderLock
+from translume.checkpoint.folder import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

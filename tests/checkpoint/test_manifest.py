@@ -33,7 +33,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "files": {"a": {"file": "a"}}}'])
 def test_a_damaged_manifest_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    assert refusal(tmp_path) == f"{tmp_path}/manifest.json: damaged: not a list of files as Translume writes it"
+    assert refusal(tmp_path) == f"{tmp_path}/manifest.json: damaged: not a manifest of Translume"
 
 
 def test_a_manifest_that_is_not_text_is_refused(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_missing_copy_is_told_when_the_model_is_loaded(checkpoint: Checkpoint,
 
 def test_a_folder_saved_before_keeps_the_paths_it_has(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
     from translume.checkpoint import commit, unique_tensors
-    from translume.checkpoint.model import model_files
+    from translume.checkpoint.loading import model_files
 
     named = naming(checkpoint, files)
     tokenizers = named.source_tokenizer, named.target_tokenizer

@@ -73,7 +73,7 @@ def test_a_classifier_learns_from_another_one_with_the_same_labels(make, trained
     others = {"data": {"train": str(tmp_path / "other.tsv")}, "tokenizer": {"path": str(tokenizer_of(trained))}}
     with pytest.raises(SettingsError) as caught:
         list(train(make(others, teacher=str(trained)), tmp_path / "other", device="cpu", threads=1))
-    assert str(caught.value) == f"training.teacher: {trained} has 3 other labels, wanted the 4 of the data"
+    assert str(caught.value) == f"training.teacher: {trained} has other labels, expected the 4 of the data"
 
 
 def test_a_translator_does_not_teach_a_classifier(make, files, tmp_path):
@@ -84,8 +84,8 @@ def test_a_translator_does_not_teach_a_classifier(make, files, tmp_path):
     with pytest.raises(SettingsError) as caught:
         list(train(make(teacher=str(tmp_path / "translator")), tmp_path / "model", device="cpu", threads=1))
     assert str(caught.value) == (
-        f"training.teacher: {tmp_path / 'translator'} is a translator, wanted a teacher of the task "
-        "data.task = 'classification'"
+        f"training.teacher: {tmp_path / 'translator'} is a translator, expected a classifier, as data.task = "
+        "'classification' trains"
     )
 
 
@@ -260,7 +260,7 @@ def test_a_classifier_is_not_evaluated_in_int8(trained, files):
 def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
     with pytest.raises(ModelFolderError) as error:
         load_translator(trained)
-    assert str(error.value) == f"{trained}: a classifier, wanted a translator; `translume classify` uses it"
+    assert str(error.value) == f"{trained}: is a classifier, expected a translator; use `translume classify`"
     done = run("translate", trained, text="a\n")
     assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
     done = run("evaluate", trained, files / "valid.tsv", files / "valid.tsv")
@@ -273,7 +273,7 @@ def test_a_translator_is_no_classifier(make, files, tmp_path):
     folder = tmp_path / "m"
     list(train(make({"data": sides, "model": model}, updates=1), folder, device="cpu", threads=1))
     done = run("classify", folder, text="a\n")
-    wanted = f"Error: {folder}: a translator, wanted a classifier; `translume translate` uses it\n"
+    wanted = f"Error: {folder}: is a translator, expected a classifier; use `translume translate`\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
     done = run("evaluate", folder, files / "valid.tsv")
     wanted = f"Error: evaluate: {folder} is a translator, wanted MODEL SOURCE REFERENCE\n"
@@ -294,12 +294,12 @@ def test_a_label_that_training_did_not_see_is_an_error(make, files, tmp_path):
         (
             {"model": {"head": {"kind": "softmax"}}},
             {},
-            "data.task = 'classification' with model.head.kind = 'softmax', wanted model.head.kind = 'classify'",
+            "data.task = 'classification' with model.head.kind = 'softmax', expected model.head.kind = 'classify'",
         ),
         (
             {"data": {"task": "sequence"}},
             {},
-            "data.task = 'sequence' with model.head.kind = 'classify', wanted data.task = 'classification'",
+            "data.task = 'sequence' with model.head.kind = 'classify', expected data.task = 'classification'",
         ),
         (
             {},
@@ -314,7 +314,7 @@ def test_a_label_that_training_did_not_see_is_an_error(make, files, tmp_path):
         (
             {"model": {"head": {"kind": "classify", "labels": "several"}}},
             {"r_drop": 1.0, "label_smoothing": 0.0},
-            "training.r_drop: found 1.0, wanted 0 with model.head.labels = 'several', whose decisions are no "
+            "training.r_drop: found 1.0, must be 0 with model.head.labels = 'several', whose decisions are no "
             "distribution over classes",
         ),
     ],

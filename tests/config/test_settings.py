@@ -12,7 +12,7 @@ from translume.errors import SettingsError
 
 REFUSED = {
     '[data]\ntask = "classification"': (
-        "data.task = 'classification' with model.head.kind = 'softmax', wanted model.head.kind = 'classify'"
+        "data.task = 'classification' with model.head.kind = 'softmax', expected model.head.kind = 'classify'"
     ),
     '[tokenizer]\nkind = "unigram"\ndropout = 0.1': (
         "tokenizer: dropout 0.1 with kind 'unigram', wanted 0; only kind 'bpe' has merges"

@@ -59,7 +59,13 @@ def test_each_rule_drops_what_it_names(corpus_files, by_bytes, tmp_path):
 def test_a_text_without_a_label_is_dropped_by_that_name(corpus_files, by_bytes, tmp_path, split):
     labels = Labels(("good", "new"), separator="+")
     pairs = [("a", "good"), ("b", " "), ("c", " + "), (" ", "new"), (" ", ""), ("d", "new+good"), ("e", "")]
-    corpus = prepare(corpus_files(pairs), by_bytes, labels, tmp_path / "cache", split=split)
+    corpus = prepare(
+        corpus_files(pairs).model_copy(update={"task": "classification"}),
+        by_bytes,
+        labels,
+        tmp_path / "cache",
+        split=split,
+    )
     assert corpus.account.dropped == {"empty": 2, "without a label": 3}
     assert corpus.account.examples["without a label"].source == "b"
     assert corpus.pairs == 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from translume.checkpoint.build import build_model
+from translume.checkpoint.building import build_model
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import AdaptiveSettings, ModelSettings
 from translume.errors import SettingsError

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.belief import Bias, exact_topk
-from translume.checkpoint.build import build_model
+from translume.checkpoint.building import build_model
 from translume.config import ModelSettings, ShortlistSettings
 from translume.decoding import BeamSearch, ForbidTokens, Greedy, search
 from translume.heads.candidates import translation_table

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import translume
 from translume.checkpoint import ClassifierCheckpoint
-from translume.checkpoint.build import build_network
+from translume.checkpoint.building import build_classifier
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.errors import SettingsError, TranslationError
 from translume.inspection.classification import KNOWN
@@ -39,7 +39,7 @@ def build(pooling: str = "attention", *, several: bool = False, options: tuple[s
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        network = build_network(settings, len(tokenizer), len(NAMES)).eval()
+        network = build_classifier(settings, len(tokenizer), len(NAMES)).eval()
         for parameter in network.parameters():
             parameter.data += 0.3 * torch.randn_like(parameter)
     task = ("data.task=classification", "data.label_separator=+", "training.label_smoothing=0.0")

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.checkpoint.build import build_model
+from translume.checkpoint.building import build_model
 from translume.config import CopySettings, ModelSettings, ProjectedSettings, SoftmaxSettings, TrainingSettings
 from translume.model import LossOptions
 from translume.model.penalties import divergence, entropy
 from translume.text import SpecialIds
-from translume.training.objective import loss_options
+from translume.training.optimisation import loss_options
 
 V = 19
 SETTINGS = {

@@ -12,7 +12,7 @@ from translume.data import pad_batch
 from translume.errors import DataError, SettingsError
 from translume.model import LossOptions
 from translume.text import train_tokenizer
-from translume.training.precision import Updater
+from translume.training.optimisation import Updater
 
 VECTORS = {"the": [1.0, 2.0, 3.0, 4.0], "dog": [5.0, 6.0, 7.0, 8.0], "zebra": [9.0, 9.0, 9.0, 9.0]}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.belief import Logits
-from translume.checkpoint.build import build_network
+from translume.checkpoint.building import build_classifier, build_model
 from translume.config import ClassifySettings, CopySettings, EntmaxSettings, ModelSettings, SoftmaxSettings
 from translume.heads.copy import CopyHead
 from translume.model import LossOptions
@@ -24,7 +24,8 @@ def network(head, seed, width=12, dropout=0.0):
         width=width, feed_forward=23, encoder_layers=1, decoder_layers=1, attention_heads=2, max_positions=29,
         dropout=dropout, head=head,
     )  # fmt: skip
-    made = build_network(settings, V, V).double()
+    build = build_classifier if head.kind == "classify" else build_model
+    made = build(settings, V, V).double()
     with torch.no_grad():
         (made.head.softmax if isinstance(made.head, CopyHead) else made.head).weight.mul_(
             10

@@ -16,7 +16,7 @@ import torch
 from tests.serving.described import Described
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
-from translume.checkpoint.build import build_network
+from translume.checkpoint.building import build_classifier
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.model.classifier import Classifier as Network
 from translume.serving.access.admission import Access
@@ -90,7 +90,7 @@ def make_classifier() -> Callable[..., Classifier]:
         tokenizer = train_tokenizer(config.tokenizer, ["abcdefgh ijklm"])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(7)
-            network = build_network(config.model, len(tokenizer), len(LABELS)).eval()
+            network = build_classifier(config.model, len(tokenizer), len(LABELS)).eval()
         assert isinstance(network, Network)
         labels = Labels(LABELS, separator)
         checkpoint = ClassifierCheckpoint(config=config, model=network, source_tokenizer=tokenizer, labels=labels)

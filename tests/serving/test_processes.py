@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from translume.checkpoint import commit, save_model, unique_tensors
-from translume.checkpoint.model import model_files
+from translume.checkpoint.loading import model_files
 from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.serving.api.errors import RequestError

@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import TrainingSettings
-from translume.training.averaging import MovingAverage, mean, snapshot
-from translume.training.state import Begun, State
-from translume.training.store import add_candidate, averaged_with, kept_words
+from translume.training.optimisation import MovingAverage, mean, snapshot
+from translume.training.resume import Begun, State, add_candidate, averaged_with, kept_words
 
 
 def state_of(update: int, candidates: list[int]) -> State:

@@ -10,7 +10,7 @@ from translume.checkpoint import load_checkpoint, save_model
 from translume.config import Config
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.training import Event, Progress, Saved, Started, train
-from translume.training.state import MAY_CHANGE
+from translume.training.resume import MAY_CHANGE
 
 Make = Callable[..., Config]
 
@@ -232,7 +232,7 @@ def test_a_penalty_that_means_nothing_for_a_head_is_refused(
 ) -> None:
     with pytest.raises(SettingsError) as caught:
         toy({"model": {"head": {"kind": kind}}}, **{name: value})
-    wanted = f"wanted 0 with model.head.kind = '{kind}', {why}"
+    wanted = f"must be 0 with model.head.kind = '{kind}', {why}"
     assert str(caught.value) == f"settings: training.{name}: found {value}, {wanted}"
 
 
@@ -243,6 +243,6 @@ def test_a_penalty_that_means_nothing_for_the_model_that_is_fine_tuned_is_refuse
     with pytest.raises(SettingsError) as caught:
         list(train(plain, tmp_path / "copy", source=tmp_path / "base"))
     assert str(caught.value) == (
-        f"{tmp_path / 'copy'}: training.r_drop: found 5.0, wanted 0 with model.head.kind = 'sigmoid', "
+        f"{tmp_path / 'copy'}: training.r_drop: found 5.0, must be 0 with model.head.kind = 'sigmoid', "
         "whose decisions are no distribution"
     )

@@ -10,9 +10,9 @@ from translume.config import ModelSettings, TrainingSettings
 from translume.data import Batch
 from translume.model import LossOptions
 from translume.model.head import Teacher
-from translume.training.attention_form import choose_attention
-from translume.training.precision import Updater
-from translume.training.replicas import replica_count, shares_of
+from translume.training.data_parallel import replica_count, shares_of
+from translume.training.optimisation import Updater
+from translume.training.precision import choose_attention
 
 VOCABULARY = 101
 

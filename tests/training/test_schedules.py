@@ -3,7 +3,7 @@ import math
 import pytest
 
 from translume.config import Config, TrainingSettings
-from translume.training.schedules import learning_rate
+from translume.training.optimisation import learning_rate
 
 
 def settings_of(**training: object) -> TrainingSettings:

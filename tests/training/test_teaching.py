@@ -89,7 +89,9 @@ def test_a_teacher_of_other_tokens_is_refused(toy: Make, teacher: Path, tmp_path
     with pytest.raises(SettingsError) as caught:
         finish(toy({"tokenizer": {"kind": "byte"}}, teacher=str(teacher)), tmp_path / "model")
     file = teacher / Manifest.read(teacher).files["tokenizer.json"].file
-    assert str(caught.value) == f"training.teacher: {teacher} has other source tokens, wanted tokenizer.path = '{file}'"
+    assert (
+        str(caught.value) == f"training.teacher: {teacher} has other source tokens, expected tokenizer.path = '{file}'"
+    )
     events = finish(toy({"tokenizer": {"path": str(file)}}, teacher=str(teacher), updates=2), tmp_path / "other")
     assert isinstance(events[-1], Finished)
 
@@ -106,7 +108,7 @@ def test_a_teacher_of_other_target_tokens_is_refused(toy: Make, teacher: Path, t
         finish(toy(configs[1], teacher=str(tmp_path / "teacher")), tmp_path / "model")
     target = tmp_path / "teacher" / Manifest.read(tmp_path / "teacher").files["target.json"].file
     assert str(caught.value) == (
-        f"training.teacher: {tmp_path / 'teacher'} has other target tokens, wanted tokenizer.target_path = '{target}'"
+        f"training.teacher: {tmp_path / 'teacher'} has other target tokens, expected tokenizer.target_path = '{target}'"
     )
 
 
@@ -140,7 +142,7 @@ def test_a_teacher_that_is_not_there_is_one_line(toy: Make, tmp_path: Path) -> N
 def test_a_head_that_cannot_learn_a_belief_refuses_a_teacher(toy: Make, kind: str) -> None:
     with pytest.raises(SettingsError) as caught:
         toy({"model": {"head": {"kind": kind}}}, teacher="models/big")
-    wanted = f"settings: training.teacher: found models/big, wanted none with model.head.kind = '{kind}', "
+    wanted = f"settings: training.teacher: found models/big, must be none with model.head.kind = '{kind}', "
     assert str(caught.value).startswith(wanted)
 
 

@@ -18,9 +18,8 @@ from translume.errors import TrainingError
 from translume.model import HeadLoss, LossOptions, Transformer
 from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
-from translume.training.gathering import gather
-from translume.training.precision import Updater
-from translume.training.stream import seed_of
+from translume.training.batches import gather, seed_of
+from translume.training.optimisation import Updater
 
 Make = Callable[..., Config]
 SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)

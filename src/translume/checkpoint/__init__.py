@@ -1,17 +1,25 @@
 """The model folder: atomic commits, saving and loading, the model card, one training process at a time."""
 
-from translume.checkpoint.build import build_model, build_network
-from translume.checkpoint.card import Card, write_card
-from translume.checkpoint.evaluated import record_evaluation
-from translume.checkpoint.folder import Content, commit, committed, read_committed, verify
-from translume.checkpoint.history import append_history, read_history
-from translume.checkpoint.lock import FolderLock
-from translume.checkpoint.manifest import FORMAT, Entry, Manifest
-from translume.checkpoint.model import (
+from translume.checkpoint.building import build_classifier, build_model, build_network, load_pretrained, mark_separators
+from translume.checkpoint.folder import (
+    FORMAT,
+    Content,
+    Entry,
+    FolderLock,
+    Manifest,
+    commit,
+    committed,
+    read_committed,
+    verify,
+)
+from translume.checkpoint.history import append_history, read_history, record_evaluation
+from translume.checkpoint.loading import (
+    AnyCheckpoint,
     Checkpoint,
     ClassifierCheckpoint,
     choose_device,
     choose_dtype,
+    left_over,
     load_any,
     load_checkpoint,
     load_classifier_checkpoint,
@@ -21,14 +29,15 @@ from translume.checkpoint.model import (
     read_vocabularies,
     refuse_threads,
     save_model,
+    taken_in,
 )
-from translume.checkpoint.named import left_over, taken_in
-from translume.checkpoint.pretrained import load_pretrained, mark_separators
+from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.temperature import Temperature, store_temperature
 from translume.checkpoint.weights import fill, read_metadata, read_tensors, tensor_file, unique_tensors
 
 __all__ = [
     "FORMAT",
+    "AnyCheckpoint",
     "Card",
     "Checkpoint",
     "ClassifierCheckpoint",
@@ -38,6 +47,7 @@ __all__ = [
     "Manifest",
     "Temperature",
     "append_history",
+    "build_classifier",
     "build_model",
     "build_network",
     "choose_device",

@@ -1,19 +1,30 @@
-"""A folder whose state changes all at once: new files beside the old ones, then a new manifest over the old one.
+"""A folder whose committed state changes all at once: its manifest, commits, and the lock of the process that trains.
 
-Readers go by `manifest.json`, which names each file with a part of its digest. Until it is replaced, by one rename,
-the old state is complete; afterwards the new one is. What no manifest names any more is swept away after that.
+`manifest.json` names each committed file with a part of its digest. A commit writes new files beside the old ones and
+then replaces the manifest by one rename: before the rename the old state is complete, after it the new one is. Files
+that no manifest names any more are removed afterwards.
 """
 
 import errno
+import fcntl
 import hashlib
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, Self
 
 from translume.checkpoint import disk
-from translume.checkpoint.manifest import NAME, Entry, Manifest
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, TrainingError
+
+FORMAT = 1
+"""The newest layout of a model folder that this Translume reads, and the one it writes."""
+
+MANIFEST = "manifest.json"
 
 Content = bytes | Callable[[Path], None]
 """What a file shall hold: its bytes, or a function that writes it to the path it is given."""
@@ -22,6 +33,72 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGITS = 16
 _COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
 _PART = re.compile(r"\..+\.part")
+_LOCK = ".lock"
+_held: set[Path] = set()
+"""Folders that this process holds. A POSIX lock does not exclude its own process, and closing any handle frees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A committed file.
+
+    file: its path inside the folder, with a digest in its name.  size: in bytes.  sha256: hexadecimal.
+    """
+
+    file: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The files of one committed state, by the names they go by ("weights.safetensors")."""
+
+    files: Mapping[str, Entry]
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The last committed state; ModelFolderError where there is none, or one that cannot be read."""
+        try:
+            text = (folder / MANIFEST).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            reason = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+            raise ModelFolderError(f"{folder}: not a model folder: {reason}") from None
+        except NotADirectoryError:
+            raise ModelFolderError(f"{folder}: not a model folder: it is a file") from None
+        except OSError as error:
+            raise ModelFolderError(f"{folder / MANIFEST}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ModelFolderError(f"{folder / MANIFEST}: damaged: not UTF-8 text") from None
+        try:
+            return cls._from_values(json.loads(text), folder)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ModelFolderError(f"{folder / MANIFEST}: damaged: not a manifest of Translume") from None
+
+    @classmethod
+    def _from_values(cls, values: dict[str, Any], folder: Path) -> Self:
+        found = int(values["format"])
+        if found > FORMAT:
+            raise ModelFolderError(
+                f"{folder}: format {found} is newer than format {FORMAT}, the newest this Translume reads; "
+                "upgrade Translume"
+            )
+        files = {}
+        for name, entry in values["files"].items():
+            path = PurePosixPath(entry["file"])
+            if path.is_absolute() or ".." in path.parts:
+                raise ModelFolderError(f"{folder / MANIFEST}: '{path}' lies outside the folder; refused")
+            files[name] = Entry(file=str(path), size=int(entry["size"]), sha256=str(entry["sha256"]))
+        return cls(files=files, format=found)
+
+    def to_json(self) -> str:
+        """JSON text that `read` understands."""
+        files = {
+            name: {"file": entry.file, "size": entry.size, "sha256": entry.sha256}
+            for name, entry in sorted(self.files.items())
+        }
+        return json.dumps({"format": self.format, "files": files}, indent=1, ensure_ascii=False) + "\n"
 
 
 def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] = ()) -> Manifest:
@@ -32,7 +109,7 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
     new one. Raises ModelFolderError, with the old state intact and nothing left over, when the disk is full or the
     folder cannot be written.
     """
-    old = Manifest.read(folder) if (folder / NAME).exists() else Manifest(files={})
+    old = Manifest.read(folder) if (folder / MANIFEST).exists() else Manifest(files={})
     dropped = set(remove)
     kept = {name: entry for name, entry in old.files.items() if name not in dropped and name not in files}
     placed: list[Path] = []
@@ -42,11 +119,11 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
         entries = dict(kept)
         for name, content in files.items():
             entries[name] = _place(folder, name, content, old.files.get(name), placed)
-        name = NAME
+        name = MANIFEST
         for parent in {path.parent for path in placed}:
             disk.sync_folder(parent)
         manifest = Manifest(files=entries)
-        disk.replace_file(folder / NAME, manifest.to_json().encode())
+        disk.replace_file(folder / MANIFEST, manifest.to_json().encode())
     except OSError as error:
         owned = {folder / entry.file for entry in old.files.values()}
         with suppress(OSError):
@@ -126,12 +203,12 @@ def committed(folder: Path, manifest: Manifest, name: str) -> Path:
     """Where the committed file `name` lies; ModelFolderError if it is missing or not as long as it was."""
     entry = manifest.files.get(name)
     if entry is None:
-        raise ModelFolderError(f"{folder}: damaged: {NAME} names no {name}")
+        raise ModelFolderError(f"{folder}: damaged: {MANIFEST} names no {name}")
     path = folder / entry.file
     try:
         size = path.stat().st_size
     except OSError:
-        raise ModelFolderError(f"{path}: missing, but {NAME} names it as {name}") from None
+        raise ModelFolderError(f"{path}: missing, but {MANIFEST} names it as {name}") from None
     if size != entry.size:
         raise ModelFolderError(f"{path}: damaged: {size:,} bytes, wanted {entry.size:,}")
     return path
@@ -145,7 +222,7 @@ def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
     if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
-        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {NAME}")
+        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
     return content
 
 
@@ -153,7 +230,7 @@ def whole(folder: Path, manifest: Manifest, name: str) -> Path:
     """Where the committed file `name` lies; ModelFolderError if its content is not what was committed."""
     path = committed(folder, manifest, name)
     if disk.digest(path) != manifest.files[name].sha256:
-        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {NAME}")
+        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
     return path
 
 
@@ -162,3 +239,69 @@ def verify(folder: Path) -> None:
     manifest = Manifest.read(folder)
     for name in manifest.files:
         whole(folder, manifest, name)
+
+
+class FolderLock:
+    """Holds `folder` for this process while it is open; freed by the system if the process dies.
+
+    The lock is a POSIX one on `.lock`. Children do not inherit it: a worker that outlives a killed run keeps nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises TrainingError naming the process that holds `folder`; makes the folder if it is missing."""
+        self._made = not folder.exists()
+        self._number = _locked(folder)
+        self._folder = folder.resolve()
+        _held.add(self._folder)
+        # On a full disk the lock holds all the same, only its owner's number is not told.
+        with suppress(OSError):
+            os.ftruncate(self._number, 0)
+            os.pwrite(self._number, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Free the folder; if the lock made it and nothing came into it, take it away. A second call does nothing."""
+        if self._folder in _held:
+            if self._made:
+                with suppress(OSError):
+                    if [path.name for path in self._folder.iterdir()] == [_LOCK]:
+                        (self._folder / _LOCK).unlink()
+                        self._folder.rmdir()
+            _held.discard(self._folder)
+            os.close(self._number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _locked(folder: Path) -> int:
+    """A locked handle of the file that is `.lock` now: one that was opened before it was taken away holds nothing."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder.resolve() in _held:
+                raise TrainingError(f"{folder}: this process trains in it already")
+            try:
+                number = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue
+        except OSError as error:
+            raise ModelFolderError(f"{folder}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(number, 32).decode("ascii", "replace").strip()
+            os.close(number)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise ModelFolderError(f"{folder}: cannot be locked: {error.strerror}") from None
+            raise TrainingError(
+                f"{folder}: process {owner or '?'} trains in it; wait until it has ended or choose another folder"
+            ) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(number), os.stat(folder / _LOCK)):
+                return number
+        os.close(number)

@@ -7,7 +7,7 @@ Each step has a golden folder of its format in tests/checkpoint.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from translume.checkpoint.manifest import FORMAT
+from translume.checkpoint.folder import FORMAT
 from translume.errors import ModelFolderError
 
 Tables = dict[str, Any]

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from translume.checkpoint.folder import commit, read_committed
-from translume.checkpoint.lock import FolderLock
-from translume.checkpoint.manifest import Manifest
+from translume.checkpoint.folder import FolderLock, Manifest, commit, read_committed
 from translume.errors import ModelFolderError
 
 CALIBRATION = "calibration.json"

@@ -84,9 +84,9 @@ def _read(path: Path) -> "Config":
 def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
     """Both splits as a run would see them, made in a folder that is thrown away."""
     from translume.data import prepare
-    from translume.training.tokenizers import tokenizers_of
+    from translume.training.vocabularies import vocabularies_of
 
-    source, target = tokenizers_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
+    source, target = vocabularies_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:

@@ -192,7 +192,6 @@ def _print_json(event: Event) -> None:
 
 def _next(folder: Path) -> str:
     from translume.checkpoint import read_config
+    from translume.tasks import task_of
 
-    if read_config(folder).data.task == "classification":
-        return f"Next: translume classify {folder} < TEXT, or translume evaluate {folder} FILE.tsv"
-    return f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE"
+    return task_of(read_config(folder)).next_steps(folder)

@@ -64,8 +64,7 @@ def _size(model: Path) -> dict[str, Any]:
     manifest = Manifest.read(model)
     source, target = read_vocabularies(model, manifest)
     parameters = sum(
-        value.numel()
-        for value in build_network(read_config(model, manifest).model, len(source), len(target)).parameters()
+        value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
     )
     needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
     changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())
@@ -102,16 +101,14 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], settings: str) -> None:
     from translume.cli.live import span
+    from translume.tasks import find_task
 
     size, vocabulary, training = facts["size"], facts["vocabulary"], facts["training"]
     click.echo(f"{facts['model']}, committed {size['committed']}")
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB to resume with" if size["bytes_to_resume"] else ""
     click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
-    sizes = f"{vocabulary['source']:,} tokens, shared"
-    if facts["settings"]["data"]["task"] == "classification":
-        sizes = f"{vocabulary['source']:,} tokens, {vocabulary['target']:,} labels"
-    elif not vocabulary["shared"]:
-        sizes = f"{vocabulary['source']:,} source and {vocabulary['target']:,} target tokens"
+    describe = find_task(facts["settings"]["data"]["task"]).describe_vocabulary
+    sizes = describe(vocabulary["source"], vocabulary["target"], vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
     for name, account in facts["data"].items():
         if account and account["held_out"] and name == "validation":  # its account is that of the training data

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,18 +16,17 @@ from translume.atomic import replace_file
 from translume.checkpoint import FolderLock, Manifest
 from translume.comparison.measuring import Measures
 from translume.comparison.worker import Outcome, Task, run_in_worker
-from translume.config import Config, HeadKind, HeadSettings
+from translume.config import Config, HeadKind
 from translume.config.base import UNTOLD
+from translume.config.heads import head_kinds as every_head_kind
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.training.events import Event, Interrupted
-from translume.training.store import WEIGHTS, Model, Store
+from translume.training.resume import WEIGHTS, Model, Store
 
 MEASURED = "measured.json"
 """What was measured so far, of every kind that was ever asked for."""
 POINTS = 10
 """Validations, and lines on progress, that a run has at least."""
-_LEFT_OUT = ("classify",)
-"""Kinds that write no target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +73,8 @@ class Row:
 
 
 def head_kinds() -> dict[str, type[HeadKind]]:
-    """The settings of every head that writes targets, by its kind, in the order of the union."""
-    union = get_args(HeadSettings)[0]
-    members: tuple[type[HeadKind], ...] = get_args(union) or (union,)
-    kinds = {str(member.model_fields["kind"].default): member for member in members}
-    return {kind: member for kind, member in kinds.items() if kind not in _LEFT_OUT}
+    """Return the settings class of every head over tokens, by its kind."""
+    return {kind: member for kind, member in every_head_kind().items() if member.predicts == "tokens"}
 
 
 def chosen_kinds(words: str) -> tuple[str, ...]:

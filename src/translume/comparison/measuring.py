@@ -17,7 +17,7 @@ from translume.config import Config
 from translume.data import prepare
 from translume.evaluation import evaluate
 from translume.evaluation.calibration import JudgedSteps, reliability_of
-from translume.training.decoded import spread, texts_of
+from translume.training.validation import spread, texts_of
 from translume.translator import Translator, load_translator
 from translume.translator.tensors import padded
 

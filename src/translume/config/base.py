@@ -1,5 +1,6 @@
 """What every group of settings is: frozen, strict, documented field by field."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -15,7 +16,8 @@ from pydantic import (
 )
 
 from translume.config.faults import explain
-from translume.errors import SettingsError
+from translume.config.implementation import implementation
+from translume.errors import SettingsError, nearest
 
 LARGEST = 2**53
 """Whole numbers are smaller than this, which every reader of TOML and JSON holds exactly; but a seed may be any."""
@@ -69,6 +71,25 @@ def _as_tuple(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 """Some words or paths: one string or a list of strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A validator of texts that allows the names which the function "package.module:function" returns."""
+
+    function: str
+
+    def allowed(self) -> list[str]:
+        """Return the names."""
+        names: list[str] = implementation(self.function)()
+        return names
+
+    def __call__(self, value: str) -> str:
+        names = self.allowed()
+        if value not in names:
+            raise ValueError(f"found {value!r}{nearest(value, names)}")
+        return value
+
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_as_tuple)]
 """A list of numbers."""

@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from translume.config.base import Names, Numbers, Settings
+from translume.config.base import Names, Numbers, OneOf, Settings
 
 
 def _as_columns(value: object) -> object:
@@ -41,7 +41,7 @@ class DataSettings(Settings):
     """Code of the source language, such as "en"; names outputs and chooses defaults."""
     target_language: str = ""
     """Code of the target language, such as "de"."""
-    task: Literal["sequence", "classification"] = "sequence"
+    task: Annotated[str, AfterValidator(OneOf("translume.tasks:task_names"))] = "sequence"
     """What is learnt: text to text, or the label of a text, which stands where the target does."""
     label_separator: str = ","
     """What parts the labels of a text where `model.head.labels` is "several"."""

@@ -1,7 +1,7 @@
 """[model.head]: the output head, from hidden states to probabilities; one class a kind."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,6 +22,8 @@ class HeadKind(Settings):
 
     implementation: ClassVar[str]
     """Where the head is: "module:Class"."""
+    predicts: ClassVar[Literal["tokens", "classes"]] = "tokens"
+    """What the probabilities are over: tokens of a target, or classes of a whole source."""
     measure: ClassVar[Measure] = "nll"
     """What validation tells: the nll, or the objective without smoothing of a head whose beliefs give no nll."""
     kind: str
@@ -188,6 +190,7 @@ class ClassifySettings(HeadKind):
     """[model.head] kind = "classify": one vector of a whole source, and its class or classes; no decoder."""
 
     implementation: ClassVar[str] = "translume.heads.classify:ClassifyHead"
+    predicts: ClassVar[Literal["tokens", "classes"]] = "classes"
     kind: Literal["classify"] = "classify"
     tie: Literal["none"] = "none"
     """Classes are no tokens, so that no embedding can be shared."""
@@ -247,3 +250,10 @@ HeadSettings = Annotated[
     BeforeValidator(_softmax_unless_named),
 ]
 """Every kind of head, told apart by `kind`; a new one is a class above and its name in this union."""
+
+
+def head_kinds() -> dict[str, type[HeadKind]]:
+    """Return the settings class of every kind of head, in the order of the union."""
+    union = get_args(HeadSettings)[0]
+    members: tuple[type[HeadKind], ...] = get_args(union) or (union,)
+    return {str(member.model_fields["kind"].default): member for member in members}

@@ -1,10 +1,10 @@
-"""The class behind a name in the settings, imported when it is built."""
+"""Import what a string names, when it is used."""
 
 from importlib import import_module
 from typing import Any
 
 
 def implementation(name: str) -> Any:
-    """The class that settings name as "package.module:Class"."""
+    """Import and return what "package.module:name" names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,10 +1,10 @@
 """[training]: how the weights are made; kept as provenance, not needed to translate."""
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from translume.config.base import Settings
+from translume.config.base import OneOf, Settings
 
 
 class TrainingSettings(Settings):
@@ -70,8 +70,8 @@ class TrainingSettings(Settings):
     """Decay of an exponential moving average of the weights, kept apart from the raw ones; 0 for none."""
     patience: int = Field(default=0, ge=0)
     """Stop after this many validations without a better `metric`; 0 never stops early."""
-    metric: Literal["nll", "bleu", "chrf", "exact_match", "wer", "accuracy", "macro_f1"] = "nll"
-    """What "best" means on the validation set; the last two for classification, which knows no other but "nll"."""
+    metric: Annotated[str, AfterValidator(OneOf("translume.tasks:metric_names"))] = "nll"
+    """What "best" means on the validation set; "nll", or a metric of the task."""
 
     @model_validator(mode="after")
     def _a_share_has_a_teacher(self) -> Self:

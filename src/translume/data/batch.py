@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from translume.text import Labels, SpecialIds
+from translume.text import Labels, SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,7 +18,7 @@ class Batch:
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
     target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (`place` gives
     file and line); `tokens` is the number of labels without padding.
-    For classification (`labelled_batch`) labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
+    For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
     `tokens` is B and target is all zeros.
     """
 
@@ -77,7 +77,7 @@ def pad_batch(
     """Return a batch of pairs of ids without bos and eos; `lines` defaults to 0, 1, …"""
     source, source_lengths = flat(sources)
     target, target_lengths = flat(targets)
-    return padded_batch(
+    return _padded(
         Ragged(source, starts_of(source_lengths), source_lengths),
         Ragged(target, starts_of(target_lengths), target_lengths),
         source_specials,
@@ -110,9 +110,15 @@ def starts_of(lengths: np.ndarray) -> np.ndarray:
 
 
 def padded_batch(
-    source: Ragged, target: Ragged, source_specials: SpecialIds, target_specials: SpecialIds, lines: tuple[int, ...]
+    source: Ragged, target: Ragged, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, lines: tuple[int, ...]
 ) -> Batch:
     """Return a batch of ragged sequences without bos and eos."""
+    return _padded(source, target, source_tokenizer.specials, target_tokenizer.specials, lines)
+
+
+def _padded(
+    source: Ragged, target: Ragged, source_specials: SpecialIds, target_specials: SpecialIds, lines: tuple[int, ...]
+) -> Batch:
     source_ids, source_mask = _rectangle(source, source_specials.eos, source_specials.pad)
     labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
     shifted = np.full_like(labels, target_specials.pad)
@@ -123,9 +129,10 @@ def padded_batch(
 
 
 def labelled_batch(
-    source: Ragged, target: Ragged, specials: SpecialIds, labels: Labels, lines: tuple[int, ...]
+    source: Ragged, target: Ragged, tokenizer: Tokenizer, labels: Labels, lines: tuple[int, ...]
 ) -> Batch:
     """Return a classification batch of ragged texts without eos and the ids of their labels."""
+    specials = tokenizer.specials
     source_ids, source_mask = _rectangle(source, specials.eos, specials.pad)
     if labels.several:
         classes = np.zeros((len(lines), 1, len(labels)), np.int64)

@@ -173,13 +173,13 @@ class Rules:
 
     Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. With `settings` None only
     the rules that hold for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
-    `labelled`: targets are labels, and every text needs at least one.
+    `missing_target`: the reason that counts pairs without a target.
     """
 
-    def __init__(self, settings: CleaningSettings | None, limit: int | None, *, labelled: bool = False) -> None:
+    def __init__(self, settings: CleaningSettings | None, limit: int | None, *, missing_target: str = "empty") -> None:
         self._settings = settings or CleaningSettings(max_ratio=0.0)
         self._limit = limit
-        self._no_target = "without a label" if labelled else "empty"
+        self._no_target = missing_target
         self._seen = Seen()
 
     def of_texts(self, pairs: Sequence[Pair]) -> NDArray[np.int8]:

@@ -14,6 +14,7 @@ from translume.config.data import DataSettings
 from translume.data.batch import Ragged
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin, origins
+from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
 FORMAT = 1
@@ -44,6 +45,7 @@ class TokenizedCorpus:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
     limit: int | None
+    task: Task
     tokens: NDArray[Any] = field(repr=False)
     starts: NDArray[np.int64] = field(repr=False)
     """Start of every 32nd pair in `tokens`. Adding lengths gives the others: ¼ instead of 8 bytes a pair."""
@@ -164,6 +166,7 @@ def open_corpus(
     origins: tuple[Origin, ...],
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
     limit: int | None,
+    task: Task,
 ) -> TokenizedCorpus:
     """Open one part of a finished cache. Raises DamagedCacheError if a file is missing, truncated or foreign."""
     try:
@@ -189,6 +192,7 @@ def open_corpus(
         source_tokenizer=tokenizers[0],
         target_tokenizer=tokenizers[1],
         limit=limit,
+        task=task,
         tokens=arrays["tokens"],
         starts=arrays["starts"],
         line_numbers=arrays["lines"],
@@ -230,7 +234,7 @@ def cached_target_counts(
             index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             if index["files"] != files or not files:
                 continue
-            corpus = open_corpus(folder, "used", places, tokenizers, None)
+            corpus = open_corpus(folder, "used", places, tokenizers, None, find_task(settings.task))
         except (OSError, ValueError, KeyError, TypeError, DamagedCacheError):
             continue
         counts = np.zeros(len(tokenizers[1]), np.int64)

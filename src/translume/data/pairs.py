@@ -11,9 +11,11 @@ from translume.config.data import DataSettings
 from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
 from translume.errors import DataError, SettingsError
+from translume.tasks import find_task
 
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
+_PAIR_KEYS = ("source", "target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,8 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
 
 def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
     """Return the columns to read; empty for the default of pairs."""
-    labelled = settings.task == "classification" and _is_json(file)
-    return settings.columns or (("text", "label") if labelled else ())
+    keys = find_task(settings.task).keys
+    return settings.columns or (keys if _is_json(file) and keys != _PAIR_KEYS else ())
 
 
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
@@ -148,7 +150,7 @@ def _number(column: int | str) -> int:
 
 
 def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
-    source, target = (str(column) for column in columns or ("source", "target"))
+    source, target = (str(column) for column in columns or _PAIR_KEYS)
     line = 0
     for line, text in enumerate(read_lines(file), 1):
         place = f"{file}:{line}"

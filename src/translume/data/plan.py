@@ -1,16 +1,15 @@
 """The batches of an epoch, in an order that depends only on the corpus, the seed and the epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.batch import Batch, Ragged, flat, labelled_batch, padded_batch, starts_of
+from translume.data.batch import Batch, Ragged, flat, starts_of
 from translume.data.corpus import TokenizedCorpus
 from translume.errors import SettingsError
-from translume.text import Labels
 
 _CHUNK = 1 << 18
 _KEYED = 0xFFFF
@@ -45,14 +44,11 @@ class BatchPlan:
         """Return the batch at a position of the epoch, from 0. Thread-safe."""
         numbers = self.numbers(index)
         source, target = self.corpus.sides(numbers)
-        specials, written = self.corpus.source_tokenizer.specials, self.corpus.target_tokenizer
         if self.dropout > 0:
-            source = self._dropped(source, numbers, 0)
-        if isinstance(written, Labels):
-            return labelled_batch(source, target, specials, written, tuple(numbers.tolist()))
-        if self.dropout > 0:
-            target = self._dropped(target, numbers, 1)
-        return padded_batch(source, target, specials, written.specials, tuple(numbers.tolist()))
+            source, target = self._dropped(source, numbers, 0), self._dropped(target, numbers, 1)
+        source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
+        make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
+        return make_batch(source, target, source_tokenizer, vocabulary, tuple(numbers.tolist()))
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Yield the batches from a position to the end of the epoch."""
@@ -65,7 +61,6 @@ class BatchPlan:
 
     def _dropped(self, side: Ragged, numbers: NDArray[np.uint32], which: int) -> Ragged:
         tokenizer = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)[which]
-        assert not isinstance(tokenizer, Labels)
         limit = self.corpus.limit
         sequences: list[list[int]] = []
         for number, start, length in zip(numbers.tolist(), side.starts.tolist(), side.lengths.tolist(), strict=True):

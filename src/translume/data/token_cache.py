@@ -24,6 +24,7 @@ from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
 from translume.errors import DataError
+from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
 _BLOCK = 1 << 22
@@ -86,13 +87,15 @@ class Builder:
         limit: int | None,
         sample: NDArray[np.uint64] | None,
         progress: Callable[[int], None] | None,
+        task: Task,
         *,
         cut: Literal["drop", "keep_first", "keep_last"] = "drop",
     ) -> None:
         self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
-        self._rules = Rules(rules, limit, labelled=isinstance(tokenizers[1], Labels))
+        self._rules = Rules(rules, limit, missing_target=task.missing_target)
+        self._encode_targets = task.part("encode_targets")
         self._sample = sample
         self._progress = progress
         self._ledger = Ledger()
@@ -131,7 +134,7 @@ class Builder:
         sources = self._tokenizers[0].encode_all([pair.source for pair in kept])
         cut = self._cut_long(sources)
         source_tokens, source_lengths = flat(sources)
-        target_tokens, target_lengths = flat(self._targets(kept))
+        target_tokens, target_lengths = flat(self._encode_targets(self._tokenizers[1], kept))
         codes = self._rules.of_lengths(source_lengths, target_lengths)
         self._ledger.truncated += int((cut & (codes == KEPT)).sum())
         self._keep(kept, codes)
@@ -151,12 +154,6 @@ class Builder:
                 self._ledger.held_out += len(chosen)
             else:
                 self._ledger.used += len(chosen)
-
-    def _targets(self, pairs: list[Pair]) -> list[list[int]]:
-        written = self._tokenizers[1]
-        if isinstance(written, Labels):
-            return [written.encode(pair.target, f"{pair.file}:{pair.line}") for pair in pairs]
-        return written.encode_all([pair.target for pair in pairs])
 
     def _cut_long(self, sources: list[list[int]]) -> NDArray[np.bool_]:
         """Truncate long sources in place if `too_long` allows it, and return which ones were truncated [n]."""
@@ -204,6 +201,7 @@ def prepare(
     """
     valid = origins(settings, "valid")
     held = not valid
+    task = find_task(settings.task)
     from_training = split == "train" or held
     places = origins(settings, "train") if from_training else valid
     rules = settings.cleaning if from_training else None
@@ -221,13 +219,13 @@ def prepare(
         places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
-            return _checked(open_corpus(home, part, places, tokenizers, model_limit), settings, part)
+            return _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
             sample = held_out.choose(read_pairs(settings, "train")) if held else None
             cut = settings.cleaning.too_long
-            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, cut=cut))
+            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut))
     raise DataError(f"{home}: the cache is damaged as soon as it is written")
 
 
@@ -322,3 +320,13 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         except FileNotFoundError:
             continue
+
+
+def encode_texts(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
+    """Return the ids of target texts."""
+    return tokenizer.encode_all([pair.target for pair in pairs])
+
+
+def encode_labels(labels: Labels, pairs: list[Pair]) -> list[list[int]]:
+    """Return the ids of the labels of each text. Raises DataError, naming the line, for an unknown label."""
+    return [labels.encode(pair.target, f"{pair.file}:{pair.line}") for pair in pairs]

@@ -63,6 +63,10 @@ class Labels:
         """Return the names as written in a file."""
         return self.separator.join(self.names[id_] for id_ in ids)
 
+    def drop(self, ids: list[int], dropout: float, seed: int) -> list[int]:
+        """Return the ids as they are: labels have no subwords that dropout could split differently."""
+        return ids
+
     def pieces(self) -> list[str]:
         """Return the names in the order of their ids."""
         return list(self.names)

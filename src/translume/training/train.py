@@ -1,26 +1,38 @@
-"""`train`: from settings to a model folder, told as events."""
+"""`train`: run the training loop and yield its events."""
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from translume.checkpoint import FolderLock, build_network, choose_device, refuse_threads
-from translume.config import Config
+from translume.checkpoint import Card, FolderLock, build_network, choose_device, refuse_threads, write_card
+from translume.config import Config, TrainingSettings
 from translume.data.pairs import SPLITS, origins
 from translume.errors import TrainingError
 from translume.model.allocator import keep_freed_memory
-from translume.model.classifier import Classifier, Network
-from translume.training.begin import Plan, Prepared, plan_run, prepare_run
-from translume.training.classified import judge_of
-from translume.training.decoded import decoder_of
-from translume.training.events import Event, Finished, Resumed, Started, Warned
-from translume.training.run import Run, end_reason
-from translume.training.store import Store, kept_words
-from translume.training.validation import Validator, measured_by
+from translume.tasks import task_of
+from translume.training.batches import Sums, finite, gather
+from translume.training.events import (
+    Event,
+    Finished,
+    History,
+    Interrupted,
+    Progress,
+    Reason,
+    Resumed,
+    Saved,
+    Started,
+    Validated,
+    Warned,
+)
+from translume.training.interrupt import Signals
+from translume.training.optimisation import Weights, learning_rate, snapshot
+from translume.training.prepare import Plan, Prepared, plan_run, prepare_run
+from translume.training.resume import Store, Window, add_candidate, kept_words
+from translume.training.validation import Quality, Validator, better, measured_by
 
-Measure = Callable[[Callable[[], bool]], Mapping[str, float] | None]
-"""Metrics by name, given a function that says when to stop; None if it did."""
+_NAMED_PAIRS = 8
 
 
 def train(
@@ -147,23 +159,233 @@ def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
 
 
 def _validator(prepared: Prepared) -> Validator:
-    """A model of its own in fp32, so that what is measured is what would be saved."""
+    """Make a validator with a network of its own in fp32, so that what is measured is what would be saved."""
     model = prepared.model
     with torch.random.fork_rng(devices=[]):
-        transformer = build_network(model.config.model, len(model.source), len(model.target)).to(prepared.device)
-    transformer.load_state_dict(prepared.transformer.state_dict())  # for what is neither trained nor averaged
+        network = build_network(model.config, len(model.source), len(model.target)).to(prepared.device)
+    network.load_state_dict(prepared.transformer.state_dict())  # for what is neither trained nor averaged
+    validation = task_of(model.config).part("validation")
     return Validator(
-        model=transformer,
+        model=network,
         corpus=prepared.validation,
         max_tokens=model.config.training.max_tokens,
         device=prepared.device,
-        decode=_measurer(prepared, transformer),
+        task_metrics=validation(model, prepared.validation, network, prepared.device),
     )
 
 
-def _measurer(prepared: Prepared, network: Network) -> Measure | None:
-    """What measures more than the nll on the validation set with the present weights of `network`, if anything."""
-    if isinstance(network, Classifier):
-        settings = prepared.model.config.training
-        return judge_of(network, prepared.validation, settings.max_tokens, prepared.device)
-    return decoder_of(prepared.model, prepared.validation, network)
+class Run:
+    """One process's share of a run. What must outlive the process is in the store and in the state."""
+
+    def __init__(self, prepared: Prepared, store: Store, validator: Validator) -> None:
+        self._prepared, self._store, self._validator = prepared, store, validator
+        self._state, self._settings = prepared.state, prepared.model.config.training
+        self._measure = prepared.model.config.model.head.measure
+        self._larger = task_of(prepared.model.config).larger_is_better(self._settings.metric)
+        self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
+        self._new_best: Weights | None = None
+        self._saved = self._first = prepared.state.update
+        self._unsaved = prepared.outdated
+        if prepared.outdated:
+            self._state.forget_mean()
+        self._earlier, self._clock = prepared.state.seconds, time.monotonic()
+        self._busy, self._busy_tokens = 0.0, 0
+
+    def tell(self, event: Event) -> Event:
+        """Write an event to the history, and hand it on."""
+        self._history.add(event, elapsed=self._elapsed())
+        return event
+
+    def events(self) -> Iterator[Event]:
+        """Go on until the run ends or a signal comes.
+
+        Raises TrainingError when a loss is not finite; what was committed before stays.
+        """
+        with Signals() as signals:
+            while True:
+                if self._validation_due():
+                    yield from self._validate(signals)
+                reason = None if self._validation_due() else self._reason()
+                save = self._multiple_of(self._settings.save_every)
+                if save and add_candidate(self._state, self._settings):
+                    self._unsaved = True  # in a resumed run with other settings it can be an update that is saved
+                last: Event | None = None
+                if reason is not None:
+                    last = self._finished(reason)
+                elif signals.caught:
+                    last = Interrupted(update=self._state.update, signal=signals.caught, folder=self._store.folder)
+                if last is not None:
+                    self.tell(last)
+                if self._unsaved and (save or last is not None):
+                    yield self._save()
+                if last is not None:
+                    yield last
+                    return
+                yield from self._update()
+
+    def _multiple_of(self, every: int) -> bool:
+        return self._state.update > 0 and self._state.update % every == 0
+
+    def _elapsed(self) -> float:
+        return self._earlier + time.monotonic() - self._clock
+
+    def _reason(self) -> Reason | None:
+        return end_reason(self._state.update, self._state.waiting, self._settings)
+
+    # ---- validation
+
+    def _validation_due(self) -> bool:
+        ended = self._state.update >= self._settings.updates
+        due = ended or self._multiple_of(self._settings.validate_every)
+        return due and self._state.validated != self._state.update
+
+    def _validate(self, signals: Signals) -> Iterator[Event]:
+        state, settings, begun = self._state, self._settings, time.monotonic()
+        quality = self._validator.measure(self._prepared.live(whole=False).shown, lambda: bool(signals.caught))
+        if quality is None:
+            return
+        best = better(self._larger, quality.value(settings.metric), self._best_value())
+        state.validated, self._unsaved = state.update, True
+        if best:
+            state.best_update, state.best_nll = state.update, quality.nll
+            state.best_metrics, state.waiting = dict(quality.metrics), 0
+            self._new_best = snapshot(self._prepared.live(whole=False).shown)
+        else:
+            state.waiting += 1
+        seconds = time.monotonic() - begun
+        yield self.tell(
+            Validated(
+                update=state.update,
+                nll=quality.nll,
+                metrics=quality.metrics,
+                best=best,
+                seconds=seconds,
+                measure=self._measure,
+            )
+        )
+
+    def _best_value(self) -> float | None:
+        if not self._state.best_update or self._state.best_nll is None:
+            return None
+        return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
+
+    def _best_beats(self, value: float) -> bool:
+        """Whether the best validation so far is better than another value of the metric, or that one is NaN."""
+        best = self._best_value()
+        return best is not None and (value != value or better(self._larger, best, value))
+
+    # ---- the end, and commits
+
+    def _finished(self, reason: Reason) -> Finished:
+        """The last event, with the quality of the weights that are kept: the mean, or the best where that is better."""
+        state, settings = self._state, self._settings
+        state.forget_mean()
+        if settings.average_last > 1:
+            kept = self._store.kept(state, settings, self._prepared.live(whole=False), self._new_best)
+            quality = self._validator.measure(kept, lambda: False)
+            if quality is not None:
+                state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
+                state.keeps_best = self._best_beats(quality.value(settings.metric))
+        nll, metrics = state.kept_quality(settings)
+        return Finished(
+            update=state.update,
+            reason=reason,
+            kept=kept_words(state, settings),
+            nll=nll,
+            metrics=metrics,
+            best_update=state.best_update,
+            folder=self._store.folder,
+            already=False,
+            measure=self._measure,
+        )
+
+    def _save(self) -> Event:
+        state, prepared = self._state, self._prepared
+        state.epoch, state.position = prepared.stream.epoch, prepared.stream.position
+        state.seconds = self._elapsed()
+        state.history_bytes = self._history.size()
+        live = prepared.live(whole=True)
+        self._store.save(state, prepared.model, live, self._new_best)
+        self._new_best, self._saved, self._unsaved = None, state.update, False
+        parameters = sum(value.numel() for value in live.raw.values())
+        card = Card(parameters=parameters, data=prepared.training.account.summary(), scores=self._scores())
+        write_card(self._store.folder, prepared.model.config, card)
+        return Saved(update=state.update, folder=self._store.folder)
+
+    def _scores(self) -> list[str]:
+        state, settings = self._state, self._settings
+        nll, metrics = state.kept_quality(settings)
+        of = kept_words(state, settings)
+        if nll is None:  # the mean of a run that has not ended was not measured
+            nll, metrics, of = state.best_nll, state.best_metrics, f"the weights after update {state.best_update}"
+        if nll is None:
+            return []
+        lines = [f"validation {name} = {value:.2f}, of {of}" for name, value in metrics.items()]
+        return [f"validation {self._measure} = {nll:.4f} nats per token, of {of}", *lines]
+
+    # ---- updates
+
+    def _update(self) -> Iterator[Event]:
+        begun = time.monotonic()
+        state, settings, prepared = self._state, self._settings, self._prepared
+        update = state.update + 1
+        batches = [prepared.stream.next().to(prepared.device) for _ in range(settings.accumulate)]
+        sums = gather(prepared.updater, batches, seed=settings.seed, update=update)
+        if not finite(sums.objective):
+            raise TrainingError(self._not_finite("loss", sums.objective, sums.lines[-1:]))
+        rate = learning_rate(update, settings, prepared.model.config.model.width)
+        norm = prepared.updater.update(sums.tokens, rate)
+        if not finite(norm):
+            raise TrainingError(self._not_finite("gradient", norm, sums.lines))
+        state.update, self._unsaved = update, True
+        state.forget_mean()
+        if prepared.ema is not None:
+            prepared.ema.add(prepared.updater.parameters_fp32(), update)
+        self._busy += time.monotonic() - begun
+        self._busy_tokens += sums.tokens
+        if sums.splits:
+            message = f"CUDA was out of memory: update {update} was computed in {sums.splits} more parts"
+            yield self.tell(Warned(update=update, message=message))
+        yield self.tell(self._progress(sums, rate, norm))
+
+    def _progress(self, sums: Sums, rate: float, norm: float) -> Progress:
+        state, settings = self._state, self._settings
+        window = state.window
+        window.add(sums.objective, sums.nll, sums.tokens)
+        done = state.update - self._first
+        left = (settings.updates - state.update) * (time.monotonic() - self._clock) / done
+        logged = self._multiple_of(settings.log_every)
+        progress = Progress(
+            update=state.update,
+            updates=settings.updates,
+            epoch=self._prepared.stream.epoch + 1,
+            loss=window.objective / window.tokens,
+            nll=None if window.nll is None else window.nll / window.tokens,
+            tokens=window.tokens,
+            tokens_per_second=self._busy_tokens / max(self._busy, 1e-9),
+            learning_rate=rate,
+            gradient_norm=norm,
+            seconds_left=left,
+            logged=logged,
+        )
+        if logged:
+            state.window = Window()
+            self._busy, self._busy_tokens = 0.0, 0
+        return progress
+
+    def _not_finite(self, what: str, value: float, batches: list[tuple[int, ...]]) -> str:
+        pairs = [number for lines in batches for number in lines]
+        named = ", ".join(self._prepared.training.place(number) for number in pairs[:_NAMED_PAIRS])
+        rest = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
+        good = f"update {self._saved} in {self._store.folder}" if self._saved else "none"
+        return (
+            f"update {self._state.update + 1}: the {what} is {value} on {named}{rest}; "
+            f"last good checkpoint: {good}; try a lower training.learning_rate"
+        )
+
+
+def end_reason(update: int, waiting: int, settings: TrainingSettings) -> Reason | None:
+    """Why a run that stands here is over; None if it is not."""
+    if update >= settings.updates:
+        return "updates"
+    return "patience" if 0 < settings.patience <= waiting else None

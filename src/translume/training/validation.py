@@ -1,25 +1,29 @@
-"""How good weights are on the validation set: nats per token, and a metric of what they translate."""
+"""How good weights are on the validation set: nats per token, and the task's metrics."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from translume.checkpoint import Checkpoint
 from translume.config import Config
 from translume.data import Batch, BatchPlan, TokenizedCorpus
-from translume.model.classifier import Network
+from translume.heads.token_statistics import spread_evenly
+from translume.model import Transformer
+from translume.model.classifier import Classifier, Network
+from translume.text import Labels, Tokenizer
+from translume.training.resume import Model
+from translume.translator import Translator
+from translume.translator.classifier import SURE
 
-HIGHER_IS_BETTER = {
-    "nll": False,
-    "bleu": True,
-    "chrf": True,
-    "exact_match": True,
-    "wer": False,
-    "accuracy": True,
-    "macro_f1": True,
-}
+_AT_ONCE = 128
+"""Sentences translated between two checks of whether to stop."""
+
+Stop = Callable[[], bool]
+Metrics = Callable[[Stop], Mapping[str, float] | None]
+"""Metrics by name, of the weights as they are when it is called; None soon after the function it is given is true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,11 @@ class Quality:
         return self.nll if metric == "nll" else self.metrics[metric]
 
 
-def better(metric: str, value: float, best: float | None) -> bool:
-    """Whether a value beats the best so far; a NaN beats nothing."""
+def better(larger: bool, value: float, best: float | None) -> bool:
+    """Return whether a value beats the best so far, where a larger or a smaller one is better; NaN beats nothing."""
     if best is None:
         return value == value
-    return value > best if HIGHER_IS_BETTER[metric] else value < best
+    return value > best if larger else value < best
 
 
 def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
@@ -54,17 +58,16 @@ def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
 class Validator:
     """Measures weights on the validation set, in fp32, with a model of its own that training never touches.
 
-    decode: the metrics of the model as it is now, by name, given a function that says when to stop; None where
-    `training.metric` needs no translating.
+    task_metrics: measures the task's metrics with `model`; None if `training.metric` needs none.
     """
 
     model: Network
     corpus: TokenizedCorpus
     max_tokens: int
     device: torch.device
-    decode: Callable[[Callable[[], bool]], Mapping[str, float] | None] | None
+    task_metrics: Metrics | None
 
-    def measure(self, weights: Mapping[str, Tensor], stop: Callable[[], bool]) -> Quality | None:
+    def measure(self, weights: Mapping[str, Tensor], stop: Stop) -> Quality | None:
         """How good weights are; None soon after `stop` turns true."""
         load_weights(self.model, weights)
         self.model.eval()
@@ -80,7 +83,7 @@ class Validator:
             batch = plan.batch(index).to(self.device)
             total += nll_of(self.model, batch)
             tokens += batch.tokens
-        metrics = self.decode(stop) if self.decode else {}
+        metrics = self.task_metrics(stop) if self.task_metrics else {}
         if metrics is None:
             return None
         return Quality(nll=total / max(1, tokens), metrics=metrics)
@@ -99,3 +102,92 @@ def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in values.items():
             parameters[name].copy_(value)
+
+
+def translation_metrics(
+    model: Model, corpus: TokenizedCorpus, network: Transformer, device: torch.device
+) -> Metrics | None:
+    """Return a function that measures `training.metric` on translations of validation sentences; None for the nll.
+
+    Sources and references are read again from their files; they are translated as [decoding] says and measured as
+    [evaluation] says. Raises SettingsError or DataError for impossible settings in [decoding] or [evaluation], whatever
+    the metric.
+    """
+    from translume.evaluation import measure, metric_from  # here, since they load sacreBLEU
+
+    metric, evaluation = model.config.training.metric, model.config.scoring
+    for name in (*evaluation.metrics, *((metric,) if metric != "nll" else ())):
+        metric_from(name, evaluation)
+    assert isinstance(model.target, Tokenizer)
+    translator = Translator(
+        Checkpoint(config=model.config, model=network, source_tokenizer=model.source, target_tokenizer=model.target)
+    )
+
+    # No temperature is fitted before training ends.
+    decoding = model.config.decoding.model_copy(update={"calibrated": False})
+    translator.check(decoding)
+    if metric == "nll":
+        return None
+    settings = evaluation.model_copy(update={"metrics": (metric,)})
+    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
+    sources, references = texts_of(corpus, numbers)
+
+    def translate(stop: Stop) -> Mapping[str, float] | None:
+        found: list[str] = []
+        for begin in range(0, len(sources), _AT_ONCE):
+            if stop():
+                return None
+            part = sources[begin : begin + _AT_ONCE]
+            found += [str(translation) for translation in translator.translate_all(part, settings=decoding)]
+        return {metric: measure(found, references, settings).scores[0].value}
+
+    return translate
+
+
+def spread(count: int, wanted: int) -> Sequence[int]:
+    """`wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or not less."""
+    return spread_evenly(count, wanted or count)
+
+
+def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Sources and references of some pairs of a corpus, read again from its files; numbers ascend."""
+    sources: list[str] = []
+    references: list[str] = []
+    for origin, first, end in zip(corpus.origins, corpus.first, corpus.first[1:], strict=False):
+        wanted = {int(corpus.line_numbers[number]) for number in numbers if first <= number < end}
+        if not wanted:
+            continue
+        for pair in origin.read():
+            if pair.line in wanted:
+                sources.append(pair.source)
+                references.append(pair.target)
+    return sources, references
+
+
+def classification_metrics(model: Model, corpus: TokenizedCorpus, network: Classifier, device: torch.device) -> Metrics:
+    """Return a function that measures accuracy and macro-F1, in per cent, on all of `corpus`."""
+    from translume.evaluation.classification import accuracy_of, macro_f1_of  # as above
+
+    longest = int(corpus.source_lengths.max(initial=0)) + 1
+    plan = BatchPlan(corpus, max_tokens=max(model.config.training.max_tokens, longest), seed=0, epoch=0)
+    labels = corpus.target_tokenizer
+    assert isinstance(labels, Labels)
+
+    def classify(stop: Stop) -> Mapping[str, float] | None:
+        gold, found = [], []
+        for index in range(len(plan)):
+            if stop():
+                return None
+            batch = plan.batch(index).to(device)
+            with torch.no_grad():
+                logs = network.belief(batch.source, batch.source_mask).log_probs()
+            wanted = batch.labels[:, 0]
+            if labels.several:
+                gold += [set(row.nonzero()[:, 0].tolist()) for row in wanted.cpu()]
+                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > SURE).cpu()]
+            else:
+                gold += [{each} for each in wanted.tolist()]
+                found += [{each} for each in logs.argmax(-1).tolist()]
+        return {"accuracy": accuracy_of(gold, found), "macro_f1": macro_f1_of(gold, found)}
+
+    return classify

@@ -11,7 +11,6 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.checkpoint import (
     Checkpoint,
-    ClassifierCheckpoint,
     load_any,
     load_checkpoint,
     load_classifier_checkpoint,
@@ -27,6 +26,7 @@ from translume.decoding import (
 )
 from translume.engine import Engine
 from translume.errors import SettingsError
+from translume.tasks import task_of
 from translume.translator.batching import SHORTEST, WIDE, batches, windows
 from translume.translator.classifier import Classifier
 from translume.translator.constraining import constrained, search_constrained
@@ -332,7 +332,8 @@ def load(
     """
     _take(threads)
     found = load_any(folder, device=device, dtype=dtype)
-    return Classifier(found) if isinstance(found, ClassifierCheckpoint) else Translator(found)
+    model: Translator | Classifier = task_of(found.config).part("user_class")(found)
+    return model
 
 
 def load_translator(

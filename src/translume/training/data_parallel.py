@@ -1,9 +1,4 @@
-"""One network on several cores: each core takes a share of every batch instead of a share of every operation.
-
-Splitting single operations costs a meeting of all threads after each, and at the sizes of translation models most
-operations are too short for it: here two threads over one batch are hardly faster than one, and two halves of a batch
-on a thread each take nearly half the time.
-"""
+"""Data parallelism on one CPU: replicas of the network that each take a share of every batch."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

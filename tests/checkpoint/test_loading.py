@@ -17,11 +17,11 @@ from translume.checkpoint import (
     choose_dtype,
     commit,
     load_checkpoint,
+    loading,
     read_config,
     save_model,
     unique_tensors,
 )
-from translume.checkpoint import model as model_module
 from translume.errors import ModelFolderError, SettingsError, TranslumeError
 
 Make = Callable[..., Checkpoint]
@@ -115,7 +115,7 @@ def test_a_reader_that_a_commit_overtakes_looks_again(
         calls += 1
         return stale if calls == 1 else real(folder)
 
-    monkeypatch.setattr(model_module.Manifest, "read", late)
+    monkeypatch.setattr(loading.Manifest, "read", late)
     loaded = load_checkpoint(tmp_path)
     for name, tensor in unique_tensors(make(2).model).items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)

@@ -8,6 +8,7 @@ from pathlib import Path
 from translume.atomic import replace_file
 from translume.config import Config
 from translume.errors import ModelFolderError
+from translume.tasks import task_of
 
 NAME = "README.md"
 UNKNOWN_LICENCE = "unknown"
@@ -15,6 +16,45 @@ TRAINED = "validation "
 """What the scores that training measured begin with."""
 _SCORES = "## Scores\n\n"
 _LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardWords:
+    """What a model card says about a model of a task.
+
+    kind: a sentence.  tag: the task's name on model hubs.  output: the file in the example command.
+    layers, vocabulary: as the recipe lists them.
+    """
+
+    kind: str
+    tag: str
+    output: str
+    layers: str
+    vocabulary: str
+
+
+def describe_transformer(config: Config) -> CardWords:
+    """Return the words for an encoder-decoder Transformer."""
+    languages = [code for code in (config.data.source_language, config.data.target_language) if code]
+    direction = " to ".join(languages) if len(languages) == 2 else "text to text"
+    return CardWords(
+        kind=f"An encoder-decoder Transformer, {direction}, made with Translume.",
+        tag="translation",
+        output="target",
+        layers=f"{config.model.encoder_layers} + {config.model.decoder_layers}",
+        vocabulary="one vocabulary for both sides" if config.tokenizer.shared else "a vocabulary for each side",
+    )
+
+
+def describe_classifier(config: Config) -> CardWords:
+    """Return the words for a classifier of texts."""
+    return CardWords(
+        kind="A classifier of texts, made with Translume.",
+        tag="text-classification",
+        output="labels",
+        layers=str(config.model.encoder_layers),
+        vocabulary="of texts",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +114,16 @@ def licence_of(folder: Path) -> str:
 
 def render_card(name: str, config: Config, card: Card, licence: str) -> str:
     """The card's Markdown, with the front matter that model hubs read."""
+    task = task_of(config)
+    words: CardWords = task.part("card")(config)
     languages = [code for code in (config.data.source_language, config.data.target_language) if code]
-    direction = " to ".join(languages) if len(languages) == 2 else "text to text"
-    kind, verb, tag, written = f"encoder-decoder Transformer, {direction},", "translate", "translation", "target"
-    if config.data.task == "classification":
-        kind, verb, tag, written = "classifier of texts", "classify", "text-classification", "labels"
     front = ["---", f"license: {licence}", *(["language:", *(f"- {code}" for code in languages)] if languages else [])]
-    front += ["library_name: translume", "tags:", f"- {tag}", "---"]
+    front += ["library_name: translume", "tags:", f"- {words.tag}", "---"]
     sections = [
         "\n".join(front),
         f"# {name}",
-        f"An {kind} made with Translume." if verb == "translate" else f"A {kind}, made with Translume.",
-        f"```\ntranslume {verb} {name} < source > {written}\n```",
+        words.kind,
+        f"```\ntranslume {task.command} {name} < source > {words.output}\n```",
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
         f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
@@ -122,16 +160,13 @@ def _files(config: Config) -> str:
 
 def _recipe(config: Config, parameters: int, trained: bool) -> str:
     model, training, tokenizer = config.model, config.training, config.tokenizer
-    shared = "one vocabulary for both sides" if tokenizer.shared else "a vocabulary for each side"
-    layers = f"{model.encoder_layers} + {model.decoder_layers}"
-    if config.data.task == "classification":
-        layers, shared = str(model.encoder_layers), "of texts"
+    words: CardWords = task_of(config).part("card")(config)
     rows = [
-        f"- {layers} layers, {model.width} wide, "
+        f"- {words.layers} layers, {model.width} wide, "
         f"feed-forward {model.feed_forward}, {model.attention_heads} attention heads, "
         f"{model.norm}-norm, {model.positions} positions",
         f"- output head: {model.head.kind}",
-        f"- {tokenizer.kind} tokens, size {tokenizer.size:,}, {shared}",
+        f"- {tokenizer.kind} tokens, size {tokenizer.size:,}, {words.vocabulary}",
     ]
     if not trained:
         return "\n".join([f"- {parameters:,} parameters", *rows]) + "\n\nAll settings are in `config-….toml`."

@@ -1,4 +1,4 @@
-"""From settings to a run that can take its next update, whether it begins, fine-tunes or goes on."""
+"""Prepare a run: settings, vocabularies, data, network and optimiser, for a new, resumed or fine-tuned model."""
 
 import hashlib
 import os
@@ -10,34 +10,41 @@ from typing import Literal, cast
 import torch
 
 from translume.checkpoint import (
-    Checkpoint,
-    ClassifierCheckpoint,
+    AnyCheckpoint,
     build_network,
-    load_checkpoint,
-    load_classifier_checkpoint,
+    load_any,
     load_pretrained,
     mark_separators,
     unique_tensors,
 )
 from translume.config import Config, ModelSettings
-from translume.config.task import refuse_unfit
 from translume.data import TokenizedCorpus, prepare
 from translume.data.pairs import origins
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
+from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
-from translume.training.attention_form import choose_attention
-from translume.training.averaging import MovingAverage
+from translume.training.batches import Stream, seed_of
 from translume.training.events import Event, Preparing
-from translume.training.objective import loss_options
-from translume.training.precision import Updater, choose_precision
-from translume.training.state import Begun, State, refuse_other, refuse_other_settings
-from translume.training.store import EMA, OPTIMIZER, RAW, WEIGHTS, Live, Model, Store
-from translume.training.stream import Stream, seed_of
-from translume.training.teaching import TeacherModel, hire
-from translume.training.tokenizers import tokenizers_of
+from translume.training.optimisation import MovingAverage, Updater
+from translume.training.precision import choose_attention, choose_precision
+from translume.training.resume import (
+    EMA,
+    OPTIMIZER,
+    RAW,
+    WEIGHTS,
+    Begun,
+    Live,
+    Model,
+    State,
+    Store,
+    refuse_other,
+    refuse_other_settings,
+)
+from translume.training.teacher import TeacherModel, hire
+from translume.training.vocabularies import vocabularies_of
 
 SHORT_UPDATES = 20
 """Most updates under TRANSLUME_SHORT=1, for examples in the documentation."""
@@ -83,7 +90,7 @@ class Plan:
     config: Config
     state: State | None
     stored: Model | None
-    base: Checkpoint | ClassifierCheckpoint | None
+    base: AnyCheckpoint | None
 
     @property
     def outdated(self) -> bool:
@@ -112,9 +119,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
             "train into another folder, or go on from this model with --from"
         )
     if source is not None:
-        classifies = config.data.task == "classification"
-        load = load_classifier_checkpoint if classifies else load_checkpoint
-        base = load(source, device="cpu", dtype="fp32")
+        base = load_any(source, device="cpu", dtype="fp32", expected=task_of(config).part("checkpoint"))
         return Plan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return Plan(config=config, state=None, stored=stored if same else None, base=None)
@@ -154,7 +159,7 @@ def prepare_run(
 
     The tokenizers are in the folder before anything else is computed, so that a resumed run has the same ones.
     """
-    refuse_unfit(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
+    check_settings(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
     for place in origins(plan.config.data, "valid"):  # not after hours with the training files
         place.check_lengths()
     model = yield from _with_tokenizers(plan, store)
@@ -224,12 +229,7 @@ def _hired(
 
 def _updater(transformer: Network, model: Model, precision: str, device: torch.device, hired: TeacherModel) -> Updater:
     settings = model.config.training
-    if isinstance(model.target, Labels):  # which are all of text
-        over = "others" if settings.label_smoothing_over == "others" else "all"
-        even = settings.model_copy(update={"label_smoothing_over": over})
-        options = loss_options(even, len(model.target), model.source.specials)
-    else:
-        options = loss_options(settings, len(model.target), model.target.specials)
+    options = task_of(model.config).part("loss_options")(settings, model.target)
     chosen = cast(Literal["fp32", "bf16"], precision)
     options = replace(options, teacher=hired.teacher)
     return Updater(transformer, settings, options=options, precision=chosen, device=device)
@@ -261,12 +261,12 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
         return model
     if plan.base is not None:
         source = plan.base.source_tokenizer
-        target = plan.base.labels if isinstance(plan.base, ClassifierCheckpoint) else plan.base.target_tokenizer
+        target = plan.base.target
     elif plan.stored is not None:
         source, target = plan.stored.source, plan.stored.target
     else:
         yield Preparing(what="tokenizer")
-        source, target = tokenizers_of(config)
+        source, target = vocabularies_of(config)
         _refuse_two_vocabularies(config.model, source, target)
     model = Model(config=config, source=source, target=target)
     store.begin(model)
@@ -303,29 +303,35 @@ def _transformer(plan: Plan, model: Model, corpus: TokenizedCorpus, device: torc
     """The model before its first update, on its device, and notes on it; a resumed run then puts its own weights in."""
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
-    transformer = build_network(settings, len(model.source), len(model.target))
+    transformer = build_network(model.config, len(model.source), len(model.target))
     if plan.base is not None:
         transformer.load_state_dict(plan.base.model.state_dict())
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         mark_separators(transformer, settings, model.source)
-        transformer.head.learn(_head_data(model, corpus))
+        head_data = task_of(model.config).part("head_data")
+        transformer.head.learn(head_data(model.source, model.target, corpus))
     return transformer.to(device), notes
 
 
-def _head_data(model: Model, corpus: TokenizedCorpus) -> HeadData:
-    if isinstance(model.target, Labels):
-        sources, targets = model.source.pieces(), model.target.pieces()
-        return HeadData(corpus=corpus, source_pieces=sources, target_pieces=targets, end=-1, specials=frozenset())
-    specials = model.target.specials
+def token_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpus) -> HeadData:
+    """Return what an output head over target tokens learns from before training."""
+    specials = target.specials
     return HeadData(
         corpus=corpus,
-        source_pieces=model.source.pieces(),
-        target_pieces=model.target.pieces(),
+        source_pieces=source.pieces(),
+        target_pieces=target.pieces(),
         end=specials.eos,
         specials=frozenset(
             each for each in (specials.pad, specials.bos, specials.eos, specials.unk) if each is not None
         ),
+    )
+
+
+def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) -> HeadData:
+    """Return what an output head over classes learns from before training."""
+    return HeadData(
+        corpus=corpus, source_pieces=source.pieces(), target_pieces=labels.pieces(), end=-1, specials=frozenset()
     )
 
 

@@ -1,16 +1,16 @@
-"""The teacher of a run, from its folder."""
+"""The teacher of a run (`training.teacher`), loaded from its folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from translume.checkpoint import Checkpoint, ClassifierCheckpoint, Manifest, load_any
+from translume.checkpoint import AnyCheckpoint, Manifest, load_any
 from translume.errors import SettingsError
 from translume.model.attention import AttentionBackend
 from translume.model.head import Teacher
-from translume.text import Labels
-from translume.training.store import Model
+from translume.tasks import task_of
+from translume.training.resume import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def hire(model: Model, device: torch.device, form: AttentionBackend) -> TeacherM
         return TeacherModel(None, "")
     place = f"training.teacher: {settings.teacher}"
     found = load_any(settings.teacher, device=str(device))
-    _refuse_other_tokens(found, model, place)
+    _refuse_other_vocabularies(found, model, place)
     if not found.model.head.normalised:
         kind = found.config.model.head.kind
         raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are no distribution to learn")
@@ -46,22 +46,16 @@ def hire(model: Model, device: torch.device, form: AttentionBackend) -> TeacherM
     return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
 
 
-def _refuse_other_tokens(found: Checkpoint | ClassifierCheckpoint, model: Model, place: str) -> None:
+def _refuse_other_vocabularies(found: AnyCheckpoint, model: Model, place: str) -> None:
     folder = Path(model.config.training.teacher)
-    if isinstance(found, ClassifierCheckpoint) != isinstance(model.target, Labels):
-        what = "classifier" if isinstance(found, ClassifierCheckpoint) else "translator"
-        raise SettingsError(f"{place} is a {what}, wanted a teacher of the task data.task = '{model.config.data.task}'")
+    task, other = task_of(model.config), task_of(found.config)
+    if other is not task:
+        raise SettingsError(f"{place} is a {other.model}, expected a {task.model}, as data.task = '{task.name}' trains")
     if found.source_tokenizer.digest != model.source.digest:
-        raise SettingsError(f"{place} has other source tokens, wanted tokenizer.path = '{_file(folder, 'source')}'")
-    if isinstance(found, ClassifierCheckpoint):
-        if found.labels.digest != model.target.digest:
-            raise SettingsError(
-                f"{place} has {len(found.labels)} other labels, wanted the {len(model.target)} of the data"
-            )
-    elif found.target_tokenizer.digest != model.target.digest:
-        raise SettingsError(
-            f"{place} has other target tokens, wanted tokenizer.target_path = '{_file(folder, 'target')}'"
-        )
+        raise SettingsError(f"{place} has other source tokens, expected tokenizer.path = '{_file(folder, 'source')}'")
+    if found.target.digest != model.target.digest:
+        keep = task.keep_target.format(file=_file(folder, "target"), count=len(model.target))
+        raise SettingsError(f"{place} has other {task.target}, expected {keep}")
 
 
 def _file(folder: Path, side: str) -> Path:

@@ -1,0 +1,213 @@
+"""Build a network from settings, and fill what it knows before training: word vectors and segment separators."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings
+from translume.config.implementation import implementation
+from translume.errors import DataError, SettingsError
+from translume.model import HeadSizes, Transformer
+from translume.model.classifier import Classifier, Network, Pooling
+from translume.model.embedding import BandedTable, Embedding
+from translume.model.transformer import Decoder, Encoder
+from translume.tasks import task_of
+from translume.text import Labels, Tokenizer
+
+INITIAL_HEAD_SCALE = 0.1
+"""Factor on the initial weights of a classifier's head, so that its first loss is near that of guessing."""
+PROBE_TOKENS = 32
+"""Random tokens by which the first logits of a fresh network are measured."""
+_WORD_START = "▁"
+
+
+def build_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
+    """A freshly initialised network for vocabularies of the given sizes.
+
+    Its first loss is ln V to ln V + 1 nats a token, of V = `target_size`. Raises SettingsError if `model.head.tie` is
+    "all" and the sizes differ, or if word vectors are to go into an embedding in bands.
+    """
+    tie = settings.head.tie
+    if tie == "all" and source_size != target_size:
+        raise SettingsError(
+            f"model.head.tie: 'all' needs one vocabulary for both sides, found {source_size} and {target_size} tokens; "
+            "set tokenizer.shared = true or tie = 'target'"
+        )
+    freeze = settings.freeze_pretrained
+    source = Embedding(
+        source_size, settings, segments=settings.segments, freezable=freeze and bool(settings.pretrained_source)
+    )
+    target = Embedding(target_size, settings, freezable=freeze and bool(settings.pretrained_target))
+    if tie != "none" and isinstance(settings.head, AdaptiveSettings):
+        (source if tie == "all" else target).table = _in_bands(settings, settings.head, target_size)
+    if tie == "all":
+        target.table = source.table
+    for embedding in (source, target):
+        embedding.keep_frozen()
+    banded = isinstance(settings.head, AdaptiveSettings)
+    tied = None if tie == "none" else target.table if banded else target.table.weight
+    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
+    head = implementation(settings.head.implementation)(settings.head, sizes, tied)
+    model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
+    if tied is not None:
+        _quieten(model)
+    return model
+
+
+def build_classifier(settings: ModelSettings, source_size: int, classes: int) -> Classifier:
+    """Return a freshly initialised classifier of texts."""
+    head_settings = cast(ClassifySettings, settings.head)
+    freezable = settings.freeze_pretrained and bool(settings.pretrained_source)
+    embedding = Embedding(source_size, settings, segments=settings.segments, freezable=freezable)
+    embedding.keep_frozen()
+    pooling = Pooling.of(head_settings, settings.width)
+    sizes = HeadSizes(width=pooling.size, vocabulary=classes, source_vocabulary=source_size)
+    head = implementation(head_settings.implementation)(head_settings, sizes, None)
+    with torch.no_grad():
+        head.weight.mul_(INITIAL_HEAD_SCALE)
+    return Classifier(Encoder(settings, embedding), pooling, settings.dropout, head)
+
+
+def build_network(config: Config, source_size: int, target_size: int) -> Network:
+    """Return a freshly initialised network for the task of the settings and for vocabularies of the given sizes.
+
+    Raises SettingsError as `build_model` does.
+    """
+    network: Network = task_of(config).part("network")(config.model, source_size, target_size)
+    return network
+
+
+def _in_bands(settings: ModelSettings, head: AdaptiveSettings, size: int) -> nn.Embedding:
+    for side in ("source", "target") if head.tie == "all" else ("target",):
+        if getattr(settings, f"pretrained_{side}"):
+            raise SettingsError(
+                f"model.pretrained_{side}: an embedding that is tied to an adaptive head has vectors of several sizes; "
+                "set model.head.tie = 'none'"
+            )
+    # Called as an nn.Embedding is; what reads the weights of one is refused above, or asks the head to be `plain`.
+    return cast(nn.Embedding, BandedTable(size, settings.width, head.cutoffs, head.factor))
+
+
+@torch.no_grad()
+def _quieten(model: Transformer) -> None:
+    """Begin the decoder's last gain below 1 where a tied head would be sure, and wrong, before it has learnt anything.
+
+    A hidden state keeps part of the embedding it began as. A head of the same weights sees that part as a logit for the
+    token just read, of √D times the part: enough, in a wide and shallow network, to cost several nats a token. The gain
+    brings that logit to at most ln V − 1, where it adds about 0.2 nats; deep networks stay as they are. It is measured,
+    since it follows from depth, norm, activation and positions in no simple way.
+    """
+    table = model.decoder.embedding.table
+    last = list(model.decoder.stack)[-1].around_feed_forward.norm
+    gain = last.weight if isinstance(model.decoder.norm, nn.Identity) else model.decoder.norm.weight
+    assert isinstance(gain, nn.Parameter)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        count = min(PROBE_TOKENS, model.encoder.embedding.positions.longest)
+        source = torch.randint(model.encoder.embedding.table.num_embeddings, (1, count))
+        target = torch.randint(table.num_embeddings, (1, count))
+    model.eval()
+    hidden, _ = model.decoder(target, model.start(source, torch.ones_like(source, dtype=torch.bool)))
+    model.train()
+    logit = float((hidden[0] * table(target[0])).sum(-1).mean())
+    most = math.log(table.num_embeddings) - 1
+    if logit > most:
+        gain.mul_(max(most, 0.0) / logit)
+
+
+def load_pretrained(
+    model: Network, settings: ModelSettings, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels
+) -> list[str]:
+    """Put the word vectors that the settings name into a fresh model's embeddings; one line of account for each file.
+
+    A row is scaled so that what the first layer reads is the vector as the file gives it. Raises DataError for a file
+    that is none of word vectors of the model's width, or that knows no token of the vocabulary.
+    """
+    sides = [(settings.pretrained_source, model.encoder.embedding, source_tokenizer)]
+    if settings.pretrained_target:  # tasks without a decoder refuse this setting
+        decoder = cast(Transformer, model).decoder
+        sides.append((settings.pretrained_target, decoder.embedding, cast(Tokenizer, target_tokenizer)))
+    return [_fill(Path(path), embedding, tokenizer) for path, embedding, tokenizer in sides if path]
+
+
+def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: Tokenizer) -> None:
+    """Tell a fresh model with segments which tokens of the source end one.
+
+    Raises SettingsError if no token spells the separator.
+    """
+    if not settings.segments:
+        return
+    separator = settings.segment_separator
+    counts = [source_tokenizer.decode([id_]).count(separator) for id_ in range(len(source_tokenizer))]
+    if not any(counts):
+        raise SettingsError(
+            f"model.segment_separator: no token of the source vocabulary holds {separator!r}, "
+            "wanted a character that separates segments in the training text"
+        )
+    model.encoder.embedding.separators.copy_(torch.tensor(counts))
+
+
+def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
+    """Words and their vectors from a text file of GloVe, or of word2vec with its first line of two counts.
+
+    Blank lines are passed over. Raises DataError, naming the line, for anything else and for vectors that have not
+    `width` finite numbers.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if line.isspace():
+                    continue
+                word, *numbers = line.rstrip().split(" ")
+                if number == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
+                    _refuse_width(f"{path}:1", int(numbers[0]), width)
+                    continue
+                if len(numbers) > width and number > 1:  # some words hold spaces
+                    word, numbers = " ".join([word, *numbers[:-width]]), numbers[-width:]
+                _refuse_width(f"{path}:{number}", len(numbers), width)
+                try:
+                    vector = [float(value) for value in numbers]
+                except ValueError:
+                    raise DataError(f"{path}:{number}: not a word and {width} numbers") from None
+                if not math.isfinite(sum(vector)):
+                    raise DataError(f"{path}:{number}: a number that is not finite")
+                yield word, vector
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8 text") from None
+
+
+def _refuse_width(place: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise DataError(f"{place}: vectors of {found} numbers, wanted {wanted}, the model's width")
+
+
+@torch.no_grad()
+def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
+    table = embedding.table.weight
+    specials = tokenizer.specials
+    special = {specials.pad, specials.bos, specials.eos, specials.unk}
+    pieces = {i: piece.removeprefix(_WORD_START) for i, piece in enumerate(tokenizer.pieces()) if i not in special}
+    exact: dict[str, list[int]] = {}
+    lowered: dict[str, list[int]] = {}
+    for id_, piece in pieces.items():
+        exact.setdefault(piece, []).append(id_)
+        lowered.setdefault(piece.lower(), []).append(id_)
+    found: set[int] = set()
+    for word, vector in read_vectors(path, table.size(1)):
+        ids = {*exact.get(word, ()), *(id_ for id_ in lowered.get(word, ()) if id_ not in found)}
+        if ids:
+            table[sorted(ids)] = (torch.tensor(vector) / embedding.scale).to(table.dtype)
+            found |= ids
+    if not found:
+        raise DataError(f"{path}: none of its words is a token of the vocabulary, wanted at least one")
+    what = "word vectors"
+    if embedding.frozen is not None:
+        embedding.frozen[sorted(found)] = True
+        what = "word vectors, kept as they are,"
+    return f"{path}: {what} for {len(found):,} of {len(pieces):,} tokens"

@@ -1,0 +1,366 @@
+"""A model in its folder: settings, tokenizers and weights, nothing else needed to translate."""
+
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, Literal, Self, cast
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint.building import build_network
+from translume.checkpoint.folder import FORMAT, MANIFEST, Content, Manifest, commit, committed, read_committed, whole
+from translume.checkpoint.migrations import migrate
+from translume.checkpoint.model_card import Card, write_card
+from translume.checkpoint.temperature import Temperature, read_temperature
+from translume.checkpoint.weights import fill, tensor_file, unique_tensors
+from translume.config import Config
+from translume.config.decoding import names_file
+from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.model.classifier import Classifier
+from translume.model.transformer import Transformer
+from translume.tasks import task_of
+from translume.text import Labels, Tokenizer
+
+CONFIG = "config.toml"
+WEIGHTS = "weights.safetensors"
+SHARED_TOKENIZER = "tokenizer.json"
+VOCABULARIES = ("tokenizer.json", "source.json", "target.json", "labels.json")
+"""Files that may hold a model's vocabularies; the task says which do."""
+
+Dtype = Literal["auto", "fp32", "bf16"]
+
+DECODING_FILES = "decoding/"
+"""Where a model folder keeps copies of the files that [decoding] names."""
+_COMPRESSED = (".gz", ".zst")
+_ATTEMPTS = 3
+MOST_THREADS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A loaded model that writes text. The two tokenizers are one object where the vocabulary is shared.
+
+    temperature: the one fitted to these weights, if any.  digest: SHA-256 of the weights' file, empty for weights that
+    come from no file.
+    """
+
+    MODEL: ClassVar[str] = "translator"
+
+    config: Config
+    model: Transformer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    temperature: Temperature | None = None
+    digest: str = ""
+
+    @classmethod
+    def assemble(cls, loaded: "Loaded") -> Self:
+        """Make a checkpoint of what a folder holds."""
+        return cls(
+            config=loaded.config,
+            model=loaded.network,
+            source_tokenizer=loaded.source,
+            target_tokenizer=cast(Tokenizer, loaded.target),
+            temperature=loaded.temperature,
+            digest=loaded.digest,
+        )
+
+    @property
+    def target(self) -> Tokenizer:
+        """The target vocabulary."""
+        return self.target_tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierCheckpoint:
+    """A loaded classifier.  digest: SHA-256 of the weights' file, empty for weights that come from no file."""
+
+    MODEL: ClassVar[str] = "classifier"
+
+    config: Config
+    model: Classifier
+    source_tokenizer: Tokenizer
+    labels: Labels
+    digest: str = ""
+
+    @classmethod
+    def assemble(cls, loaded: "Loaded") -> Self:
+        """Make a checkpoint of what a folder holds."""
+        return cls(
+            config=loaded.config,
+            model=loaded.network,
+            source_tokenizer=loaded.source,
+            labels=cast(Labels, loaded.target),
+            digest=loaded.digest,
+        )
+
+    @property
+    def target(self) -> Labels:
+        """The target vocabulary."""
+        return self.labels
+
+
+AnyCheckpoint = Checkpoint | ClassifierCheckpoint
+"""A loaded model of any task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a model folder holds, from which the task's checkpoint class is assembled."""
+
+    config: Config
+    network: Any
+    source: Tokenizer
+    target: Tokenizer | Labels
+    temperature: Temperature | None
+    digest: str
+
+
+def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", expected: Any = None) -> Any:
+    """Load the last committed state of `folder`, in evaluation mode, as the checkpoint class of its task.
+
+    expected: the only class allowed; ModelFolderError names the command that runs a model of another one.
+    device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
+    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
+    """
+    folder = Path(folder)
+    for _ in range(_ATTEMPTS - 1):
+        manifest = Manifest.read(folder)
+        try:
+            return _load(folder, manifest, device, dtype, expected)
+        except ModelFolderError:
+            # A commit between reading the manifest and opening a file removes that file: read the manifest again.
+            if Manifest.read(folder).files == manifest.files:
+                raise
+    return _load(folder, Manifest.read(folder), device, dtype, expected)
+
+
+def load_checkpoint(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto") -> Checkpoint:
+    """Load a translator; see `load_any`. Raises ModelFolderError for a model of another kind."""
+    checkpoint: Checkpoint = load_any(folder, device=device, dtype=dtype, expected=Checkpoint)
+    return checkpoint
+
+
+def load_classifier_checkpoint(
+    folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto"
+) -> ClassifierCheckpoint:
+    """Load a classifier; see `load_any`. Raises ModelFolderError for a model of another kind."""
+    checkpoint: ClassifierCheckpoint = load_any(folder, device=device, dtype=dtype, expected=ClassifierCheckpoint)
+    return checkpoint
+
+
+def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected: Any) -> Any:
+    config = read_config(folder, manifest)
+    task = task_of(config)
+    checkpoint = task.part("checkpoint")
+    if expected is not None and checkpoint is not expected:
+        raise ModelFolderError(
+            f"{folder}: is a {task.model}, expected a {expected.MODEL}; use `translume {task.command}`"
+        )
+    if WEIGHTS not in manifest.files:
+        raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")
+    source, target = read_vocabularies(folder, manifest, config)
+    place = choose_device(device)
+    with torch.random.fork_rng(devices=[]):
+        network = build_network(config, len(source), len(target))
+    network = network.to(device=place, dtype=choose_dtype(dtype, place))
+    fill(network, whole(folder, manifest, WEIGHTS))
+    digest = manifest.files[WEIGHTS].sha256
+    return checkpoint.assemble(
+        Loaded(
+            config=config,
+            network=network.eval(),
+            source=source,
+            target=target,
+            temperature=read_temperature(folder, manifest, digest),
+            digest=digest,
+        )
+    )
+
+
+def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
+    """The settings of a model folder, in the newest format; files that [decoding] names are the folder's copies."""
+    manifest = manifest or Manifest.read(folder)
+    content = read_committed(folder, manifest, CONFIG)
+    place = str(folder / manifest.files[CONFIG].file)
+    try:
+        tables = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelFolderError(f"{place}: not TOML: {error}") from None
+    try:
+        config = Config.build(migrate(tables, place), place=place)
+    except SettingsError as error:
+        raise ModelFolderError(str(error)) from None
+    return found_in(config, folder, manifest)
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Read the tokenizers of source and target, one object where they are shared.
+
+    Of a model without a target tokenizer, both are that of the source.
+    """
+    source, target = read_vocabularies(folder)
+    return source, target if isinstance(target, Tokenizer) else source
+
+
+def read_vocabularies(
+    folder: Path, manifest: Manifest | None = None, config: Config | None = None
+) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Read the tokenizer of sources and the target vocabulary: one object where they are shared."""
+    manifest = manifest or Manifest.read(folder)
+    task = task_of(config or read_config(folder, manifest))
+    source_name, target_name = task.vocabulary_files
+    if target_name not in manifest.files and source_name != SHARED_TOKENIZER:
+        shared = _read_vocabulary(folder, manifest, SHARED_TOKENIZER, Tokenizer)
+        return shared, shared
+    target_class = task.part("vocabulary")
+    source = _read_vocabulary(folder, manifest, source_name, Tokenizer)
+    return source, _read_vocabulary(folder, manifest, target_name, target_class)
+
+
+def _read_vocabulary(folder: Path, manifest: Manifest, name: str, kind: Any) -> Any:
+    content = read_committed(folder, manifest, name)
+    place = str(folder / manifest.files[name].file)
+    try:
+        return kind.from_json(content.decode(), place=place)
+    except UnicodeDecodeError:
+        raise ModelFolderError(f"{place}: not UTF-8 text") from None
+    except ModelFolderError:
+        raise
+    except TranslumeError as error:
+        raise ModelFolderError(str(error)) from None
+
+
+def model_files(
+    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer | Labels
+) -> dict[str, Content]:
+    """What `commit` needs to make a folder that `load_checkpoint` reads, but for the files that [decoding] names.
+
+    config: with the names that `taken_in` gave these.
+    weights: tensors by name, a tied one once, as `unique_tensors(model)` gives them.
+    """
+    config = config.model_copy(update={"format": FORMAT})
+    files: dict[str, Content] = {CONFIG: config.to_toml().encode(), WEIGHTS: tensor_file(weights)}
+    if source.digest == target.digest:
+        files[SHARED_TOKENIZER] = source.to_json().encode()
+    else:
+        for name, vocabulary in zip(task_of(config).vocabulary_files, (source, target), strict=True):
+            files[name] = vocabulary.to_json().encode()
+    return files
+
+
+def save_model(
+    folder: Path | str,
+    checkpoint: Checkpoint,
+    *,
+    card: Card | None = None,
+    files: Mapping[str, Content] | None = None,
+    remove: Iterable[str] = (),
+) -> None:
+    """Commit a whole model, with further `files` beside it, all at once; then write its card.
+
+    What the folder held under other names stays, unless it is named in `remove`.
+    Raises ModelFolderError with the old state intact if it cannot be written, DataError where a file that [decoding]
+    names cannot be read.
+    """
+    folder = Path(folder)
+    weights = unique_tensors(checkpoint.model)
+    config, named = taken_in(checkpoint.config)
+    model = model_files(config, weights, checkpoint.source_tokenizer, checkpoint.target_tokenizer)
+    other = set(VOCABULARIES) - set(model)
+    other |= left_over(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()
+    commit(folder, {**model, **named, **(files or {})}, remove={*remove, *other})
+    if card is None:
+        card = Card(parameters=sum(tensor.numel() for tensor in checkpoint.model.parameters()))
+    write_card(folder, checkpoint.config, card)
+
+
+def refuse_threads(threads: object) -> None:
+    """Raise SettingsError unless a process may compute with so many threads; None, as many as there are, it may."""
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise SettingsError(f"threads: found {threads!r}, wanted a whole number from 1 to {MOST_THREADS}")
+
+
+def choose_device(device: str) -> torch.device:
+    """The device that a word names; SettingsError if it is unknown or not there."""
+    if not isinstance(device, str):
+        raise SettingsError(f"device: found {device!r}, wanted auto, cpu, cuda or cuda:N")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N") from None
+    if place.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"device: found '{device}', but torch sees no CUDA device here; wanted auto or cpu")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        last = f"cuda:{torch.cuda.device_count() - 1}"
+        raise SettingsError(f"device: found '{device}', but the last CUDA device torch sees here is {last}")
+    return place
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of weights that a word means on `device`; SettingsError if it is unknown."""
+    if dtype == "auto":
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if fast else torch.float32
+    known = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if dtype not in known:
+        raise SettingsError(f"dtype: found '{dtype}', wanted auto, fp32 or bf16")
+    return known[dtype]
+
+
+def taken_in(config: Config) -> tuple[Config, dict[str, bytes]]:
+    """The settings with the names that the files get in a model folder, and what these hold, by name.
+
+    Raises DataError, naming the setting, where one cannot be read.
+    """
+    files: dict[str, bytes] = {}
+
+    def taken(path: str, setting: str, stem: str) -> str:
+        packed = PurePosixPath(path).suffix
+        name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in _COMPRESSED else stem)
+        try:
+            files[name] = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(f"decoding.{setting}: {path}: cannot be read: {error.strerror or error}") from None
+        return name
+
+    return _renamed(config, taken), files
+
+
+def found_in(config: Config, folder: Path, manifest: Manifest) -> Config:
+    """The settings with the paths of the copies that the folder holds; other paths are left as they are.
+
+    Raises ModelFolderError where a copy is missing or damaged.
+    """
+
+    def found(path: str, setting: str, stem: str) -> str:
+        return str(committed(folder, manifest, path).absolute()) if path in manifest.files else path
+
+    return _renamed(config, found)
+
+
+def left_over(manifest: Manifest, files: Collection[str]) -> set[str]:
+    """Names of copies that settings spoke of before, and do not now."""
+    return {name for name in manifest.files if name.startswith(DECODING_FILES)} - set(files)
+
+
+def _renamed(config: Config, renamed: Callable[[str, str, str], str]) -> Config:
+    """The settings with another path for each file; `renamed` is told its path, its setting and a name for it."""
+    decoding = config.decoding
+    changes: dict[str, str | tuple[str, ...]] = {}
+    for setting, stem in (("terminology", "terminology.tsv"), ("vocabulary", "vocabulary.txt")):
+        path = getattr(decoding, setting)
+        if path:
+            changes[setting] = renamed(path, setting, stem)
+    if any(map(names_file, decoding.ban)):
+        changes["ban"] = tuple(
+            f"@{renamed(entry[1:], 'ban', f'ban-{number}.txt')}" if names_file(entry) else entry
+            for number, entry in enumerate(decoding.ban, start=1)
+        )
+    return config.model_copy(update={"decoding": decoding.model_copy(update=changes)}) if changes else config

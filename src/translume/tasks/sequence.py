@@ -1,0 +1,60 @@
+"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from translume.errors import SettingsError
+from translume.tasks.task import Task
+
+if TYPE_CHECKING:
+    from translume.config import DataSettings, ModelSettings, TrainingSettings
+
+
+def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
+    if data.cleaning.too_long != "drop":
+        raise SettingsError(
+            f"{place}: data.cleaning.too_long: found '{data.cleaning.too_long}', expected 'drop': "
+            "only a text to classify may be cut"
+        )
+
+
+def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
+    return f"{source:,} tokens, shared" if shared else f"{source:,} source and {target:,} target tokens"
+
+
+def _next_steps(folder: Path) -> str:
+    return f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE"
+
+
+TASK = Task(
+    name="sequence",
+    summary="text to text",
+    model="translator",
+    command="translate",
+    example="pair",
+    target="target tokens",
+    keys=("source", "target"),
+    missing_target="empty",
+    keep_target="tokenizer.target_path = '{file}'",
+    vocabulary_files=("source.json", "target.json"),
+    predicts="tokens",
+    metrics={"bleu": True, "chrf": True, "exact_match": True, "wer": False},
+    check=_check,
+    describe_vocabulary=_describe_vocabulary,
+    next_steps=_next_steps,
+    vocabulary="translume.text:Tokenizer",
+    network="translume.checkpoint.building:build_model",
+    vocabularies="translume.training.vocabularies:learn_tokenizers",
+    encode_targets="translume.data.token_cache:encode_texts",
+    make_batch="translume.data.batch:padded_batch",
+    loss_options="translume.training.optimisation:token_loss_options",
+    head_data="translume.training.prepare:token_head_data",
+    validation="translume.training.validation:translation_metrics",
+    checkpoint="translume.checkpoint:Checkpoint",
+    user_class="translume.translator:Translator",
+    card="translume.checkpoint.model_card:describe_transformer",
+    evaluate="translume.cli.evaluate:evaluate_translator",
+    inspect="translume.cli.inspect:inspect_translator",
+    recommend="translume.recommend.choosing:choose_for_pairs",
+    served="translume.serving.workers.models:Served",
+)

@@ -1,0 +1,144 @@
+"""The interface of a task, and the registry of the tasks in this package.
+
+A task is everything that differs between translating, classifying and so on. Code outside this package never asks which
+task it has: it takes the part it needs from the task's description. Each part is named as a string and imported when it
+is used, so a description may name code of any package, and reading settings stays fast.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Literal
+
+from translume.config.implementation import implementation
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
+
+_INTERFACE = "task"
+"""This module, the only one of the package that describes no task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task. A module of this package assigns one to `TASK`; the module's name is the value of `data.task`.
+
+    Words:
+
+    summary: what is learnt, for `--help`.  model: what a model of the task is called in messages, such as "translator".
+    command: the verb that runs a model, `translume COMMAND`.  example: what one line of training data is called.
+    target: what the target vocabulary consists of.  keys: default keys of JSONL files.
+    missing_target: the reason under which a line without a target is counted.
+    keep_target: how to give a student the target vocabulary of its teacher: `{file}` is the teacher's file, `{count}`
+    the size of the student's vocabulary.
+    vocabulary_files: the files of the model folder that hold source and target vocabulary; of "source.json" and
+    "target.json", a shared one is in "tokenizer.json".
+
+    Rules, as functions:
+
+    predicts: which output heads fit, by their `predicts`.  metrics: names allowed for `training.metric` besides "nll",
+    and whether a larger value is better.
+    check: raises SettingsError, naming the place, where settings do not fit the task.
+    describe_vocabulary: sizes of source and target, and whether both are the same vocabulary, in words.
+    next_steps: what to type after a training, given the model folder.
+
+    Parts, as "package.module:name":
+
+    vocabulary: the class of the target vocabulary.
+    network: builds an untrained network from (model settings, size of the source vocabulary, size of the target's).
+    vocabularies: (config, callback or None) -> the vocabularies of source and target.
+    encode_targets, make_batch: target texts -> ids, and ragged ids -> `Batch`; see `data`.
+    loss_options: (training settings, target vocabulary) -> `LossOptions`.
+    head_data: (source tokenizer, target vocabulary, corpus) -> the `HeadData` that an output head learns from.
+    validation: (run's `Model`, corpus, network, device) -> a function that measures the metrics, or None.
+    checkpoint: the class that holds a loaded model.  user_class: what `translume.load` returns, made from a checkpoint.
+    card: (config) -> the words of the model card.
+    evaluate, inspect: the bodies of these commands.  recommend: settings for `translume init`.
+    served: the class that holds a model in a server.
+    """
+
+    name: str
+    summary: str
+    model: str
+    command: str
+    example: str
+    target: str
+    keys: tuple[str, str]
+    missing_target: str
+    keep_target: str
+    vocabulary_files: tuple[str, str]
+    predicts: Literal["tokens", "classes"]
+    metrics: Mapping[str, bool]
+    check: "Callable[[DataSettings, ModelSettings, TrainingSettings, str], None]"
+    describe_vocabulary: Callable[[int, int, bool], str]
+    next_steps: Callable[[Path], str]
+    vocabulary: str
+    network: str
+    vocabularies: str
+    encode_targets: str
+    make_batch: str
+    loss_options: str
+    head_data: str
+    validation: str
+    checkpoint: str
+    user_class: str
+    card: str
+    evaluate: str
+    inspect: str
+    recommend: str
+    served: str
+
+    def part(self, name: str) -> Any:
+        """Import and return a part: `task.part("network")` is the function that the string `task.network` names."""
+        return implementation(getattr(self, name))
+
+    def larger_is_better(self, metric: str) -> bool:
+        """Return whether a larger value of `training.metric` is better; "nll" is smaller for better models."""
+        return metric != "nll" and self.metrics[metric]
+
+
+def task_names() -> list[str]:
+    """Return the names of all tasks, which are the modules of this package."""
+    package = import_module("translume.tasks")
+    return sorted(module.name for module in iter_modules(package.__path__) if module.name != _INTERFACE)
+
+
+def find_task(name: str) -> Task:
+    """Return the task of a name that `task_names` lists."""
+    task: Task = import_module(f"translume.tasks.{name}").TASK
+    return task
+
+
+def task_of(config: "Config") -> Task:
+    """Return the task that settings name in `data.task`."""
+    return find_task(config.data.task)
+
+
+def metric_names() -> list[str]:
+    """Return every name that `training.metric` may have: "nll", and the metrics of all tasks."""
+    return ["nll", *dict.fromkeys(metric for name in task_names() for metric in find_task(name).metrics)]
+
+
+def check_settings(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
+    """Raise SettingsError, naming `place`, where task, output head, metric and loss terms do not fit together."""
+    from translume.config.heads import head_kinds  # here, since it loads pydantic
+
+    task = find_task(data.task)
+    if model.head.predicts != task.predicts:
+        fitting = [kind for kind, head in head_kinds().items() if head.predicts == task.predicts]
+        tasks = " or ".join(f"'{name}'" for name in task_names() if find_task(name).predicts == model.head.predicts)
+        expected = f"model.head.kind = '{fitting[0]}'" if len(fitting) == 1 else f"data.task = {tasks}"
+        raise SettingsError(
+            f"{place}: data.task = '{task.name}' with model.head.kind = '{model.head.kind}', expected {expected}"
+        )
+    if training.metric not in ("nll", *task.metrics):
+        known = ", ".join(("nll", *task.metrics))
+        raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
+    task.check(data, model, training, place)
+    for name, reason in model.head.meaningless.items():
+        if found := getattr(training, name):
+            off = "none" if isinstance(found, str) else "0"
+            raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")

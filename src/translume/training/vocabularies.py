@@ -1,0 +1,46 @@
+"""The vocabularies of a run: read from the files that the settings name, else learnt from the training files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from translume.config import Config
+from translume.data import read_pairs
+from translume.tasks import task_of
+from translume.text import Labels, Tokenizer, train_tokenizer
+
+Learning = Callable[[tuple[str, ...]], object]
+"""Called with the sides ("source", "target") before their tokenizer is learnt, which can take minutes."""
+
+
+def vocabularies_of(config: Config, learning: Learning | None = None) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Return the vocabularies of source and target, as the task makes them."""
+    pair: tuple[Tokenizer, Tokenizer | Labels] = task_of(config).part("vocabularies")(config, learning)
+    return pair
+
+
+def learn_tokenizers(config: Config, learning: Learning | None) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of source and target: one object where the settings share one."""
+    settings = config.tokenizer
+    if settings.shared:
+        shared = _tokenizer(config, settings.path, ("source", "target"), learning)
+        return shared, shared
+    source = _tokenizer(config, settings.path, ("source",), learning)
+    return source, _tokenizer(config, settings.target_path, ("target",), learning)
+
+
+def learn_labels(config: Config, learning: Learning | None) -> tuple[Tokenizer, Labels]:
+    """Return the tokenizer of texts, and the labels of the training data."""
+    head: Any = config.model.head
+    source = _tokenizer(config, config.tokenizer.path, ("source",), learning)
+    texts = (pair.target for pair in read_pairs(config.data, "train"))
+    return source, Labels.collect(texts, config.data.label_separator if head.labels == "several" else "")
+
+
+def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Learning | None) -> Tokenizer:
+    if path:
+        return Tokenizer.load(Path(path))
+    if learning is not None:
+        learning(sides)
+    pairs = read_pairs(config.data, "train")
+    return train_tokenizer(config.tokenizer, (getattr(pair, side) for pair in pairs for side in sides))
