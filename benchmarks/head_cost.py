@@ -37,9 +37,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from translume.belief import Logits
-from translume.engine import native
-from translume.engine.native_linear import summary
+from translume.engine.logits import summarize_logits
 from translume.heads.chunked_cross_entropy import chunk_rows, softmax_loss
+from translume.kernels import loading
 from translume.model import LossOptions
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
@@ -224,8 +224,8 @@ def train(vocabulary: int, rows: int, rounds: int, threads: int) -> dict[str, An
 def kernels_are_here() -> bool:
     """Whether the engine has kernels of its own on this machine."""
     try:
-        native.kernels()
-    except native.NativeError:
+        loading.kernels()
+    except loading.NativeError:
         return False
     return True
 
@@ -235,7 +235,7 @@ def decode(vocabulary: int, rounds: int) -> dict[str, Any]:
     logits = torch.randn(BELIEFS, vocabulary, generator=torch.Generator().manual_seed(1)) * 3
     ways = [lambda: Logits(logits).topk(BEST).ids, lambda: logits.log_softmax(-1).topk(BEST).indices]
     if kernels_are_here():
-        ways.append(lambda: Logits(logits, summary(logits)).topk(BEST).ids)
+        ways.append(lambda: Logits(logits, summarize_logits(logits)).topk(BEST).ids)
     found = [way() for way in ways]
     if not all(torch.equal(each, found[0]) for each in found):
         raise SystemExit(f"the {BEST} best tokens differ at V = {vocabulary}")

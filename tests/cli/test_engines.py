@@ -7,7 +7,7 @@ import click
 
 from translume.cli import main
 from translume.engine import build_engine
-from translume.engine.machine import cache_folder
+from translume.kernels.cpu import cache_folder
 from translume.translator import load_translator
 
 

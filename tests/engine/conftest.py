@@ -10,8 +10,8 @@ from torch import Tensor
 from translume.checkpoint import build_model
 from translume.config import AdaptiveSettings, CopySettings, MixtureSettings, ModelSettings, SoftmaxSettings
 from translume.engine import Choice, Engine
-from translume.engine.machine import compiler
 from translume.engine.native_layers import NativeLayers, Shape
+from translume.kernels.cpu import compiler
 from translume.model import Transformer
 
 SOURCE_SIZE, TARGET_SIZE = 17, 19

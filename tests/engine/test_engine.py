@@ -69,7 +69,7 @@ def test_a_state_used_twice_is_stale(make, sources):
 
 def test_other_rows_than_the_state_s_are_refused(built, sources):
     _, engine = built
-    with pytest.raises(ValueError, match=r"^found 1 rows, wanted those of the state: 2$"):
+    with pytest.raises(ValueError, match=r"^found 1 rows, expected those of the state: 2$"):
         engine.step(torch.ones(1, 1, dtype=torch.long), engine.start(*sources(5, 2)))
 
 
@@ -116,4 +116,4 @@ def test_what_has_no_engine_is_refused_by_name(make):
     assert str(caught.value) == "engine: dtype: found 'int4'; did you mean 'int8'?"
     with pytest.raises(EngineError) as caught:
         build_engine(make().to("meta"))
-    assert str(caught.value) == "engine: found a model on meta, wanted one on the CPU"
+    assert str(caught.value) == "engine: found a model on meta, expected one on the CPU"

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.engine import linear
-from translume.engine.machine import cache_folder, folder_for_now
+from translume.engine import packing
 from translume.engine.packing import KINDS, TOLERANCES, packed_as
-from translume.engine.probe import CANDIDATES, Choice
-from translume.engine.remembered import remember, remembered
+from translume.engine.probe import CANDIDATES, Choice, load_choice, save_choice
+from translume.kernels.cpu import cache_folder, temporary_folder
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -29,7 +28,7 @@ def test_every_packing_gives_the_product_within_its_tolerance(kind, seed, rows, 
     packed = packed_as(kind, weight, shift)
     if packed is None:
         assert kind != "fp32"
-        pytest.skip(f"{kind} cannot be had here for {inputs}×{outputs}")
+        pytest.skip(f"{kind} is not available here for {inputs}×{outputs}")
     wanted = F.linear(x, weight, shift)
     share = (packed(x) - wanted).abs().max() / (x.norm(dim=1).max() * weight.norm(dim=1).max())
     assert packed.kind == kind
@@ -51,27 +50,27 @@ def test_where_independence_is_claimed_a_row_s_product_is_the_same_in_every_batc
 
 
 def test_a_packing_is_independent_only_where_batches_of_other_sizes_give_equal_products():
-    class DependsOnTheBatch(linear.Int8Linear):
+    class DependsOnTheBatch(packing.Int8Linear):
         def product(self, x):
             return super().product(x) * (1 + 1e-6 * (len(x) > 16))
 
     assert not DependsOnTheBatch(torch.randn(13, 64), None).rows_are_independent()
-    assert not linear.PlainLinear(torch.randn(13, 64), None).rows_are_independent()
+    assert not packing.PlainLinear(torch.randn(13, 64), None).rows_are_independent()
 
 
 def test_int8_by_onednn_claims_nothing_on_processors_with_amx(monkeypatch):
     packed = packed_as("int8-onednn", torch.randn(131, 67), None)
     if packed is None:
         pytest.skip("int8-onednn is not available here")
-    monkeypatch.setattr(linear, "has_amx", lambda: True)
+    monkeypatch.setattr(packing, "has_amx", lambda: True)
     assert not packed.rows_are_independent()
 
 
 def test_for_int8_the_probe_chooses_only_independent_packings_where_there_are_any(monkeypatch):
-    class Fast(linear.PlainLinear):
+    class Fast(packing.PlainLinear):
         kind = "int8"
 
-    class Independent(linear.PlainLinear):
+    class Independent(packing.PlainLinear):
         kind = "int8-onednn"
 
         def rows_are_independent(self):
@@ -95,16 +94,16 @@ def test_for_int8_the_probe_chooses_only_independent_packings_where_there_are_an
 def test_a_row_of_zeros_gives_the_bias(kind):
     packed = packed_as(kind, torch.randn(13, 7), torch.arange(13.0))
     if packed is None:
-        pytest.skip(f"{kind} cannot be had here")
+        pytest.skip(f"{kind} is not available here")
     assert torch.equal(packed(torch.zeros(2, 7)), torch.arange(13.0).expand(2, -1))
 
 
 def test_a_kernel_that_gives_other_numbers_is_not_taken(monkeypatch):
-    class Wrong(linear.PlainLinear):
+    class Wrong(packing.PlainLinear):
         def forward(self, x):
             return super().forward(x) * 1.1
 
-    class Missing(linear.PlainLinear):
+    class Missing(packing.PlainLinear):
         def forward(self, x):
             raise RuntimeError("no such kernel on this machine")
 
@@ -132,39 +131,39 @@ def test_a_choice_is_made_once_a_shape_and_taken_again():
 
 def test_what_a_probe_chose_is_kept_for_this_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "deep" / "cache"))
-    assert remembered("int8").kinds == {}
-    assert remember(Choice("int8", {"7×13": "int8", "3×5": "fp32"}))
-    assert remember(Choice("fp32", {"7×13": "fp32"}))
-    assert remembered("int8") == Choice("int8", {"7×13": "int8", "3×5": "fp32"})
-    assert remembered("bf16").kinds == {}
+    assert load_choice("int8").kinds == {}
+    assert save_choice(Choice("int8", {"7×13": "int8", "3×5": "fp32"}))
+    assert save_choice(Choice("fp32", {"7×13": "fp32"}))
+    assert load_choice("int8") == Choice("int8", {"7×13": "int8", "3×5": "fp32"})
+    assert load_choice("bf16").kinds == {}
     assert [path.name for path in (tmp_path / "deep" / "cache").iterdir()] == ["engine.json"]
 
 
 def test_a_choice_is_not_replayed_under_another_limit_of_instructions(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
-    assert remember(Choice("int8", {"7×13": "int8"}))
+    assert save_choice(Choice("int8", {"7×13": "int8"}))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
-    assert remembered("int8").kinds == {}
+    assert load_choice("int8").kinds == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"int8": 3}'])
 def test_what_is_kept_but_broken_is_as_good_as_nothing(tmp_path, monkeypatch, text):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     (tmp_path / "engine.json").write_text(text)
-    assert remembered("int8").kinds == {}
-    remember(Choice("int8", {"7×13": "int8"}))
+    assert load_choice("int8").kinds == {}
+    save_choice(Choice("int8", {"7×13": "int8"}))
     kept = json.loads((tmp_path / "engine.json").read_text())
     (key,) = (name for name in kept if name.startswith("int8 "))
     kept[key]["3×5"] = "a kind of a later version"
     (tmp_path / "engine.json").write_text(json.dumps(kept))
-    assert remembered("int8").kinds == {"7×13": "int8"}
+    assert load_choice("int8").kinds == {"7×13": "int8"}
 
 
 def test_ways_are_kept_for_decoders_alone_and_packings_for_linear_maps_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     sound = {"7×13": "fp32", "decoder 3×5, 1 heads, 2 layers": "torch"}
-    remember(Choice("int8", {**sound, "3×5": "torch", "decoder 7×5, 1 heads, 2 layers": "int8"}))
-    assert remembered("int8").kinds == sound
+    save_choice(Choice("int8", {**sound, "3×5": "torch", "decoder 7×5, 1 heads, 2 layers": "int8"}))
+    assert load_choice("int8").kinds == sound
 
 
 def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
@@ -175,22 +174,22 @@ def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", nowhere)
-    assert remember(Choice("int8", {"7×13": "int8"}))
-    assert remembered("int8").kinds == {"7×13": "int8"}
-    assert cache_folder() == cache_folder() == folder_for_now()
+    assert save_choice(Choice("int8", {"7×13": "int8"}))
+    assert load_choice("int8").kinds == {"7×13": "int8"}
+    assert cache_folder() == cache_folder() == temporary_folder()
 
 
 def test_a_cache_without_room_keeps_what_it_held(tmp_path, monkeypatch, full_disk):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
-    assert remember(Choice("int8", {"7×13": "int8"}))
+    assert save_choice(Choice("int8", {"7×13": "int8"}))
     with full_disk():
-        assert not remember(Choice("int8", {"7×13": "fp32"}))
-    assert remembered("int8").kinds == {"7×13": "int8"}
+        assert not save_choice(Choice("int8", {"7×13": "fp32"}))
+    assert load_choice("int8").kinds == {"7×13": "int8"}
     assert [path.name for path in tmp_path.iterdir()] == ["engine.json"]
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_probe(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "file"))
-    assert not remember(Choice("int8", {"7×13": "int8"}))
-    assert remembered("int8").kinds == {}
+    assert not save_choice(Choice("int8", {"7×13": "int8"}))
+    assert load_choice("int8").kinds == {}

@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
-from translume.engine import Choice, Engine, EngineError, build_engine, layers, native, self_test
-from translume.engine.layers import chosen_layers
-from translume.engine.machine import compiler
-from translume.engine.native import NativeError
+from translume.engine import Choice, Engine, EngineError, build_engine, layers, self_test
+from translume.engine.layers import choose_layers
+from translume.engine.logits import REFINED_NATS, LogitRefiner, summarize_logits
 from translume.engine.native_layers import Shape, native_layers
-from translume.engine.native_linear import SHARP_NATS, NativeLinear, Sharpener, summary
-from translume.engine.packing import packed_as
+from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.torch_layers import TorchLayers
+from translume.kernels import loading
+from translume.kernels.cpu import compiler
+from translume.kernels.loading import NativeError
 from translume.model.layout import Layout
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
@@ -40,14 +41,12 @@ def test_the_encoder_gives_the_plain_one_s_memory(fresh, sources, whole):
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(fresh, whole, dtype):
-    if dtype == "int8" and not native.kernels().int8:
-        pytest.skip("this processor has no products of bytes")
+    if dtype == "int8" and not loading.kernels().int8:
+        pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
     engine.head = packed_as("native", model.head.weight, model.head.bias)  # a probe may have chosen another for it
-    crossing = [layer.cross_attention for layer in engine.model.decoder.stack]
-    for attention, layer in zip(crossing, model.decoder.stack, strict=True):
-        plain = layer.cross_attention.key_value
-        attention.key_value = packed_as("native", plain.weight, plain.bias)
+    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     assert self_test(engine, model).alone_equals_batched
 
 
@@ -70,8 +69,8 @@ def test_keys_and_values_are_kept_in_halves_where_fp32_is_not_asked_for(fresh, s
     prefix = torch.tensor([[1, 4, 6, 3, 9]]).expand(3, -1)
     states = [engine.start(source, mask) for engine in (plain, halved)]
     cells = whole.get("decoder_mixing") == "ssru"
-    halves = native.kernels().halves and not cells
-    assert [state.buffers.past.dtype for state in states] == [torch.float32, torch.float16 if halves else torch.float32]
+    halves = loading.kernels().fp16 and not cells
+    assert [state.cache.past.dtype for state in states] == [torch.float32, torch.float16 if halves else torch.float32]
     (one, _), (other, _) = (engine.step(prefix, state) for engine, state in zip((plain, halved), states, strict=True))
     difference = (one.log_probs() - other.log_probs()).abs().max()
     assert difference < (2e-2 if halves else 1e-4)  # a half is 2^-11 off at most, a bfloat16 would be 2^-8
@@ -89,15 +88,15 @@ def test_what_no_half_can_hold_becomes_the_largest_one(make, sources):
     state = engine.start(*sources(5, 2))
     belief, state = engine.step(torch.ones(2, 1, dtype=torch.long), state)
     assert belief.log_probs().isfinite().all()
-    if native.kernels().halves:
-        assert float(state.buffers.past[1, :, :, 0].min()) == float(state.buffers.cross[1].min()) == 65504.0
+    if loading.kernels().fp16:
+        assert float(state.cache.past[1, :, :, 0].min()) == float(state.cache.cross[1].min()) == 65504.0
 
 
 @given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), spread=st.sampled_from([1.0, 19.0]))
 def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * spread
     logits[:, size // 2 :] = logits[:, size // 2 :].round()  # some are equal
-    found = summary(logits)
+    found = summarize_logits(logits)
     for ours, wanted in zip(found[:2], maxima_and_sums(logits), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=2e-6, atol=0)
     assert torch.equal(found.first, logits.max(1, keepdim=True).indices)
@@ -119,8 +118,8 @@ def test_logits_near_the_largest_are_summed_again_and_the_summary_is_of_the_new_
     exact = F.linear(hidden, weight, shift)
     coarse = exact + torch.randn(rows, size, generator=generator).clamp_(-2, 2) * 0.1
     logits = coarse.clone()
-    found = summary(logits, Sharpener(weight, shift).origin(hidden))
-    near = coarse >= coarse.amax(1, keepdim=True) - SHARP_NATS
+    found = summarize_logits(logits, LogitRefiner(weight, shift).inputs(hidden))
+    near = coarse >= coarse.amax(1, keepdim=True) - REFINED_NATS
     torch.testing.assert_close(logits[near], exact[near], rtol=1e-5, atol=1e-5)
     assert torch.equal(logits[~near], coarse[~near])
     assert torch.equal(logits.argmax(1), exact.argmax(1))  # 0.4 is the most that noise can part two by
@@ -131,8 +130,8 @@ def test_logits_near_the_largest_are_summed_again_and_the_summary_is_of_the_new_
 
 @torch.no_grad()
 def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
-    if not native.kernels().int8:
-        pytest.skip("this processor has no products of bytes")
+    if not loading.kernels().int8:
+        pytest.skip("this processor has no int8 products")
     model = make(**WHOLE)
     shape, size = Shape.of(model.decoder), model.head.vocabulary
     engine = Engine(model, Choice("int8", {f"decoder {shape}": "native", f"{WHOLE['width']}×{size}": "int8-native"}))
@@ -149,7 +148,7 @@ def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
 def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
     logits = torch.zeros(3, 2 * BLOCK)
     logits[1, 200], logits[2, 3:] = float("nan"), -float("inf")
-    maxima, sums, _, normaliser = summary(logits)
+    maxima, sums, _, normaliser = summarize_logits(logits)
     assert normaliser is None
     assert maxima[1].isnan().any()
     assert sums[[0, 2], 0].tolist() == [2 * BLOCK, 3]
@@ -179,12 +178,12 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypat
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
-    native.found_once.cache_clear()
+    loading.load_once.cache_clear()
     try:
         with pytest.raises(NativeError) as caught:
-            native.kernels()
+            loading.kernels()
     finally:
-        native.found_once.cache_clear()
+        loading.load_once.cache_clear()
     assert str(caught.value) == f"{broken} failed: layers.c:1: no such thing"
     assert list((tmp_path / "cache" / "native").iterdir()) == []
 
@@ -197,21 +196,21 @@ def test_a_package_holds_all_that_is_compiled(target):
     root = Path(__file__).parents[2]
     builder = {"wheel": "WheelBuilder", "sdist": "SdistBuilder"}[target]
     held = {Path(each.path) for each in getattr(builders, builder)(str(root)).recurse_included_files()}
-    folder = root / "src" / "translume" / "engine" / "kernels"
-    assert {path.name for path in folder.iterdir()} == set(native.SOURCES)
-    assert {folder / name for name in native.SOURCES} <= held
+    folder = root / "src" / "translume" / "kernels"
+    assert {path.name for path in folder.iterdir() if path.suffix in (".c", ".h")} == set(loading.SOURCES)
+    assert {folder / name for name in loading.SOURCES} <= held
 
 
 def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):
     monkeypatch.setenv("TRANSLUME_NATIVE", "0")
-    native.found_once.cache_clear()
+    loading.load_once.cache_clear()
     try:
         model = make(**WHOLE)
         assert native_layers(model.decoder, "fp32") is None
         assert packed_as("native", torch.randn(13, 7), None) is None
         assert self_test(Engine(model, Choice()), model).agrees
     finally:
-        native.found_once.cache_clear()
+        loading.load_once.cache_clear()
 
 
 def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_to(tmp_path, monkeypatch):
@@ -221,37 +220,37 @@ def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_t
     monkeypatch.setattr(subprocess, "run", lambda command, **how: calls.append(command) or run(command, **how))
     folder = tmp_path / "native"
     for expected in (1, 0):
-        native.found_once.cache_clear()
+        loading.load_once.cache_clear()
         calls.clear()
-        native.kernels()
+        loading.kernels()
         assert sum("-shared" in command for command in calls) == expected
         assert [stat.S_IMODE(each.stat().st_mode) & 0o022 for each in folder.iterdir()] == [0]
     os.chmod(folder, 0o777)
-    native.found_once.cache_clear()
-    native.folder_for_now.cache_clear()
+    loading.load_once.cache_clear()
+    loading.temporary_folder.cache_clear()
     calls.clear()
-    native.kernels()
-    native.found_once.cache_clear()
+    loading.kernels()
+    loading.load_once.cache_clear()
     assert sum("-shared" in command for command in calls) == 1
     assert len(list(folder.iterdir())) == 1
 
 
 def test_a_library_that_was_cut_off_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
-    native.found_once.cache_clear()
-    native.kernels()
+    loading.load_once.cache_clear()
+    loading.kernels()
     (path,) = (tmp_path / "native").iterdir()
     copy = tmp_path / "copy"
     path.rename(copy)
     path.write_bytes(copy.read_bytes()[:100])
-    native.found_once.cache_clear()
-    assert native.kernels().panel > 0
-    native.found_once.cache_clear()
+    loading.load_once.cache_clear()
+    assert loading.kernels().panel > 0
+    loading.load_once.cache_clear()
 
 
 @torch.no_grad()
 def test_a_nan_in_the_weights_is_told_of(make, sources):
-    for dtype in ("fp32", "int8") if native.kernels().int8 else ("fp32",):
+    for dtype in ("fp32", "int8") if loading.kernels().int8 else ("fp32",):
         model = make(**WHOLE)
         next(iter(model.decoder.stack)).feed_forward.inner.weight[3, 5] = float("nan")
         shape = native_layers(model.decoder, dtype).shape
@@ -269,7 +268,7 @@ def test_where_torch_was_found_faster_nothing_is_packed_for_the_kernels(make, mo
         raise AssertionError("packed")
 
     monkeypatch.setattr(layers, "native_layers", refused)
-    chosen = chosen_layers(model.decoder, Choice("fp32", {f"decoder {Shape.of(model.decoder)}": "torch"}))
+    chosen = choose_layers(model.decoder, Choice("fp32", {f"decoder {Shape.of(model.decoder)}": "torch"}))
     assert isinstance(chosen, TorchLayers)
 
 
@@ -289,7 +288,7 @@ def test_a_copy_of_an_engine_outlives_it(fresh, sources):
 def test_large_logits_are_no_nan():
     logits = torch.zeros(1, 2 * BLOCK)
     logits[0, :2] = torch.tensor([88.5, 266.2])
-    fast, plain = Logits(logits, summary(logits)).topk(2), Logits(logits).topk(2)
+    fast, plain = Logits(logits, summarize_logits(logits)).topk(2), Logits(logits).topk(2)
     assert torch.equal(fast.ids, plain.ids)
     torch.testing.assert_close(fast.log_probs, plain.log_probs)
 
@@ -298,7 +297,7 @@ def test_a_model_that_is_not_fp32_has_no_engine(make):
     with pytest.raises(EngineError) as caught:
         build_engine(make(**WHOLE).bfloat16())
     assert str(caught.value) == (
-        "engine: found a model in torch.bfloat16, wanted one in torch.float32 (load it with dtype fp32)"
+        "engine: found a model in torch.bfloat16, expected torch.float32 (load it with dtype fp32)"
     )
 
 
@@ -306,7 +305,7 @@ def test_a_row_far_from_zero_leaves_its_neighbours_as_they_are():
     logits = torch.randn(53, 1009, generator=torch.Generator().manual_seed(3)) * 7
     for far in (1e2, -1e4, 1e30):
         rows = torch.cat([logits, logits[:1] + far])
-        alone, beside = (Logits(each, summary(each)).log_probs() for each in (logits, rows))
+        alone, beside = (Logits(each, summarize_logits(each)).log_probs() for each in (logits, rows))
         assert torch.equal(alone, beside[:-1])
         torch.testing.assert_close(beside[-1], rows[-1].double().log_softmax(0).float(), rtol=1e-5, atol=1e-5)
 
@@ -315,4 +314,4 @@ def test_a_row_far_from_zero_leaves_its_neighbours_as_they_are():
 def test_a_broken_row_has_no_normaliser(value):
     logits = torch.randn(3, 101)
     logits[1, 97] = value
-    assert summary(logits).normaliser is None
+    assert summarize_logits(logits).normaliser is None

@@ -22,10 +22,10 @@ from translume.decoding import (
     SearchError,
     search,
 )
-from translume.engine import Choice, Engine, native
-from translume.engine.machine import compiler
-from translume.engine.native_linear import NativeLinear
-from translume.engine.packing import packed_as
+from translume.engine import Choice, Engine
+from translume.engine.packing import NativeLinear, packed_as
+from translume.kernels.cpu import compiler
+from translume.kernels.loading import kernels
 from translume.model.state import StaleStateError
 
 LENGTHS = (5, 2, 19, 3, 7)
@@ -54,8 +54,10 @@ def strategies(draw):
 
 
 def kernels_only(model, engine, dtype):
-    """The engine with its head packed by the kernels, whatever is faster here."""
+    """Pack the engine's head and key and value projections for the kernels, whatever is faster on this machine."""
     engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
+    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     return engine
 
 
@@ -93,8 +95,8 @@ limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 def test_for_every_network_the_kernels_find_what_the_loop_finds(
     fresh, whole, sources, dtype, strategy, limits, seed, steps
 ):
-    if dtype == "int8" and not native.kernels().int8:
-        pytest.skip("this processor has no products of bytes")
+    if dtype == "int8" and not kernels().int8:
+        pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
     engine = kernels_only(model, engine, dtype)
     words = asked(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
@@ -143,13 +145,10 @@ def test_a_sentence_gets_what_it_gets_alone(of_many, sources, strategy, seed, so
 @settings(max_examples=4)
 @given(strategy=strategies(), seed=st.integers(0, 99))
 def test_the_loop_finds_for_a_sentence_what_it_finds_alone(fresh, whole, sources, dtype, strategy, seed):
-    if dtype == "int8" and not native.kernels().int8:
-        pytest.skip("this processor has no products of bytes")
+    if dtype == "int8" and not kernels().int8:
+        pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
-    engine.head = packed_as("native", model.head.weight, model.head.bias)
-    for layer, own in zip(engine.model.decoder.stack, model.decoder.stack, strict=True):
-        plain = own.cross_attention.key_value
-        layer.cross_attention.key_value = packed_as("native", plain.weight, plain.bias)
+    engine = kernels_only(model, engine, "fp32")
     source, mask = sources(*LENGTHS, seed=seed)
     limits = [23, 37, 5, 33, 12]
     together = search(engine.step, engine.start(source, mask), **asked(strategy, limits))

@@ -1,7 +1,6 @@
-"""The fast engine: a step like any other, over weights that were packed for this machine."""
+"""The fast CPU engine: the interface of the plain model over weights packed for this machine."""
 
-from translume.engine.build import EngineError, build_engine
-from translume.engine.engine import Engine
+from translume.engine.engine import Engine, EngineError, build_engine
 from translume.engine.probe import Choice
 from translume.engine.selftest import Findings, self_test
 from translume.engine.state import EngineState

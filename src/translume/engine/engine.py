@@ -1,57 +1,89 @@
-"""The fast step: a model's weights packed for this machine, and attention that moves nothing."""
+"""The engine: a model's weights packed for this machine, behind the interface of the plain model."""
 
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.decoding import Rule, Strategy
-from translume.engine.layers import chosen_layers
-from translume.engine.linear import PackedLinear
+from translume.engine.layers import choose_layers
+from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import native_layers
-from translume.engine.native_linear import LANES, Sharpener, summary
-from translume.engine.native_search import NativeSearch, Parts, Plain
-from translume.engine.probe import Choice
-from translume.engine.state import Buffers, EngineState, Segment
+from translume.engine.packing import LANES
+from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
+from translume.engine.search import NativeSearch, SearchModel, SearchSettings
+from translume.engine.state import EngineState, KVCache, StepInput
+from translume.errors import SettingsError, nearest
 from translume.model import Transformer
 from translume.model.allocator import keep_freed_memory
 from translume.model.layout import Layout
 from translume.model.state import GROWTH
 
-LARGEST_HALF = 65504.0
-"""What is beyond has no fp16."""
+FP16_MAX = 65504.0
+
+
+class EngineError(SettingsError):
+    """There is no engine for this model or machine; the plain model does everything that it does."""
+
+
+def build_engine(model: Transformer, dtype: Dtype = "fp32") -> "Engine":
+    """Return the engine of a model, its weights packed as "fp32", "bf16" or "int8".
+
+    The packings that a probe chose are kept in the user's cache and used again by the next run.
+    Raises EngineError if the model or its device has no engine.
+    """
+    if dtype not in CANDIDATES:
+        raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, CANDIDATES)}")
+    device = next(model.parameters()).device
+    if device.type != "cpu":
+        raise EngineError(f"engine: found a model on {device}, expected one on the CPU")
+    other = next((each.dtype for each in model.parameters() if each.dtype != torch.float32), None)
+    if other is not None:
+        raise EngineError(f"engine: found a model in {other}, expected torch.float32 (load it with dtype fp32)")
+    choice = load_choice(dtype)
+    before = dict(choice.kinds)
+    engine = Engine(model, choice)
+    if choice.kinds != before:
+        save_choice(choice)
+    return engine
 
 
 class Engine:
-    """A step over the weights of a model that it was made of, and a start; nothing of the model is changed.
+    """A `Stepper` over the packed weights of a model, which is not changed.
 
-    Beliefs are fp32 whatever the weights are packed in. States are written in place: only the newest may be used.
+    Logits are fp32 for every packing. States are written in place: only the newest may be used.
+
+    key_values: the packed key and value projections of each layer's cross-attention.  head: the packed output head, or
+    None if the head is not one linear layer.
     """
 
     def __init__(self, model: Transformer, choice: Choice) -> None:
-        """choice: how to pack each linear map."""
-        keep_freed_memory()  # buffers of a batch are asked for again by the next one
+        """choice: how to pack each linear layer; shapes that it lacks are probed and added."""
+        keep_freed_memory()  # the next batch allocates buffers of the same sizes
         self.choice = choice
         self.dtype = choice.dtype
-        self.decoder = chosen_layers(model.decoder, choice)
-        kernels = self.decoder.looks_up  # the kernels were chosen, so they read the encoder's layers and logits, too
+        self.decoder = choose_layers(model.decoder, choice)
+        kernels = self.decoder.indirect_slots  # the kernels were chosen, so they compute the encoder and logits too
         self.encoder = native_layers(model.encoder, choice.dtype) if kernels else None
-        self.model = _packed(model, choice, encoder=self.encoder is None)
+        self.model = _shallow_copy(model)
+        if self.encoder is None:
+            _pack_linears(self.model.encoder, choice)
+        projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+        self.key_values = [choice.pack(each.weight, each.bias) for each in projections]
         embedding = model.decoder.embedding
         self._embedding = (embedding.table.weight, embedding.scale, embedding.positions.table)
         plain = model.head.plain()
         self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
-        coarse = kernels and self.head is not None and self.head.kind.startswith("int8")
-        whole = coarse and plain["weight"].size(1) % LANES == 0
-        self.sharpener = Sharpener(plain["weight"], plain.get("bias")) if whole else None
+        quantized = kernels and self.head is not None and self.head.kind.startswith("int8")
+        refined = quantized and plain["weight"].size(1) % LANES == 0
+        self.refiner = LogitRefiner(plain["weight"], plain.get("bias")) if refined else None
 
     @torch.inference_mode()
     def start(self, source: Tensor, mask: Tensor) -> EngineState:
-        """Encode source ids [B, S] where mask [B, S] is True; the state before the first target token."""
+        """Encode source ids [B, S] where mask [B, S] is True; return the state before the first target token."""
         encoder, decoder, head = self.model.encoder, self.model.decoder, self.model.head
         layout = Layout.of(mask)
         if self.encoder is None:
@@ -59,129 +91,118 @@ class Engine:
         else:
             packed = self.encoder.encode(encoder.embed(source, layout), layout)
         memory = layout.unpack(packed)
-        layers = list(decoder.stack)
-        heads = layers[0].cross_attention.heads
+        heads = next(iter(decoder.stack)).cross_attention.heads
         grid, width = layout.grid.shape, memory.size(2) // heads
-        keeps = self.decoder.keeps
-        cross = memory.new_empty(2 * len(layers), grid[0], heads, grid[1], width, dtype=keeps)
-        for number, layer in enumerate(layers):
-            key_value = layer.cross_attention.key_value(packed)
-            if keeps == torch.float16:
-                key_value = key_value.clamp_(-LARGEST_HALF, LARGEST_HALF)
+        dtype, layers = self.decoder.cache_dtype, len(self.key_values)
+        cross = memory.new_empty(2 * layers, grid[0], heads, grid[1], width, dtype=dtype)
+        for number, project in enumerate(self.key_values):
+            key_value = project(packed)
+            if dtype == torch.float16:
+                key_value = key_value.clamp_(-FP16_MAX, FP16_MAX)
             cross[2 * number : 2 * number + 2] = layout.split(key_value, 2, heads)
-        past = memory.new_empty(2 * len(layers), grid[0], heads, GROWTH, 1, width, dtype=keeps)
-        hidden = layout.bias(memory.dtype)
-        buffers = Buffers(past, cross, hidden, looked_up=self.decoder.looks_up)
-        return EngineState(buffers, position=0, context=head.begin(source, mask, memory))
+        past = memory.new_empty(2 * layers, grid[0], heads, GROWTH, 1, width, dtype=dtype)
+        cache = KVCache(past, cross, layout.bias(memory.dtype), indirect=self.decoder.indirect_slots)
+        return EngineState(cache, position=0, context=head.begin(source, mask, memory))
 
     @torch.inference_mode()
     def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:
-        """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
-        hidden, state = self._behind(prefix, state)
+        """Return the distribution of the token after prefix [N, t]; reads only what the state has not read yet."""
+        hidden, state = self._read_rest(prefix, state)
         if self.head is not None:
-            return self._belief(self.head(hidden[:, -1]), hidden[:, -1]), state
+            return self._next_token(self.head(hidden[:, -1]), hidden[:, -1]), state
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
     def whole_search(
         self, state: EngineState, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
     ) -> NativeSearch | None:
-        """See `Searcher`: greedy and plain beam search, where the kernels read the layers and give the logits."""
+        """See `Searcher`: greedy and plain beam search, if the kernels compute both layers and logits."""
         state.check()
-        parts = Parts.of(self.decoder, self.head, self.model.decoder.embedding, self.sharpener)
-        if parts is None or not parts.suit(state, limits):
+        model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
+        if model is None or not model.fits(state, limits):
             return None
-        plain = Plain.of(strategy, rules, eos, parts.head.outputs)
-        return None if plain is None else NativeSearch(parts, plain, state, bos=bos, eos=eos, limits=limits)
+        settings = SearchSettings.of(strategy, rules, eos, model.head.outputs)
+        return None if settings is None else NativeSearch(model, settings, state, bos=bos, eos=eos, limits=limits)
 
     def rows_are_independent(self) -> bool:
-        """Return whether every part claims a sentence's numbers to be the same, bit for bit, alone and in a batch."""
-        if self.encoder is None or not self.decoder.looks_up or self.head is None:
+        """Return whether every part claims that results are the same, bit for bit, alone and in a batch."""
+        if self.encoder is None or not self.decoder.indirect_slots or self.head is None:
             return False
-        key_values = [cast(PackedLinear, layer.cross_attention.key_value) for layer in self.model.decoder.stack]
-        return all(each.rows_are_independent() for each in (self.head, *key_values))
+        return all(each.rows_are_independent() for each in (self.head, *self.key_values))
 
-    def _belief(self, logits: Tensor, hidden: Tensor) -> Logits:
-        """Of logits [N, V] that were made of hidden states [N, D]."""
-        fit = self.decoder.looks_up and logits.dtype == torch.float32 and logits.is_contiguous()
-        if self.sharpener is None or not fit:
-            return Logits(logits, summary(logits) if fit else None)
+    def read(self, ids: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+        """Read t more target tokens per row, ids [N, t]: return hidden states [N, t, D] and the state after them.
+
+        t must be 1 with several hypotheses per sentence, and where `Layers.reads_blocks` is False.
+        """
+        step = _prepare_step(ids, state)
+        rows = _cache_rows(step.state)
+        if rows is not None:
+            ids = torch.empty_like(ids).index_copy_(0, rows, ids)
+        x = self.decoder.read(self._embed(ids, state.position).flatten(0, 1), step)
+        hidden = x.view(-1, step.count, x.size(-1))
+        if rows is not None:
+            hidden = hidden.index_select(0, rows)
+        return hidden, step.state.advance(step.count, step.ancestors)
+
+    def _next_token(self, logits: Tensor, hidden: Tensor) -> Logits:
+        """The distribution for logits [N, V], computed from hidden states [N, D]."""
+        supported = self.decoder.indirect_slots and logits.dtype == torch.float32 and logits.is_contiguous()
+        if self.refiner is None or not supported:
+            return Logits(logits, summarize_logits(logits) if supported else None)
         hidden = hidden.contiguous()
-        return Logits(logits, summary(logits, self.sharpener.origin(hidden)))
+        return Logits(logits, summarize_logits(logits, self.refiner.inputs(hidden)))
 
-    def _behind(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """The hidden states [N, t, D] of what the state has not read yet of a prefix, and the state that has."""
-        if state.width == 1 and self.decoder.rereads:
+    def _read_rest(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+        """Read what the state has not read yet of a prefix: hidden states [N, t, D] and the new state."""
+        if state.width == 1 and self.decoder.reads_blocks:
             return self.read(prefix[:, state.position :], state)
         hidden = []
-        for place in range(state.position, prefix.size(1)):
-            one, state = self.read(prefix[:, place : place + 1], state)
+        for position in range(state.position, prefix.size(1)):
+            one, state = self.read(prefix[:, position : position + 1], state)
             hidden.append(one)
         return torch.cat(hidden, 1), state
 
-    def _embedded(self, ids: Tensor, place: int) -> Tensor:
-        """[N, t, D], what the first layer reads for target ids [N, t] from a place on, in few calls."""
+    def _embed(self, ids: Tensor, position: int) -> Tensor:
+        """Embed target ids [N, t] from a position on, in few calls: [N, t, D]."""
         table, scale, added = self._embedding
         x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
         if scale != 1.0:
             x.mul_(scale)
-        return x.add_(added[place : place + ids.size(1)]) if added.numel() else x
-
-    def read(self, ids: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """Read t more target tokens a row, ids [N, t]: hidden states [N, t, D] and the state after them.
-
-        t is 1 where there are several hypotheses a sentence, or cells instead of self-attention.
-        """
-        segment = _segment(ids, state)
-        rows = _rows(segment.state)
-        if rows is not None:
-            ids = torch.empty_like(ids).index_copy_(0, rows, ids)
-        x = self._embedded(ids, state.position).flatten(0, 1)
-        return _closed(self.decoder.read(x, segment), segment)
+        return x.add_(added[position : position + ids.size(1)]) if added.numel() else x
 
 
-def _segment(ids: Tensor, state: EngineState) -> Segment:
-    """What of a state is read with ids [N, t], with room for them in its buffers."""
+def _prepare_step(ids: Tensor, state: EngineState) -> StepInput:
+    """Check ids [N, t] against the state and grow its cache for them."""
     state.check()
-    if ids.size(0) != state.sentences * state.width:  # the kernels would read behind their end
-        raise ValueError(f"found {ids.size(0)} rows, wanted those of the state: {state.sentences * state.width}")
-    buffers, place, count = state.buffers, state.position, ids.size(1)
-    if buffers.grow(place + count - 1, state.slots if buffers.looked_up else None):
-        state = replace(state, slots=None, generation=buffers.changed())
-    reach = state.reach
+    if ids.size(0) != state.sentences * state.width:  # the kernels would read out of bounds
+        raise ValueError(f"found {ids.size(0)} rows, expected those of the state: {state.sentences * state.width}")
+    cache, position, count = state.cache, state.position, ids.size(1)
+    if cache.grow(position + count - 1, state.slots if cache.indirect else None):
+        state = replace(state, slots=None, generation=cache.mark_changed())
+    ancestors = state.ancestors
     if state.width > 1:
         own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
-        reach = own if reach is None else torch.cat([reach, own], 2)
-    return Segment(state, count, reach)
+        ancestors = own if ancestors is None else torch.cat([ancestors, own], 2)
+    return StepInput(state, count, ancestors)
 
 
-def _closed(x: Tensor, segment: Segment) -> tuple[Tensor, EngineState]:
-    """The hidden states [N, t, D] of what stands behind the layers, x [B·K·t, D], and the state that has read it."""
-    hidden, rows = x.view(-1, segment.count, x.size(-1)), _rows(segment.state)
-    if rows is not None:
-        hidden = hidden.index_select(0, rows)
-    return hidden, segment.state.advanced(segment.count, segment.reach)
-
-
-def _rows(state: EngineState) -> Tensor | None:
-    """[B·K], where each row stands in the buffers' order; None where that is asked slot by slot, or they are in it."""
-    if state.slots is None or state.buffers.looked_up:
+def _cache_rows(state: EngineState) -> Tensor | None:
+    """[B·K], the index of each row in the order of the cache; None if slots are indirect or rows are in order."""
+    if state.slots is None or state.cache.indirect:
         return None
     return (state.slots[:, None] * state.width + torch.arange(state.width, device=state.slots.device)).flatten()
 
 
-def _packed(model: Transformer, choice: Choice, *, encoder: bool) -> Transformer:
-    """A copy of the model in evaluation mode with its cross-attention packed, and the `encoder` if so wanted.
+def _shallow_copy(model: Transformer) -> Transformer:
+    """A copy of the model in evaluation mode that shares its parameters."""
+    shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared).eval()
 
-    Other parameters are shared with it.
-    """
-    kept = {id(each): each for each in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, kept).eval()
-    crossing = [layer.cross_attention for layer in twin.decoder.stack]
-    for part in (*([twin.encoder] if encoder else []), *crossing):
-        for module in list(part.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear):
-                    packed: PackedLinear = choice.pack(child.weight, child.bias)
-                    setattr(module, name, packed)
-    return twin
+
+def _pack_linears(part: nn.Module, choice: Choice) -> None:
+    """Replace the linear layers in a module by packed ones."""
+    for module in list(part.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, choice.pack(child.weight, child.bias))

@@ -1,4 +1,4 @@
-"""All layers of an encoder or a decoder as one call of the engine's own kernels."""
+"""All layers of an encoder or a decoder in one call of the compiled kernels."""
 
 import ctypes
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from translume.engine import native
-from translume.engine.native import NativeError, address
-from translume.engine.native_linear import LANES, NativeInt8Linear, NativeLinear
+from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear
 from translume.engine.probe import Dtype
-from translume.engine.state import Segment
+from translume.engine.state import StepInput
+from translume.kernels import loading
+from translume.kernels.loading import NativeError, address
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.layers import DecoderLayer, EncoderLayer, Ssru
 from translume.model.layout import Layout
@@ -22,7 +22,7 @@ LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeL
 
 
 def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None":
-    """The layers as one call; None where the kernels are not there, or have nothing for layers of this kind."""
+    """Return the layers for the kernels; None if the kernels are not available or do not support these layers."""
     try:
         return NativeLayers(part, dtype)
     except NativeError:
@@ -31,186 +31,179 @@ def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many layers and attention heads, D, the feed-forward block's width, and whether there are cells."""
+    """Number of layers and attention heads, D, the inner width of the feed-forward block, and whether it has SSRUs."""
 
     count: int
     heads: int
     width: int
     inner: int
-    cells: bool
+    ssru: bool
 
     @classmethod
     def of(cls, part: Encoder | Decoder) -> "Shape":
-        """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
-        native.kernels()
+        """Return the shape of a stack. Raises NativeError if the kernels are not available or do not support it."""
+        loading.kernels()
         layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
         if not layers:
             raise NativeError("no layers")
         first = layers[0]
-        mixing = first.self_attention
+        mixer = first.self_attention
         heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
-        if isinstance(mixing, SelfAttention) and mixing.rotary:
-            raise NativeError("nothing for rotary positions")
+        if isinstance(mixer, SelfAttention) and mixer.rotary:
+            raise NativeError("rotary positions are not supported")
         width, inner = first.feed_forward.outer.weight.shape
         if width // heads % LANES or inner % LANES:
-            raise NativeError(f"heads and feed-forward blocks are not whole vectors of {LANES}")
-        return cls(count=len(layers), heads=heads, width=width, inner=inner, cells=isinstance(mixing, Ssru))
+            raise NativeError(f"the widths of heads and feed-forward blocks must be multiples of {LANES}")
+        return cls(count=len(layers), heads=heads, width=width, inner=inner, ssru=isinstance(mixer, Ssru))
 
     def __str__(self) -> str:
-        cells = " of cells" if self.cells else ""
+        cells = " of cells" if self.ssru else ""
         return f"{self.width}×{self.inner}, {self.heads} heads, {self.count} layers{cells}"
 
 
 class NativeLayers:
-    """The layers of an encoder or decoder and its last norm, packed; its marks are those of `Layers`."""
+    """The layers of an encoder or decoder and its final norm, packed; attributes as in `Layers`."""
 
-    rereads = True
-    looks_up = True
+    reads_blocks = True
+    indirect_slots = True
 
     def __init__(self, part: Encoder | Decoder, dtype: Dtype) -> None:
-        """Raises NativeError where the kernels are not there, or have nothing for layers of this kind."""
-        self._kernels = native.kernels()
+        """Raises NativeError if the kernels are not available or do not support these layers."""
+        self._kernels = loading.kernels()
         self._linear = LINEAR[dtype]
-        halves = dtype != "fp32" and self._kernels.halves
-        self._kept: list[object] = []
+        self._kept: list[object] = []  # owns the memory that the structures point to
         self.shape = Shape.of(part)
-        # Cells are made of those before them, so that an error would grow.
-        self.keeps = torch.float16 if halves and not self.shape.cells else torch.float32
+        # Each SSRU cell is computed from the one before, so that rounding errors would accumulate in fp16.
+        fp16 = dtype != "fp32" and self._kernels.fp16 and not self.shape.ssru
+        self.cache_dtype = torch.float16 if fp16 else torch.float32
         layers: list[EncoderLayer | DecoderLayer] = [*part.stack]
         forward, around = layers[0].feed_forward, layers[0].around_feed_forward
         norm = around.norm
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        self._layers = (native.Layer * len(layers))(*map(self._layer, layers))
-        self._stack = native.Stack(
+        self._layers = (loading.Layer * len(layers))(*map(self._layer, layers))
+        self._stack = loading.Stack(
             width=self.shape.width,
             heads=self.shape.heads,
             layers=self.shape.count,
-            before=around.before,
-            cells=self.shape.cells,
+            pre_norm=around.before,
+            ssru=self.shape.ssru,
             activation=ACTIVATIONS.index(forward.activation),
-            root_mean_square=isinstance(norm, nn.RMSNorm),
+            rms_norm=isinstance(norm, nn.RMSNorm),
             inner=self.shape.inner,
             epsilon=norm.eps,
             layer=self._layers,
-            last=self._norm(part.norm),
+            final_norm=self._norm(part.norm),
         )
         self.address = ctypes.addressof(self._stack)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "NativeLayers":
-        """Itself: it holds addresses, and nothing writes to what stands there."""
+        """Return itself: it holds addresses of tensors that are never written to."""
         return self
 
-    def _layer(self, layer: EncoderLayer | DecoderLayer) -> native.Layer:
-        mixing, forward = layer.self_attention, layer.feed_forward
-        packed = native.Layer(
-            inner=self._map(forward.inner),
-            outer=self._map(forward.outer),
-            around_feed_forward=self._norm(layer.around_feed_forward.norm),
+    def _layer(self, layer: EncoderLayer | DecoderLayer) -> loading.Layer:
+        mixer, forward = layer.self_attention, layer.feed_forward
+        packed = loading.Layer(
+            inner=self._pack(forward.inner),
+            outer=self._pack(forward.outer),
+            norm_feed_forward=self._norm(layer.around_feed_forward.norm),
         )
-        if isinstance(mixing, Ssru):
-            packed.query_key_value = self._map(_joined(mixing.forget, mixing.update))
+        if isinstance(mixer, Ssru):
+            packed.query_key_value = self._pack(_concatenate(mixer.forget, mixer.update))
         else:
-            packed.query_key_value = self._map(mixing.query_key_value, divide=_size(mixing))
-            packed.mixed = self._map(mixing.output)
+            packed.query_key_value = self._pack(mixer.query_key_value, head_size=_head_size(mixer))
+            packed.self_output = self._pack(mixer.output)
         if isinstance(layer, EncoderLayer):
-            packed.around_self = self._norm(layer.around_attention.norm)
+            packed.norm_self = self._norm(layer.around_attention.norm)
             return packed
-        packed.around_self, packed.around_cross = (
-            self._norm(layer.around_self.norm),
-            self._norm(layer.around_cross.norm),
-        )
-        packed.query = self._map(layer.cross_attention.query, divide=_size(layer.cross_attention))
-        packed.looked = self._map(layer.cross_attention.output)
+        packed.norm_self = self._norm(layer.around_self.norm)
+        packed.norm_cross = self._norm(layer.around_cross.norm)
+        packed.cross_query = self._pack(layer.cross_attention.query, head_size=_head_size(layer.cross_attention))
+        packed.cross_output = self._pack(layer.cross_attention.output)
         return packed
 
-    def _map(self, linear: nn.Linear, divide: int = 0) -> native.Linear:
-        """A map packed; divide: its queries, the first outputs, are divided by the root of so much."""
+    def _pack(self, linear: nn.Linear, head_size: int = 0) -> loading.Linear:
+        """Pack a linear layer. head_size: divide the queries, which are the first outputs, by its square root."""
         weight = linear.weight.detach().float()
         bias = None if linear.bias is None else linear.bias.detach().float()
-        if divide:
+        if head_size:
             factor = torch.ones(weight.size(0))
-            factor[: weight.size(1)] = divide**-0.5
+            factor[: weight.size(1)] = head_size**-0.5
             weight, bias = weight * factor[:, None], None if bias is None else bias * factor
         packed = self._linear(weight, bias)
         self._kept.append(packed)
-        return packed.map
+        return packed.struct
 
-    def _norm(self, norm: nn.Module) -> native.Norm:
+    def _norm(self, norm: nn.Module) -> loading.Norm:
         if isinstance(norm, nn.Identity):
-            return native.Norm(None, None)
+            return loading.Norm(None, None)
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         weight = norm.weight.detach().float().contiguous()
         bias = getattr(norm, "bias", None)
         bias = None if bias is None else bias.detach().float().contiguous()
         self._kept.append((weight, bias))
-        return native.Norm(address(weight), address(bias))
+        return loading.Norm(address(weight), address(bias))
 
-    def room(self, rows: int, longest: int, each: int) -> Tensor:
-        """What a call works in; each: rows that read the same keys and values."""
-        return torch.empty(self._kernels.library.translume_room(self.address, rows, longest, each), dtype=torch.uint8)
+    def workspace(self, rows: int, longest: int, rows_per_sentence: int) -> Tensor:
+        """Allocate the memory that a call works in. rows_per_sentence: rows that read the same keys and values."""
+        size = self._kernels.library.translume_workspace(self.address, rows, longest, rows_per_sentence)
+        return torch.empty(size, dtype=torch.uint8)
 
     def encode(self, x: Tensor, layout: Layout) -> Tensor:
-        """x [n, D], the embedded tokens of a layout, which is overwritten, to the same shape."""
+        """Run the encoder over embedded tokens x [n, D] of a layout, which is overwritten."""
         begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
         begins[1:] = layout.mask.sum(1).cumsum(0)
         longest, x = layout.mask.size(1), x.float().contiguous()
-        room = self.room(x.size(0), longest, 1)
+        memory = self.workspace(x.size(0), longest, 1)
         self._kernels.library.translume_encode(
-            self.address,
-            begins.data_ptr(),
-            layout.mask.size(0),
-            longest,
-            x.data_ptr(),
-            room.data_ptr(),
+            self.address, begins.data_ptr(), layout.mask.size(0), longest, x.data_ptr(), memory.data_ptr()
         )
         return x
 
-    def read(self, x: Tensor, segment: Segment) -> Tensor:
-        """x [N, D], embedded target tokens, which is overwritten, to the same shape."""
+    def read(self, x: Tensor, step: StepInput) -> Tensor:
+        """Run the layers over embedded target tokens x [N, D], which is overwritten."""
         x = x.float().contiguous()
         # The kernels read this memory, so it must live until the call has returned.
-        reach = None if segment.reach is None else segment.reach.contiguous()
-        one = reading(segment, reach)
-        longest = max(segment.end, segment.state.buffers.cross.size(3))
-        room = self.room(x.size(0), longest, segment.state.width * segment.count)
-        self._kernels.library.translume_step(self.address, ctypes.addressof(one), 1, x.data_ptr(), room.data_ptr())
+        ancestors = None if step.ancestors is None else step.ancestors.contiguous()
+        struct = step_struct(step, ancestors)
+        longest = max(step.end, step.state.cache.cross.size(3))
+        memory = self.workspace(x.size(0), longest, step.state.width * step.count)
+        self._kernels.library.translume_step(self.address, ctypes.addressof(struct), x.data_ptr(), memory.data_ptr())
         return x
 
 
-def reading(segment: Segment, reach: Tensor | None) -> native.Reading:
-    """A segment as the kernels know it."""
-    state = segment.state
-    past, cross = state.buffers.past, state.buffers.cross
-    return native.Reading(
+def step_struct(step: StepInput, ancestors: Tensor | None) -> loading.StepInput:
+    """Return the kernels' view of the inputs of a step."""
+    state = step.state
+    past, cross = state.cache.past, state.cache.cross
+    return loading.StepInput(
         past.data_ptr(),
         *past.stride()[:4],
         cross.data_ptr(),
         *cross.stride()[:3],
-        address(state.buffers.hidden),
-        address(reach),
+        address(state.cache.source_bias),
+        address(ancestors),
         address(state.slots),
         state.sentences,
         state.width,
-        segment.count,
+        step.count,
         state.position,
         cross.size(3),
         past.dtype == torch.float16,
     )
 
 
-def _size(attention: SelfAttention | CrossAttention) -> int:
-    """What a head's vectors have numbers."""
+def _head_size(attention: SelfAttention | CrossAttention) -> int:
     return int(attention.output.weight.size(0)) // attention.heads
 
 
-def _joined(one: nn.Linear, other: nn.Linear) -> nn.Linear:
-    """Both maps as one, the outputs of the first before those of the other."""
-    maps = (one, other)
-    joined = nn.Linear(one.in_features, sum(each.out_features for each in maps))
-    shifts: list[Tensor] = [
-        each.weight.new_zeros(each.out_features) if each.bias is None else each.bias for each in maps
+def _concatenate(first: nn.Linear, second: nn.Linear) -> nn.Linear:
+    """Return one layer with the outputs of both."""
+    parts = (first, second)
+    joined = nn.Linear(first.in_features, sum(each.out_features for each in parts))
+    biases: list[Tensor] = [
+        each.weight.new_zeros(each.out_features) if each.bias is None else each.bias for each in parts
     ]
     with torch.no_grad():
-        joined.weight.copy_(torch.cat((one.weight, other.weight)))
-        joined.bias.copy_(torch.cat(shifts))
+        joined.weight.copy_(torch.cat((first.weight, second.weight)))
+        joined.bias.copy_(torch.cat(biases))
     return joined

@@ -1,5 +1,10 @@
-"""Which packing is fastest here for a shape: tried once, and remembered by whoever asks."""
+"""Choose the fastest packing for each shape by timing, and cache the choice so that the next run computes the same.
 
+The cache is engine.json in the user's cache folder, by dtype and machine.
+"""
+
+import json
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from translume.engine.linear import PackedLinear, PlainLinear
-from translume.engine.packing import packed_as
+from translume.atomic import replace_file
+from translume.engine.packing import PackedLinear, PlainLinear, packed_as
+from translume.kernels.cpu import cache_folder, compiler, cpu_name, instruction_limits
 
 ROWS = (1, 64, 320)
 """Numbers of rows that a packing is timed with; the choice is by the sum of times relative to the first candidate's."""
 ROUNDS = 6
-INDEPENDENT = 1.2
+INDEPENDENCE_BONUS = 1.2
 """How much slower than another packing one with independent rows may be and still be preferred."""
+RULE = 2
+"""Version of the rule by which the probe chooses; a new version ignores the cached choices of older ones."""
 
 Dtype = Literal["fp32", "bf16", "int8"]
 
@@ -25,23 +33,18 @@ CANDIDATES: dict[Dtype, tuple[str, ...]] = {
     "bf16": ("fp32", "native", "bf16"),
     "int8": ("fp32", "native", "int8", "int8-onednn", "int8-native"),
 }
-"""What may be chosen for a dtype that was asked for, fp32 being always allowed."""
+"""The packings that may be chosen for a dtype."""
 
-WAYS = ("torch", "native")
-"""How the layers of a decoder may be read; they are chosen for a shape that is called "decoder …"."""
-
-
-def known(shape: str, kind: object, dtype: Dtype) -> bool:
-    """Whether something of this shape may be packed, or read, as `kind` where `dtype` was asked for."""
-    return kind in (WAYS if shape.startswith("decoder ") else CANDIDATES[dtype])
+LAYER_BACKENDS = ("torch", "native")
+"""How the layers of a decoder may be computed; chosen for shapes named "decoder …"."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """How to pack linear maps of each shape.
+    """The packing chosen for each shape of linear layer.
 
-    dtype: one of CANDIDATES.  kinds: by shape "K×N", what was chosen, or is to be chosen where it stands already.
-    microseconds: by shape and kind, what the probe measured, for those who want to see.
+    dtype: one of CANDIDATES.  kinds: the packing by shape "K×N"; a shape that is present is not probed.
+    microseconds: what the probe measured, by shape and kind.
     """
 
     dtype: Dtype = "fp32"
@@ -49,46 +52,88 @@ class Choice:
     microseconds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
-        """The weight [N, K] packed as was chosen for its shape, or as a probe finds now."""
+        """Pack the weight [N, K] as chosen for its shape; probe the shape if there is no choice yet."""
         shape = f"{weight.size(1)}×{weight.size(0)}"
         if shape in self.kinds:
             chosen = packed_as(self.kinds[shape], weight, bias)
             return PlainLinear(weight, bias) if chosen is None else chosen
         packed = [packed_as(kind, weight, bias) for kind in CANDIDATES[self.dtype]]
-        trusted = [each for each in packed if each is not None] or [PlainLinear(weight, bias)]
-        if len(trusted) == 1:
-            self.kinds[shape] = trusted[0].kind
-            return trusted[0]
-        found = times(lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in trusted], calls=3)
-        self.microseconds[shape] = {each.kind: took for each, took in zip(trusted, found, strict=True)}
-        shares = [sum(ours / base for ours, base in zip(took, found[0], strict=True)) for took in found]
+        candidates = [each for each in packed if each is not None] or [PlainLinear(weight, bias)]
+        if len(candidates) == 1:
+            self.kinds[shape] = candidates[0].kind
+            return candidates[0]
+        times = measure(
+            lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in candidates], repeats=3
+        )
+        self.microseconds[shape] = {each.kind: row for each, row in zip(candidates, times, strict=True)}
+        shares = [sum(time / base for time, base in zip(row, times[0], strict=True)) for row in times]
         # With int8, no speed outweighs equal numbers alone and in a batch, wherever a packing gives them.
-        advantage = float("inf") if self.dtype == "int8" else INDEPENDENT
+        bonus = float("inf") if self.dtype == "int8" else INDEPENDENCE_BONUS
 
-        def cost(place: int) -> tuple[float, float]:
-            share = shares[place]
-            return (share / advantage if trusted[place].rows_are_independent() else share, share)
+        def cost(index: int) -> tuple[float, float]:
+            share = shares[index]
+            return (share / bonus if candidates[index].rows_are_independent() else share, share)
 
-        best = trusted[min(range(len(trusted)), key=cost)]
+        best = candidates[min(range(len(candidates)), key=cost)]
         self.kinds[shape] = best.kind
         return best
 
 
 @torch.inference_mode()
-def times(ways: Callable[[int], Sequence[Callable[[], object]]], calls: int) -> list[tuple[float, ...]]:
-    """For each way the microseconds of a call with each number of ROWS, the best of some rounds taken by turns.
+def measure(calls_for: Callable[[int], Sequence[Callable[[], object]]], repeats: int) -> list[tuple[float, ...]]:
+    """Return for each alternative the microseconds of a call for each number of ROWS: the best of ROUNDS, in turns.
 
-    ways: of so many rows.  calls: of a way before it is another's turn.
+    calls_for: the alternatives for a number of rows.  repeats: calls in a row before the next alternative's turn.
     """
     by_rows = []
     for rows in ROWS:
-        tried = ways(rows)
-        best = [float("inf")] * len(tried)
+        alternatives = calls_for(rows)
+        best = [float("inf")] * len(alternatives)
         for _ in range(ROUNDS):
-            for number, way in enumerate(tried):
+            for index, call in enumerate(alternatives):
                 start = time.perf_counter()
-                for _ in range(calls):
-                    way()
-                best[number] = min(best[number], (time.perf_counter() - start) / calls * 1e6)
+                for _ in range(repeats):
+                    call()
+                best[index] = min(best[index], (time.perf_counter() - start) / repeats * 1e6)
         by_rows.append(best)
     return list(zip(*by_rows, strict=True))
+
+
+def load_choice(dtype: Dtype) -> Choice:
+    """Return the cached choice for a dtype on this machine with this torch; an empty one if nothing valid is cached."""
+    kinds = _read_cache().get(_key(dtype))
+    if not isinstance(kinds, dict):
+        return Choice(dtype)
+    return Choice(dtype, {shape: kind for shape, kind in kinds.items() if _is_valid(shape, kind, dtype)})
+
+
+def save_choice(choice: Choice) -> bool:
+    """Cache a choice. Returns False if the folder cannot be written; then the next run probes again."""
+    path = cache_folder() / "engine.json"
+    document = {**_read_cache(), _key(choice.dtype): choice.kinds}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
+        replace_file(path, text.encode(), synced=False)
+    except OSError:
+        return False
+    return True
+
+
+def _is_valid(shape: str, kind: object, dtype: Dtype) -> bool:
+    return kind in (LAYER_BACKENDS if shape.startswith("decoder ") else CANDIDATES[dtype])
+
+
+def _read_cache() -> dict[str, object]:
+    try:
+        document = json.loads((cache_folder() / "engine.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _key(dtype: Dtype) -> str:
+    """Everything that a choice depends on besides the shapes."""
+    machine = f"{platform.machine()} {cpu_name()} {instruction_limits()} {torch.__version__}"
+    threads = f"threads={torch.get_num_threads()}"
+    return f"{dtype} {machine} {threads} cc={compiler() is not None} rule={RULE} of {' '.join(CANDIDATES[dtype])}"

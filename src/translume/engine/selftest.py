@@ -1,4 +1,4 @@
-"""Whether an engine gives what the plain model gives here, and whether numbers depend on a sentence's neighbours."""
+"""Compare an engine with the plain model on this machine, and check that results do not depend on the batch."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +14,14 @@ SENTENCES, STEPS = 7, 11
 TOLERANCES = {"fp32": 1e-3, "bf16": 0.5, "int8": 0.5}
 """Largest difference from the plain model, in nats, of the log-probabilities of likely tokens."""
 LIKELY = -7.0
-"""Log-probability of p_model above which a token counts as likely: what lies deep in the tail never wins."""
+"""Log-probability above which a token counts as likely. Less likely tokens do not affect a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a self-test found.
+    """The result of a self-test.
 
-    difference: the largest one, in nats, between the plain model's log-probability of a likely token and the engine's.
+    difference: largest difference, in nats, between the log-probabilities of a likely token by the two.
     agrees: whether that is within the tolerance of the engine's dtype.
     alone_equals_batched: whether every part of the engine claims that numbers are the same, bit for bit, in a batch and
         alone, and they were; None if not tested.
@@ -32,7 +32,7 @@ class Findings:
     alone_equals_batched: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The findings as JSON knows them."""
+        """Return the findings as a JSON object."""
         return {
             "difference": self.difference,
             "agrees": self.agrees,
@@ -42,9 +42,9 @@ class Findings:
 
 @torch.inference_mode()
 def self_test(engine: Engine, model: Transformer, *, alone: bool = True) -> Findings:
-    """Have the engine and the model it was made of read the same sentences of random ids, of unequal lengths.
+    """Compare the engine with its model on sentences of random ids of different lengths.
 
-    alone: whether to read each sentence alone, too.
+    alone: whether to compare each sentence alone with the batch, too.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = (model.encoder.embedding.table, model.decoder.embedding.table)
@@ -54,26 +54,26 @@ def self_test(engine: Engine, model: Transformer, *, alone: bool = True) -> Find
     source = torch.randint(source_size, (SENTENCES, longest), generator=generator).to(device)
     mask = torch.arange(longest, device=device) < torch.arange(longest, 0, -3, device=device)[:, None]
     target = torch.randint(target_size, (SENTENCES, STEPS), generator=generator).to(device)
-    wanted = _read(model, source, mask, target)
+    expected = _read(model, source, mask, target)
     found = _read(engine, source, mask, target)
-    likely = wanted > LIKELY
-    difference = float((found - wanted)[likely].abs().max()) if bool(likely.any()) else 0.0
+    likely = expected > LIKELY
+    difference = float((found - expected)[likely].abs().max()) if bool(likely.any()) else 0.0
     findings = Findings(difference=difference, agrees=difference <= TOLERANCES[engine.choice.dtype])
     if not alone:
         return findings
-    apart = [
+    one_by_one = [
         _read(engine, source[row : row + 1, mask[row]], mask[row : row + 1, mask[row]], target[row : row + 1])
         for row in range(SENTENCES)
     ]
-    same = engine.rows_are_independent() and torch.equal(found, torch.cat(apart, 1))
+    same = engine.rows_are_independent() and torch.equal(found, torch.cat(one_by_one, 1))
     return replace(findings, alone_equals_batched=same)
 
 
 def _read(stepper: Stepper, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-    """[STEPS, B, V], the log-probabilities after each prefix of target [B, STEPS]."""
+    """Return the log-probabilities [STEPS, B, V] after each prefix of target [B, STEPS]."""
     state = stepper.start(source, mask)
-    beliefs = []
+    distributions = []
     for length in range(1, target.size(1) + 1):
-        belief, state = stepper.step(target[:, :length], state)
-        beliefs.append(belief.log_probs())
-    return torch.stack(beliefs)
+        next_token, state = stepper.step(target[:, :length], state)
+        distributions.append(next_token.log_probs())
+    return torch.stack(distributions)

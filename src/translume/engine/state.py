@@ -1,4 +1,4 @@
-"""What the engine carries from step to step: buffers written in place, and who reads what of them."""
+"""The KV cache of the engine, written in place, and the decoder state that refers to it."""
 
 from dataclasses import dataclass
 
@@ -9,30 +9,33 @@ from translume.model.state import GROWTH, Selectable, StaleStateError
 
 
 @dataclass(slots=True)
-class Buffers:
-    """What B sentences hold, in one tensor for all L layers, keys and values by turns.
+class KVCache:
+    """Keys and values of B sentences, alternating, in one tensor for all L layers.
 
-    past: [2L, B, H, capacity, K, D/H], of the target read so far: a place holds what its K hypotheses wrote there, and
-        is never moved when hypotheses are; `EngineState.reach` says which of them a hypothesis continues.
+    past: [2L, B, H, capacity, K, D/H], of the target. Each position holds what its K hypotheses wrote there and is
+        never moved when hypotheses are reordered; `EngineState.ancestors` says which of them a hypothesis continues.
     cross: [2L, B, H, S, D/H], of the memory.
-    hidden: [B, 1, 1, S], −inf where no source token stands; None where all do.
-    looked_up: whether readers look up a sentence's slot, so that nothing moves when others leave.
+    source_bias: [B, 1, 1, S], −inf at padding; None without padding.
+    indirect: whether readers look up a sentence's slot, so that finished sentences leave without moving others.
     generation: counts changes.
     """
 
     past: Tensor
     cross: Tensor
-    hidden: Tensor | None
-    looked_up: bool = False
+    source_bias: Tensor | None
+    indirect: bool = False
     generation: int = 0
 
-    def changed(self) -> int:
-        """Count a change; every state before it is stale."""
+    def mark_changed(self) -> int:
+        """Count a change, which makes earlier states stale; return the new generation."""
         self.generation += 1
         return self.generation
 
     def grow(self, length: int, slots: Tensor | None) -> bool:
-        """Make room for place `length`; whether that was done, and of sentences in `slots` alone, in their order."""
+        """Grow the capacity to include position `length`.
+
+        Returns whether it grew and kept only the sentences in `slots`, in their order.
+        """
         if length < self.past.size(3):
             return False
         before, shape = self.past, list(self.past.shape)
@@ -40,28 +43,27 @@ class Buffers:
         if slots is not None:
             shape[1] = slots.numel()
         self.past = before.new_empty(shape)
-        for old, new in zip(before.unbind(), self.past.unbind(), strict=True):  # so little is held twice
+        for old, new in zip(before.unbind(), self.past.unbind(), strict=True):  # little is held twice
             new[:, :, : before.size(3)] = old if slots is None else old.index_select(0, slots)
         if slots is None:
             return False
         self.cross = self.cross.index_select(1, slots)
-        self.hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
+        self.source_bias = None if self.source_bias is None else self.source_bias.index_select(0, slots)
         return True
 
     def widen(self, width: int, length: int) -> None:
-        """Room for `width` hypotheses a sentence; the first keeps what stands in the first `length` places."""
+        """Widen the cache to `width` hypotheses per sentence; the first keeps the first `length` positions."""
         shape = list(self.past.shape)
         shape[4] = width
-        # What nobody wrote is read and masked, unless it is looked up who wrote.
-        wider = self.past.new_empty(shape) if self.looked_up else self.past.new_zeros(shape)
+        # Unwritten positions are read and masked unless readers look up ancestors.
+        wider = self.past.new_empty(shape) if self.indirect else self.past.new_zeros(shape)
         wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
         self.past = wider
 
-    def leave(self, stay: Tensor, length: int) -> Tensor:
-        """Keep the sentences in slots `stay` [M], which are all different; the slots that they stand in now.
+    def drop(self, stay: Tensor, length: int) -> Tensor:
+        """Keep the sentences in the distinct slots `stay` [M] and return their new slots.
 
-        Those in the last slots move into the holes, the others stay where they are: what is copied is not more than
-        what leaves.
+        Sentences in the last slots move into the free ones; the others stay where they are.
         """
         count = stay.numel()
         taken = torch.zeros(self.past.size(1), dtype=torch.bool, device=stay.device)
@@ -71,131 +73,132 @@ class Buffers:
             past = self.past[:, :, :, :length]
             past[:, holes] = past.index_select(1, moved)
             self.cross[:, holes] = self.cross.index_select(1, moved)
-            if self.hidden is not None:
-                self.hidden[holes] = self.hidden.index_select(0, moved)
+            if self.source_bias is not None:
+                self.source_bias[holes] = self.source_bias.index_select(0, moved)
         self.past, self.cross = self.past[:, :count], self.cross[:, :count]
-        if self.hidden is not None:
-            self.hidden = self.hidden[:count]
+        if self.source_bias is not None:
+            self.source_bias = self.source_bias[:count]
         places = torch.arange(taken.numel(), device=stay.device)
         places[moved] = holes
         return places[stay]
 
-    def chosen(self, slots: Tensor, reach: Tensor | None, length: int) -> "Buffers":
-        """A copy for rows [M] of their own, one hypothesis a sentence: row i is of slot `slots[i]`.
+    def gather(self, slots: Tensor, ancestors: Tensor | None, length: int) -> "KVCache":
+        """Copy the rows [M] into a cache with one hypothesis per sentence; row i comes from slot `slots[i]`.
 
-        reach: [M, length], which of the K at each place row i continues; None for the first.
+        ancestors: [M, length], the hypothesis that row i reads at each position; None for the first.
         """
         past = self.past[:, :, :, :length].index_select(1, slots)
-        if reach is None:
+        if ancestors is None:
             past = past[..., :1, :]
         else:
-            index = reach[None, :, None, :, None, None].expand(*past.shape[:4], 1, past.size(5))
+            index = ancestors[None, :, None, :, None, None].expand(*past.shape[:4], 1, past.size(5))
             past = past.gather(4, index)
-        hidden = None if self.hidden is None else self.hidden.index_select(0, slots)
-        return Buffers(past.contiguous(), self.cross.index_select(1, slots), hidden, self.looked_up)
+        source_bias = None if self.source_bias is None else self.source_bias.index_select(0, slots)
+        return KVCache(past.contiguous(), self.cross.index_select(1, slots), source_bias, self.indirect)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """An encoded source and the target read so far; rows b·width … (b+1)·width−1 belong to sentence b.
 
-    slots: [B], where each sentence stands in the buffers; None: in order.
-    reach: [B, width, position], which of a sentence's hypotheses wrote what a hypothesis reads at each place, in order
-        of slots unless these are looked up; None while there is one a sentence.
-    context: what the head made of the source, or None; in order of rows.
+    position: number of target tokens read.  width: hypotheses per sentence.
+    slots: [B], the index of each sentence in the cache; None: in order.
+    ancestors: [B, width, position], the hypothesis that each one reads at each position, in order of slots unless these
+        are indirect; None with one hypothesis per sentence.
+    context: the head's own state, in order of rows, or None.
     """
 
-    buffers: Buffers
+    cache: KVCache
     position: int
     width: int = 1
     slots: Tensor | None = None
-    reach: Tensor | None = None
+    ancestors: Tensor | None = None
     context: Selectable | None = None
     generation: int = 0
 
     @property
     def sentences(self) -> int:
         """B."""
-        return self.buffers.past.size(1) if self.slots is None else self.slots.numel()
+        return self.cache.past.size(1) if self.slots is None else self.slots.numel()
 
     def check(self) -> None:
-        """Raise StaleStateError if another state has written since."""
-        if self.generation != self.buffers.generation:
+        """Raise StaleStateError if a later state has changed the cache."""
+        if self.generation != self.cache.generation:
             raise StaleStateError("this engine state was used already; only the newest may go on")
 
-    def advanced(self, count: int, reach: Tensor | None) -> "EngineState":
-        """The state after `count` more tokens were written; reach as in the fields."""
-        position, generation = self.position + count, self.buffers.changed()
-        # Field by field: `replace` looks all of them up, every step.
-        return EngineState(self.buffers, position, self.width, self.slots, reach, self.context, generation)
+    def advance(self, count: int, ancestors: Tensor | None) -> "EngineState":
+        """Return the state after `count` more tokens were written, with the given ancestors."""
+        position, generation = self.position + count, self.cache.mark_changed()
+        # Not `replace`, which is slow enough to matter in every step.
+        return EngineState(self.cache, position, self.width, self.slots, ancestors, self.context, generation)
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> "EngineState":
-        """Rows [M] of the current ones; the state it was made from becomes stale.
+        """Return the state of rows [M] of this one, which becomes stale.
 
-        Nothing is copied for reordered hypotheses, and for sentences that left only as much as left. Rows that are not
-        whole groups of one size a sentence get buffers of their own.
+        Reordered hypotheses copy nothing; sentences that leave copy at most as much as left. Rows that are not groups
+        of equal size per sentence get a new cache.
         """
         self.check()
-        rows = rows.long()  # the kernels read slots and reach as int64
+        rows = rows.long()  # the kernels read slots and ancestors as int64
         context = None if self.context is None else self.context.select(rows)
         owners = rows // self.width
         stay, counts = torch.unique_consecutive(owners, return_counts=True)
         width = int(counts[0]) if counts.numel() else 1
         regular = bool((counts == width).all()) and bool((stay.diff() > 0).all())
         if not regular or (self.width > 1 and width != self.width):
-            return self._apart(rows, owners, context)
-        return self._together(stay, (rows % self.width).view(-1, width), context)
+            return self._select_rows(rows, owners, context)
+        return self._select_groups(stay, (rows % self.width).view(-1, width), context)
 
-    def _apart(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
-        """A state whose rows are one a sentence, in buffers of their own."""
+    def _select_rows(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
+        """Copy the rows into a new cache with one row per sentence."""
         slots = owners if self.slots is None else self.slots[owners]
-        places = owners if self.buffers.looked_up else slots
-        reach = None if self.reach is None else self.reach[places, rows % self.width]
-        buffers = self.buffers.chosen(slots, reach, self.position)
-        self.buffers.changed()
-        return EngineState(buffers, self.position, context=context)
+        places = owners if self.cache.indirect else slots
+        ancestors = None if self.ancestors is None else self.ancestors[places, rows % self.width]
+        cache = self.cache.gather(slots, ancestors, self.position)
+        self.cache.mark_changed()
+        return EngineState(cache, self.position, context=context)
 
-    def _together(self, stay: Tensor, origin: Tensor, context: Selectable | None) -> "EngineState":
-        """The sentences `stay` [M] with their hypotheses `origin` [M, K]."""
-        buffers, width = self.buffers, origin.size(1)
+    def _select_groups(self, stay: Tensor, origin: Tensor, context: Selectable | None) -> "EngineState":
+        """Keep the sentences `stay` [M], with their hypotheses `origin` [M, K] in that order."""
+        cache, width = self.cache, origin.size(1)
         before = slots = stay if self.slots is None else self.slots[stay]
-        if stay.numel() < self.sentences and not buffers.looked_up:
-            slots = buffers.leave(before, self.position)
-        kept = None if self.reach is None else self.reach[stay if buffers.looked_up else before]
+        if stay.numel() < self.sentences and not cache.indirect:
+            slots = cache.drop(before, self.position)
+        kept = None if self.ancestors is None else self.ancestors[stay if cache.indirect else before]
         if width > self.width:
-            buffers.widen(width, self.position)
+            cache.widen(width, self.position)
             kept = origin.new_zeros(stay.numel(), 1, self.position)
-        reach = None
+        ancestors = None
         if kept is not None:
-            chosen = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
-            reach = chosen if buffers.looked_up else torch.empty_like(chosen).index_copy_(0, slots, chosen)
-        ordered = slots.numel() == buffers.past.size(1) and bool(
+            gather = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
+            ancestors = gather if cache.indirect else torch.empty_like(gather).index_copy_(0, slots, gather)
+        ordered = slots.numel() == cache.past.size(1) and bool(
             (slots == torch.arange(slots.numel(), device=slots.device)).all()
         )
         return EngineState(
-            buffers,
+            cache,
             self.position,
             width=width,
             slots=None if ordered else slots,
-            reach=reach,
+            ancestors=ancestors,
             context=context,
-            generation=buffers.changed(),
+            generation=cache.mark_changed(),
         )
 
 
 @dataclass(slots=True)
-class Segment:
-    """What one search reads in a step: rows [B·K·t] of a state.
+class StepInput:
+    """The tokens of a step: rows [B·K·t] of a state.
 
-    count: how many tokens of each hypothesis, t.  reach: [B, K, position + t], the state's with what is read now.
+    count: tokens per hypothesis, t.  ancestors: [B, K, position + t], the state's and those of the new tokens.
     """
 
     state: EngineState
     count: int = 1
-    reach: Tensor | None = None
+    ancestors: Tensor | None = None
 
     @property
     def end(self) -> int:
-        """The place after the last token."""
+        """The position after the last token."""
         return self.state.position + self.count

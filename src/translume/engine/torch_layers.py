@@ -1,65 +1,216 @@
-"""All layers of a decoder by calls of torch, one after another."""
+"""The layers of a decoder computed by torch, for K hypotheses per sentence, without a module call per operation.
+
+The numbers are those of `model.layers.DecoderLayer`, except for the order in which attention reads.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from translume.engine.layer import Layer
-from translume.engine.mixing import Attention, Reading
 from translume.engine.probe import Choice
-from translume.engine.state import Segment
+from translume.engine.state import StepInput
 from translume.model.attention import SelfAttention
-from translume.model.positions import rotation
+from translume.model.layers import DecoderLayer, Ssru
+from translume.model.positions import rotate, rotation
 from translume.model.transformer import Decoder
+
+Function = Callable[[Tensor], Tensor]
 
 
 class TorchLayers:
-    """The layers of a decoder and its last norm, packed; its marks are those of `Layers`."""
+    """The layers of a decoder and its final norm, packed; attributes as in `Layers`."""
 
-    looks_up = False
-    keeps = torch.float32
+    indirect_slots = False
+    cache_dtype = torch.float32
 
     def __init__(self, decoder: Decoder, choice: Choice) -> None:
         self._decoder = decoder
-        self._layers = [Layer(layer, choice) for layer in decoder.stack]
-        self.rereads = all(isinstance(layer.mix, Attention) for layer in self._layers)
+        self._layers = [_Layer(layer, choice) for layer in decoder.stack]
+        self.reads_blocks = all(isinstance(layer.mixer, _SelfAttention) for layer in self._layers)
 
-    def read(self, x: Tensor, segment: Segment) -> Tensor:
-        """x [N, D], embedded target tokens, which may be overwritten, to the same shape."""
-        state, count, reach = segment.state, segment.count, segment.reach
-        past, cross, place, width = state.buffers.past, state.buffers.cross, state.position, state.width
-        reading = Reading(
-            place=place,
-            width=width,
+    def read(self, x: Tensor, step: StepInput) -> Tensor:
+        """Run the layers over embedded target tokens x [N, D], which may be overwritten."""
+        state, count, ancestors = step.state, step.count, step.ancestors
+        past, cross, position = state.cache.past, state.cache.cross, state.position
+        masks = _Masks(
+            position=position,
+            width=state.width,
             count=count,
-            unread=_later(place, count, x) if reach is None else _unread(reach, width),
-            origin=None if reach is None or place == 0 else reach[:, :, place - 1],
-            hidden=state.buffers.hidden,
-            turn=self._turn(place, count, x),
+            unread=_causal_bias(position, count, x) if ancestors is None else _ancestor_bias(ancestors, state.width),
+            origin=None if ancestors is None or position == 0 else ancestors[:, :, position - 1],
+            source_bias=state.cache.source_bias,
+            rotation=self._rotation(position, count, x),
         )
         for number, layer in enumerate(self._layers):
-            x = layer(x, past[2 * number : 2 * number + 2], cross[2 * number : 2 * number + 2], reading)
+            x = layer(x, past[2 * number : 2 * number + 2], cross[2 * number : 2 * number + 2], masks)
         result: Tensor = self._decoder.norm(x)
         return result
 
-    def _turn(self, place: int, count: int, x: Tensor) -> Tensor | None:
-        """How far rotary positions turn queries and keys at some places; None for other positions."""
+    def _rotation(self, position: int, count: int, x: Tensor) -> Tensor | None:
+        """The rotation of queries and keys by rotary positions; None for other position encodings."""
         attention = next(iter(self._decoder.stack)).self_attention
         if not isinstance(attention, SelfAttention) or not attention.rotary:
             return None
-        return rotation(torch.arange(place, place + count, device=x.device), x.size(-1) // attention.heads)
+        return rotation(torch.arange(position, position + count, device=x.device), x.size(-1) // attention.heads)
 
 
-def _later(place: int, count: int, x: Tensor) -> Tensor | None:
-    """[t, place + t], −inf after the own place of each of t tokens from `place` on; None for one, which reads all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Masks:
+    """What every layer needs in a step.
+
+    position: of the first token read.  width: K.  count: tokens read per hypothesis, t; 1 unless K is 1.
+    unread: [B, 1, K, (position+1)·K], −inf at what is not an ancestor; [t, position+t], the causal mask; None where K
+        and t are 1.
+    origin: [B, K], the hypothesis of the position before that each continues; None where K is 1 or at the first one.
+    source_bias: [B, 1, 1, S], −inf at padding; None without padding.
+    rotation: of these positions, for rotary positions.
+    """
+
+    position: int
+    width: int
+    count: int
+    unread: Tensor | None
+    origin: Tensor | None
+    source_bias: Tensor | None
+    rotation: Tensor | None
+
+
+class _Layer:
+    """One layer over a cache: past [2, B, H, capacity, K, d] and cross [2, B, H, S, d]."""
+
+    def __init__(self, layer: DecoderLayer, choice: Choice) -> None:
+        mixer, cross, forward = layer.self_attention, layer.cross_attention, layer.feed_forward
+        self.heads, self.pre_norm = cross.heads, layer.around_cross.before
+        self.mixer = _SsruCells(mixer, choice) if isinstance(mixer, Ssru) else _SelfAttention(mixer, choice)
+        width = cross.query.weight.size(1)
+        self.cross_query = _pack_scaled(cross.query, width // self.heads, width, choice)
+        self.cross_output = _pack(cross.output, choice)
+        self.inner, self.outer = _pack(forward.inner, choice), _pack(forward.outer, choice)
+        self.activation = _ACTIVATIONS[forward.activation]
+        self.norm_self, self.norm_cross = _norm(layer.around_self.norm), _norm(layer.around_cross.norm)
+        self.norm_feed_forward = _norm(layer.around_feed_forward.norm)
+
+    def __call__(self, x: Tensor, past: Tensor, cross: Tensor, masks: _Masks) -> Tensor:
+        """x [B·K·t, D], which may be overwritten, to the same shape; writes its keys and values into the past."""
+        if self.pre_norm:
+            x = self.mixer(self.norm_self(x), past, masks).add_(x)
+            x = self._cross_attention(self.norm_cross(x), cross, masks).add_(x)
+            return self.outer(self.activation(self.inner(self.norm_feed_forward(x)))).add_(x)
+        x = self.norm_self(self.mixer(x, past, masks).add_(x))
+        x = self.norm_cross(self._cross_attention(x, cross, masks).add_(x))
+        return self.norm_feed_forward(self.outer(self.activation(self.inner(x))).add_(x))
+
+    def _cross_attention(self, x: Tensor, cross: Tensor, masks: _Masks) -> Tensor:
+        """Cross-attention; the K hypotheses of a sentence, or their t tokens, are the queries of one product."""
+        queries = masks.width * masks.count
+        query = self.cross_query(x).view(cross.size(1), queries, self.heads, cross.size(4)).transpose(1, 2)
+        return self.cross_output(_attend(query, cross, masks.source_bias))
+
+
+class _SelfAttention:
+    """Self-attention: the K hypotheses of a sentence read the whole cache, with what is not theirs masked."""
+
+    def __init__(self, attention: SelfAttention, choice: Choice) -> None:
+        self.heads = attention.heads
+        width = attention.output.weight.size(1)
+        self.query_key_value = _pack_scaled(attention.query_key_value, width // self.heads, width, choice)
+        self.output = _pack(attention.output, choice)
+
+    def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
+        """x [B·K·t, D] to the same shape; writes its keys and values into the past."""
+        position, count = masks.position, masks.count
+        shape = (past.size(1), masks.width * count, 3, self.heads, past.size(5))
+        parts = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
+        query = parts[0]
+        new = past[:, :, :, position] if count == 1 else past[:, :, :, position : position + count, 0]
+        if masks.rotation is None:
+            new[:] = parts[1:]
+        else:
+            query = rotate(query, masks.rotation)
+            new[0] = rotate(parts[1], masks.rotation)
+            new[1] = parts[2]
+        return self.output(_attend(query, past[:, :, :, : position + count].flatten(3, 4), masks.unread))
+
+
+class _SsruCells:
+    """The cells of an SSRU (Kim et al. 2019) in fp32, stored in place of keys."""
+
+    def __init__(self, unit: Ssru, choice: Choice) -> None:
+        self.forget, self.update = _pack(unit.forget, choice), _pack(unit.update, choice)
+
+    def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
+        """x [B·K, D] to the same shape; writes its cells into the past."""
+        batch, heads, _, width, size = past[0].shape
+        gate, new = (part.view(batch, width, heads, size) for part in (self.forget(x).sigmoid_(), self.update(x)))
+        if masks.position == 0:
+            cells = new - new * gate
+        else:
+            before = past[0, :, :, masks.position - 1].transpose(1, 2)  # [B, K, H, d]
+            if masks.origin is not None:
+                before = before.gather(1, masks.origin[..., None, None].expand(-1, -1, heads, size))
+            cells = torch.lerp(new, before, gate)
+        past[0, :, :, masks.position] = cells.transpose(1, 2)
+        return cells.view(batch * width, heads * size).relu()
+
+
+def _attend(query: Tensor, key_value: Tensor, bias: Tensor | None) -> Tensor:
+    """softmax(Q Kᵀ + bias) V, [B·K, D], of a scaled query [B, H, K, d] over keys and values [2, B, H, S, d]."""
+    keys, values = key_value.unbind()
+    scores = torch.matmul(query, keys.mT)
+    if bias is not None:
+        scores.add_(bias)
+    mixed = torch.matmul(scores.softmax(-1), values)
+    batch, heads, width, size = query.shape
+    if width == 1:
+        return mixed.view(batch, heads * size)
+    return mixed.transpose(1, 2).reshape(batch * width, heads * size)
+
+
+def _causal_bias(position: int, count: int, x: Tensor) -> Tensor | None:
+    """[t, position + t], −inf after each of t tokens from `position` on; None for one token, which reads all."""
     if count == 1:
         return None
-    return torch.full((count, place + count), -math.inf, dtype=x.dtype, device=x.device).triu_(place + 1)
+    return torch.full((count, position + count), -math.inf, dtype=x.dtype, device=x.device).triu_(position + 1)
 
 
-def _unread(reach: Tensor, width: int) -> Tensor:
-    """[B, 1, K, t·K], −inf where hypothesis k does not continue what hypothesis j wrote at a place, from [B, K, t]."""
-    own = torch.arange(width, device=reach.device) == reach[..., None]  # [B, K, t, K]
-    zeros = torch.zeros(own.shape, device=reach.device)
+def _ancestor_bias(ancestors: Tensor, width: int) -> Tensor:
+    """[B, 1, K, t·K], −inf where hypothesis j is not the ancestor of hypothesis k at a position, from [B, K, t]."""
+    own = torch.arange(width, device=ancestors.device) == ancestors[..., None]  # [B, K, t, K]
+    zeros = torch.zeros(own.shape, device=ancestors.device)
     return zeros.masked_fill_(~own, -math.inf).flatten(2)[:, None]
+
+
+def _pack(linear: nn.Linear, choice: Choice) -> Function:
+    return choice.pack(linear.weight, linear.bias).forward
+
+
+def _pack_scaled(linear: nn.Linear, size: int, rows: int, choice: Choice) -> Function:
+    """Pack a linear layer whose first `rows` outputs, the queries, are divided by √size."""
+    factor = torch.ones(linear.weight.size(0))
+    factor[:rows] = size**-0.5
+    bias = None if linear.bias is None else linear.bias.detach().float() * factor
+    return choice.pack(linear.weight.detach().float() * factor[:, None], bias).forward
+
+
+def _norm(norm: nn.Module) -> Function:
+    """The norm as one call."""
+    if isinstance(norm, nn.LayerNorm):
+        shape, weight, bias, epsilon = list(norm.normalized_shape), norm.weight.float(), norm.bias, norm.eps
+        shift = None if bias is None else bias.float()
+        return lambda x: torch.layer_norm(x, shape, weight, shift, epsilon)
+    if isinstance(norm, nn.RMSNorm):
+        size, scale, small = list(norm.normalized_shape), norm.weight.float(), norm.eps
+        return lambda x: torch.rms_norm(x, size, scale, small)
+    return lambda x: x
+
+
+def _gated(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, -1)
+    return F.silu(gate).mul_(value)
+
+
+_ACTIVATIONS: dict[str, Function] = {"relu": torch.relu_, "gelu": F.gelu, "swish": F.silu, "swiglu": _gated}

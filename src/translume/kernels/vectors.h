@@ -1,4 +1,4 @@
-/* Vectors of 16 floats: GCC's and clang's own, whatever the machine has. */
+/* Vectors of 16 floats as a GCC and clang extension, with AVX-512 intrinsics where the processor has them. */
 
 #ifndef TRANSLUME_VECTORS
 #define TRANSLUME_VECTORS
@@ -9,9 +9,9 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
-#define HALVES 1
+#define HAS_FP16 1
 #else
-#define HALVES 0
+#define HAS_FP16 0
 #endif
 
 #define LANES 16
@@ -20,29 +20,29 @@
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-INLINE vector load(const float *from) { return *(const vector *)from; }
-INLINE void store(float *to, vector value) { *(vector *)to = value; }
-INLINE vector all(float value) { return value - (vector){0}; }
+INLINE vector load(const float *source) { return *(const vector *)source; }
+INLINE void store(float *target, vector value) { *(vector *)target = value; }
+INLINE vector broadcast(float value) { return value - (vector){0}; }
 
-INLINE vector pick(integers where, vector one, vector other) {
+INLINE vector select_lanes(integers where, vector one, vector other) {
     return (vector)((where & (integers)one) | (~where & (integers)other));
 }
 
-INLINE float sum(vector value) {
+INLINE float sum_lanes(vector value) {
     typedef float eight __attribute__((vector_size(32)));
     typedef float four __attribute__((vector_size(16)));
-    eight halves[2];
-    four quarters[2];
-    memcpy(halves, &value, sizeof value);
-    halves[0] += halves[1];
-    memcpy(quarters, halves, sizeof quarters);
-    quarters[0] += quarters[1];
-    return (quarters[0][0] + quarters[0][2]) + (quarters[0][1] + quarters[0][3]);
+    eight eights[2];
+    four fours[2];
+    memcpy(eights, &value, sizeof value);
+    eights[0] += eights[1];
+    memcpy(fours, eights, sizeof fours);
+    fours[0] += fours[1];
+    return (fours[0][0] + fours[0][2]) + (fours[0][1] + fours[0][3]);
 }
 
-/* The sums of four vectors; each is made in the same order. */
-INLINE void four_sums(const vector *values, float *to) {
-#if HALVES
+/* The sums of the lanes of four vectors. Each is added up in the same order. */
+INLINE void sum_lanes_of_4(const vector *values, float *target) {
+#if HAS_FP16
     __m512 one = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[0], (__m512)values[1]),
                                _mm512_unpackhi_ps((__m512)values[0], (__m512)values[1]));
     __m512 other = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[2], (__m512)values[3]),
@@ -52,36 +52,36 @@ INLINE void four_sums(const vector *values, float *to) {
                                     _mm512_castpd_ps(_mm512_unpackhi_pd(left, right)));
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quarters),
                                 _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(quarters), 1)));
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+    _mm_storeu_ps(target, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 #else
-    for (int place = 0; place < 4; place++) to[place] = sum(values[place]);
+    for (int lane = 0; lane < 4; lane++) target[lane] = sum_lanes(values[lane]);
 #endif
 }
 
-/* The vector at `at` of floats, or of halves: of 16 bits. */
-INLINE vector number(int halves, const void *from, int64_t at) {
-#if HALVES
-    if (halves) return (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)from + at)));
+/* Load the vector at `index` of an array of fp32, or of fp16. */
+INLINE vector load_number(int fp16, const void *source, int64_t index) {
+#if HAS_FP16
+    if (fp16) return (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)source + index)));
 #endif
-    return load((const float *)from + at);
+    return load((const float *)source + index);
 }
 
-/* The same the other way; what is beyond the largest half becomes that, a NaN stays one. */
-INLINE void keep(int halves, void *to, int64_t at, vector value) {
-#if HALVES
-    if (halves) {
-        value = pick(value > 65504.0f, all(65504.0f), value);
-        value = pick(value < -65504.0f, all(-65504.0f), value);
+/* Store a vector as fp32 or fp16. Values beyond the largest fp16 are clamped to it; a NaN stays a NaN. */
+INLINE void store_number(int fp16, void *target, int64_t index, vector value) {
+#if HAS_FP16
+    if (fp16) {
+        value = select_lanes(value > 65504.0f, broadcast(65504.0f), value);
+        value = select_lanes(value < -65504.0f, broadcast(-65504.0f), value);
         __m256i packed = _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        _mm256_storeu_si256((void *)((uint16_t *)to + at), packed);
+        _mm256_storeu_si256((void *)((uint16_t *)target + index), packed);
         return;
     }
 #endif
-    store((float *)to + at, value);
+    store((float *)target + index, value);
 }
 
-INLINE int any(integers where) {
-#if HALVES
+INLINE int any_lane(integers where) {
+#if HAS_FP16
     return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0;
 #else
     int found = 0;
@@ -90,26 +90,26 @@ INLINE int any(integers where) {
 #endif
 }
 
-/* The larger and the smaller of each two; `other` where one is a NaN. */
-INLINE vector higher(vector one, vector other) {
-#if HALVES
+/* Lane by lane the larger, or the smaller, value; `other` where `one` is a NaN. */
+INLINE vector maximum(vector one, vector other) {
+#if HAS_FP16
     return (vector)_mm512_max_ps((__m512)one, (__m512)other);
 #else
-    return pick(one > other, one, other);
+    return select_lanes(one > other, one, other);
 #endif
 }
 
-INLINE vector lower(vector one, vector other) {
-#if HALVES
+INLINE vector minimum(vector one, vector other) {
+#if HAS_FP16
     return (vector)_mm512_min_ps((__m512)one, (__m512)other);
 #else
-    return pick(one < other, one, other);
+    return select_lanes(one < other, one, other);
 #endif
 }
 
-/* Of numbers that are no NaN. */
-INLINE float largest(vector value) {
-#if HALVES
+/* The largest lane of a vector without NaN. */
+INLINE float max_lane(vector value) {
+#if HAS_FP16
     return _mm512_reduce_max_ps((__m512)value);
 #else
     float found = value[0];
@@ -119,35 +119,35 @@ INLINE float largest(vector value) {
 }
 
 /* e^x for x < 88, within 2 units in the last place; 0 below -87. Cody and Waite's reduction, Cephes' polynomial. */
-INLINE vector exponential(vector x) {
-    vector magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole numbers */
+INLINE vector exp_lanes(vector x) {
+    vector magic = broadcast(12582912.0f); /* 1.5 * 2^23: adding it rounds to integers */
     vector whole = (x * 1.44269504088896341f + magic) - magic;
     vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    vector power = all(1.9875691500e-4f);
+    vector power = broadcast(1.9875691500e-4f);
     power = power * rest + 1.3981999507e-3f;
     power = power * rest + 8.3334519073e-3f;
     power = power * rest + 4.1665795894e-2f;
     power = power * rest + 1.6666665459e-1f;
     power = power * rest + 5.0000001201e-1f;
     power = power * rest * rest + rest + 1.0f;
-#if HALVES
+#if HAS_FP16
     __mmask16 there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     return (vector)_mm512_maskz_scalef_ps(there, (__m512)power, (__m512)whole);
 #else
     integers scale = (__builtin_convertvector(whole, integers) + 127) << 23;
-    return pick(x < -87.0f, (vector){0}, power * (vector)scale);
+    return select_lanes(x < -87.0f, (vector){0}, power * (vector)scale);
 #endif
 }
 
 INLINE vector sigmoid(vector x) {
-    vector small = exponential((vector)((integers)x | INT32_MIN)); /* e^-|x| */
+    vector small = exp_lanes((vector)((integers)x | INT32_MIN)); /* e^-|x| */
     vector positive = 1.0f / (1.0f + small);
-    return pick(x < 0.0f, small * positive, positive);
+    return select_lanes(x < 0.0f, small * positive, positive);
 }
 
 INLINE vector swish(vector x) { return x * sigmoid(x); }
 
-/* A NaN stays one. */
-INLINE vector above_zero(vector x) { return (vector)((integers)x & ~(x <= 0.0f)); }
+/* max(x, 0); a NaN stays a NaN. */
+INLINE vector relu(vector x) { return (vector)((integers)x & ~(x <= 0.0f)); }
 
 #endif

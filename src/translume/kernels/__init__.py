@@ -1,0 +1,1 @@
+"""Compiled C kernels for the CPU: matrix products, attention, norms and search."""

@@ -1,0 +1,214 @@
+/* Self-attention and cross-attention over a KV cache, encoder self-attention, and SSRU cells. */
+
+#ifndef TRANSLUME_ATTENTION
+#define TRANSLUME_ATTENTION
+
+#include "stack.h"
+
+/* Softmax of scores [count], which may be -inf, in place. Pads with zeros to a whole vector. */
+static void softmax(float *scores, int64_t count) {
+    vector peaks = broadcast(-INFINITY);
+    for (int64_t position = count; position % LANES; position++) scores[position] = -INFINITY;
+    for (int64_t position = 0; position < count; position += LANES) peaks = maximum(load(scores + position), peaks);
+    float peak = max_lane(peaks);
+    if (peak == -INFINITY) peak = 0; /* every position is masked: all weights are 0 */
+    vector total = {0};
+    for (int64_t position = 0; position < count; position += LANES) {
+        vector value = exp_lanes(load(scores + position) - peak);
+        store(scores + position, value);
+        total += value;
+    }
+    float mass = sum_lanes(total), inverse = mass > 0 ? 1.0f / mass : 0;
+    for (int64_t position = 0; position < count; position += LANES) store(scores + position,
+                                                                          load(scores + position) * inverse);
+}
+
+/* The keys and values of one head; the positions to read are given as offsets. */
+typedef struct {
+    const void *keys, *values;
+    int64_t head_size;  /* a multiple of LANES */
+    int64_t prefetch_distance;  /* to the keys and values that are read next; 0: do not prefetch */
+    int fp16;
+} head_cache;
+
+INLINE const char *address_of(int fp16, const void *from, int64_t offset) {
+    return (const char *)from + offset * (fp16 ? 2 : (int64_t)sizeof(float));
+}
+
+INLINE void prefetch(int fp16, int vectors, const void *from, int64_t offset) {
+#pragma GCC unroll 4
+    for (int line = 0; line < vectors; line += fp16 ? 2 : 1)
+        __builtin_prefetch(address_of(fp16, from, offset + line * LANES), 0, 2);
+}
+
+/* softmax(q K^T) V over `count` positions. offsets: padded by `pad_offsets`. */
+INLINE void attend_vectors(int vectors, int fp16, const float *query, head_cache from, const int64_t *offsets,
+                           int64_t count,
+                        float *scores, float *to) {
+    for (int64_t position = 0; position < count; position += KEY_BLOCK) {
+        vector totals[KEY_BLOCK];
+#pragma GCC unroll 4
+        for (int one = 0; one < KEY_BLOCK; one++) {
+            totals[one] = (vector){0};
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                totals[one] += load(query + v * LANES) * load_number(fp16, from.keys,
+                                                                     offsets[position + one] + v * LANES);
+            if (from.prefetch_distance) prefetch(fp16, vectors, from.keys,
+                                                 offsets[position + one] + from.prefetch_distance);
+        }
+        sum_lanes_of_4(totals, scores + position);
+    }
+    softmax(scores, count);
+    for (int first = 0; first < vectors; first += KEY_BLOCK) {
+        int some = vectors - first < KEY_BLOCK ? vectors - first : KEY_BLOCK;
+        vector totals[KEY_BLOCK] = {{0}};
+        for (int64_t position = 0; position < count; position++) {
+            vector share = broadcast(scores[position]);
+#pragma GCC unroll 4
+            for (int v = 0; v < some; v++)
+                totals[v] += share * load_number(fp16, from.values, offsets[position] + (first + v) * LANES);
+            if (from.prefetch_distance) prefetch(fp16, some, from.values,
+                                                 offsets[position] + first * LANES + from.prefetch_distance);
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < some; v++) store(to + (first + v) * LANES, totals[v]);
+    }
+}
+
+static void attend(const float *query, head_cache from, const int64_t *offsets, int64_t count, float *scores,
+                   float *to) {
+#define ATTEND(vectors) \
+    if (from.fp16) attend_vectors(vectors, 1, query, from, offsets, count, scores, to); \
+    else attend_vectors(vectors, 0, query, from, offsets, count, scores, to)
+    switch (from.head_size / LANES) {
+        case 1: ATTEND(1); break;
+        case 2: ATTEND(2); break;
+        case 4: ATTEND(4); break;
+        default: ATTEND((int)(from.head_size / LANES));
+    }
+#undef ATTEND
+}
+
+/* Repeat the last of `count` offsets KEY_BLOCK times, since keys are read in blocks. */
+INLINE void pad_offsets(int64_t *offsets, int64_t count) {
+    for (int more = 0; more < KEY_BLOCK; more++) offsets[count + more] = count ? offsets[count - 1] : 0;
+}
+
+INLINE int64_t slot(const step_input *step, int64_t sentence) { return step->slots ? step->slots[sentence] : sentence; }
+
+/* Write the new keys and values to the cache, then attend over each hypothesis's own ancestors.
+   projected: [N, 3D], queries, keys and values. Result: work.mixed. */
+static void self_attention(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
+                           workspace work) {
+    int64_t width = model->width, heads = model->heads, head_size = width / heads,
+        rows_per_sentence = step->beam * step->count;
+    int fp16 = (int)step->fp16;
+    int64_t longest = step->position + step->count + KEY_BLOCK;
+    const char *keys = address_of(fp16, step->past, 2 * layer_index * step->past_layer);
+    head_cache from = {NULL, NULL, head_size, 0, fp16};
+    for (int64_t row = 0; row < step->sentences * rows_per_sentence; row++) {
+        int64_t position = step->position + row % rows_per_sentence / step->beam, hypothesis = row % step->beam;
+        int64_t offset = slot(step, row / rows_per_sentence) * step->past_sentence + position *
+            step->past_position + hypothesis * head_size;
+        const float *new_keys = projected + 3 * row * width + width;
+        for (int64_t head = 0; head < heads; head++, offset += step->past_head, new_keys += head_size)
+            for (int64_t k = 0; k < head_size; k += LANES) {
+                store_number(fp16, (char *)keys, offset + k, load(new_keys + k));
+                store_number(fp16, (char *)keys, step->past_layer + offset + k, load(new_keys + width + k));
+            }
+    }
+    for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
+        for (int64_t row = 0; row < rows_per_sentence; row++) {
+            int64_t count = step->position + row / step->beam + 1, *offsets = work.offsets + row * longest;
+            const int64_t *own_ancestors = step->ancestors ? step->ancestors + (sentence * rows_per_sentence +
+                                                                                row) * (step->position + 1) : NULL;
+            for (int64_t position = 0; position < count; position++)
+                offsets[position] = position * step->past_position + (own_ancestors ?
+                        own_ancestors[position] : row % step->beam) * head_size;
+            pad_offsets(offsets, count);
+        }
+        int64_t base = slot(step, sentence) * step->past_sentence;
+        for (int64_t head = 0; head < heads; head++, base += step->past_head) {
+            from.keys = address_of(fp16, keys, base), from.values = address_of(fp16, from.keys, step->past_layer);
+            for (int64_t row = 0; row < rows_per_sentence; row++) {
+                const float *query = projected + 3 * (sentence * rows_per_sentence + row) * width + head * head_size;
+                float *to = work.mixed + (sentence * rows_per_sentence + row) * width + head * head_size;
+                from.prefetch_distance = 0;
+                if (row == rows_per_sentence - 1 && head < heads - 1) from.prefetch_distance = step->past_head;
+                else if (row == rows_per_sentence - 1 && sentence < step->sentences - 1)
+                    from.prefetch_distance = slot(step, sentence + 1) * step->past_sentence - base;
+                attend(query, from, work.offsets + row * longest, step->position + row / step->beam + 1, work.scores,
+                       to);
+            }
+        }
+    }
+}
+
+/* SSRU (Kim et al. 2019): c = f c' + (1 - f) u; ReLU(c) is added to x. Cells are stored in place of keys.
+   projected: [N, 2D], gates before the sigmoid, and updates. */
+static void ssru_cells(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
+                       float *x) {
+    int64_t width = model->width, head_size = width / model->heads, rows_per_sentence = step->beam * step->count;
+    float *cells = (float *)step->past + 2 * layer_index * step->past_layer;
+    for (int64_t row = 0; row < step->sentences * rows_per_sentence; row++, projected += 2 * width, x += width) {
+        int64_t position = step->position + row % rows_per_sentence / step->beam, own = row % step->beam * head_size,
+            from = own;
+        int64_t offset = slot(step, row / rows_per_sentence) * step->past_sentence + position * step->past_position;
+        if (step->ancestors && position) from = step->ancestors[row * (step->position + 1) + position - 1] * head_size;
+        for (int64_t head = 0; head < model->heads; head++, offset += step->past_head)
+            for (int64_t k = 0; k < head_size; k += LANES) {
+                vector gate = sigmoid(load(projected + head * head_size + k)),
+                    update = load(projected + width + head * head_size + k);
+                vector cell = (1.0f - gate) * update;
+                if (position) cell += gate * load(cells + offset - step->past_position + from + k);
+                store(cells + offset + own + k, cell);
+                store(x + head * head_size + k, load(x + head * head_size + k) + relu(cell));
+            }
+    }
+}
+
+/* Attention of queries [N, D] over the memory. Result: work.mixed. */
+static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
+                            workspace work) {
+    int64_t width = model->width, heads = model->heads, head_size = width / heads,
+        rows_per_sentence = step->beam * step->count;
+    int fp16 = (int)step->fp16;
+    const char *keys = address_of(fp16, step->cross, 2 * layer_index * step->cross_layer);
+    head_cache from = {NULL, NULL, head_size, 0, fp16};
+    for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
+        int64_t slot_index = slot(step, sentence), base = slot_index * step->cross_sentence, count = 0;
+        const float *source_bias = step->source_bias ? step->source_bias + slot_index * step->source : NULL;
+        for (int64_t position = 0; position < step->source; position++)
+            if (!source_bias || source_bias[position] == 0.0f) work.offsets[count++] = position * head_size;
+        pad_offsets(work.offsets, count);
+        for (int64_t head = 0; head < heads; head++, base += step->cross_head) {
+            from.keys = address_of(fp16, keys, base), from.values = address_of(fp16, from.keys, step->cross_layer);
+            for (int64_t row = sentence * rows_per_sentence; row < (sentence + 1) * rows_per_sentence; row++)
+                attend(queries + row * width + head * head_size, from, work.offsets, count, work.scores,
+                       work.mixed + row * width + head * head_size);
+        }
+    }
+}
+
+/* Attention within each sentence of packed source tokens. projected: [T, 3D]. begins: [B + 1], first token of each
+   sentence. Result: work.mixed. */
+static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences,
+                                   const float *projected, workspace work) {
+    int64_t width = model->width, heads = model->heads, head_size = width / heads;
+    head_cache from = {NULL, NULL, head_size, 0, 0};
+    for (int64_t sentence = 0; sentence < sentences; sentence++) {
+        int64_t first = begins[sentence], count = begins[sentence + 1] - first;
+        for (int64_t position = 0; position < count; position++) work.offsets[position] = 3 * position * width;
+        pad_offsets(work.offsets, count);
+        for (int64_t head = 0; head < heads; head++) {
+            const float *keys = projected + (3 * first + 1) * width + head * head_size;
+            from.keys = keys, from.values = keys + width;
+            for (int64_t row = first; row < first + count; row++)
+                attend(projected + 3 * row * width + head * head_size, from, work.offsets, count, work.scores,
+                       work.mixed + row * width + head * head_size);
+        }
+    }
+}
+
+#endif

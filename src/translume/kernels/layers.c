@@ -1,0 +1,128 @@
+/* All layers of a decoder step, or of an encoder, in one call on one core. */
+
+#include "attention.h"
+
+int64_t translume_has_int8(void) { return HAS_INT8; }
+int64_t translume_has_fp16(void) { return HAS_FP16; }
+int64_t translume_panel(void) { return PANEL; }
+
+/* Bytes of workspace of a call. longest: most positions read. rows_per_sentence: rows that read the same keys. */
+int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence) {
+    int64_t width = model->width, inner = 2 * model->inner, widest = model->inner > width ? model->inner : width;
+    return 4 * (rows * (5 * width + inner + 2) + longest + 2 * LANES) + 8 * rows_per_sentence * (longest +
+            KEY_BLOCK) + rows * widest +
+           9 * 64;
+}
+
+/* LayerNorm or RMSNorm of x [rows, D]; y may be x. */
+static void normalize(const stack *model, norm norm, const float *x, int64_t rows, float *y) {
+    int64_t width = model->width;
+    for (int64_t row = 0; row < rows; row++, x += width, y += width) {
+        vector total = {0}, squares = {0};
+        float mean = 0;
+        if (!model->rms_norm) {
+            for (int64_t k = 0; k < width; k += LANES) total += load(x + k);
+            mean = sum_lanes(total) / (float)width;
+        }
+        for (int64_t k = 0; k < width; k += LANES) {
+            vector centered = load(x + k) - mean;
+            squares += centered * centered;
+        }
+        float scale = 1.0f / sqrtf(sum_lanes(squares) / (float)width + model->epsilon);
+        for (int64_t k = 0; k < width; k += LANES) {
+            vector value = (load(x + k) - mean) * scale * load(norm.weight + k);
+            if (norm.bias) value += load(norm.bias + k);
+            store(y + k, value);
+        }
+    }
+}
+
+/* Apply the activation function in place. SwiGLU reads gate and value, [rows, 2 inner], and writes [rows, inner]. */
+static void activate(const stack *model, float *x, int64_t rows) {
+    int64_t inner = model->inner, count = rows * inner;
+    if (model->activation == RELU)
+        for (int64_t k = 0; k < count; k += LANES) store(x + k, relu(load(x + k)));
+    else if (model->activation == GELU)
+        for (int64_t k = 0; k < count; k++) x[k] = 0.5f * x[k] * (1.0f + erff(x[k] * 0.70710678118654752f));
+    else if (model->activation == SWISH)
+        for (int64_t k = 0; k < count; k += LANES) store(x + k, swish(load(x + k)));
+    else
+        for (int64_t row = 0; row < rows; row++) {
+            const float *gate = x + 2 * row * inner, *value = gate + inner;
+            for (int64_t k = 0; k < inner; k += LANES)
+                store(x + row * inner + k, swish(load(gate + k)) * load(value + k));
+        }
+}
+
+/* The input of a residual block: x for post-norm, the normalised x for pre-norm. */
+static const float *block_input(const stack *model, norm norm, const float *x, int64_t rows, workspace work) {
+    if (!model->pre_norm) return x;
+    normalize(model, norm, x, rows, work.normalized);
+    return work.normalized;
+}
+
+/* Normalise the sum of x and a residual block in place; nothing for pre-norm. */
+static void block_output(const stack *model, norm norm, float *x, int64_t rows) {
+    if (!model->pre_norm) normalize(model, norm, x, rows, x);
+}
+
+static void feed_forward(const stack *model, const layer *layer, float *x, int64_t rows, workspace work) {
+    linear_forward(&layer->inner, block_input(model, layer->norm_feed_forward, x, rows, work), rows, work.inner, 0,
+                   work.bytes);
+    activate(model, work.inner, rows);
+    linear_forward(&layer->outer, work.inner, rows, x, 1, work.bytes);
+    block_output(model, layer->norm_feed_forward, x, rows);
+}
+
+/* Run the decoder layers over embedded target tokens x [N, D],
+    in place. Their keys and values are written to the cache. */
+void translume_step(const stack *model, const step_input *step, float *x, char *memory) {
+    int64_t rows_per_sentence = step->beam * step->count, rows = step->sentences * rows_per_sentence;
+    int64_t end = step->position + step->count, longest = step->source > end ? step->source : end;
+    workspace work = carve_workspace(model, rows, longest, rows_per_sentence, memory);
+    for (int64_t index = 0; index < model->layers; index++) {
+        const layer *layer = model->layer + index;
+        linear_forward(&layer->query_key_value, block_input(model, layer->norm_self, x, rows, work), rows,
+                       work.projected,
+                       0, work.bytes);
+        if (model->ssru) {
+            ssru_cells(model, step, index, work.projected, x);
+        } else {
+            self_attention(model, step, index, work.projected, work);
+            linear_forward(&layer->self_output, work.mixed, rows, x, 1, work.bytes);
+        }
+        block_output(model, layer->norm_self, x, rows);
+        linear_forward(&layer->cross_query, block_input(model, layer->norm_cross, x, rows, work), rows,
+                       work.projected, 0,
+                       work.bytes);
+        cross_attention(model, step, index, work.projected, work);
+        linear_forward(&layer->cross_output, work.mixed, rows, x, 1, work.bytes);
+        block_output(model, layer->norm_cross, x, rows);
+        feed_forward(model, layer, x, rows, work);
+    }
+    if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
+}
+
+/* Run the encoder over embedded source tokens x [T, D] in place. begins: [B + 1], first token of each sentence. */
+void translume_encode(const stack *model, const int64_t *begins, int64_t sentences, int64_t longest, float *x,
+                      char *memory) {
+    int64_t rows = begins[sentences];
+    workspace work = carve_workspace(model, rows, longest, 1, memory);
+    for (int64_t index = 0; index < model->layers; index++) {
+        const layer *layer = model->layer + index;
+        linear_forward(&layer->query_key_value, block_input(model, layer->norm_self, x, rows, work), rows,
+                       work.projected, 0, work.bytes);
+        encoder_self_attention(model, begins, sentences, work.projected, work);
+        linear_forward(&layer->self_output, work.mixed, rows, x, 1, work.bytes);
+        block_output(model, layer->norm_self, x, rows);
+        feed_forward(model, layer, x, rows, work);
+    }
+    if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
+}
+
+/* One linear layer. memory: at least rows * (inputs + 8) + 192 bytes. */
+void translume_linear(const linear *layer, const float *x, int64_t rows, float *y, char *memory) {
+    quantized bytes = {(int8_t *)memory, (float *)(memory + aligned(rows * layer->inputs)),
+                       (int32_t *)(memory + aligned(rows * layer->inputs) + aligned(4 * rows))};
+    linear_forward(layer, x, rows, y, 0, bytes);
+}

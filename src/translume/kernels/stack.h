@@ -1,0 +1,75 @@
+/* The structures of a stack of layers, of the inputs of a step and of the workspace of a call. */
+
+#ifndef TRANSLUME_STACK
+#define TRANSLUME_STACK
+
+#include "linear.h"
+
+#define KEY_BLOCK 4 /* keys whose scores are computed together */
+
+enum activation { RELU, GELU, SWISH, SWIGLU };
+
+typedef struct {
+    const float *weight, *bias;  /* [D]; bias may be NULL */
+} norm;
+
+typedef struct {
+    linear query_key_value, self_output; /* SSRU: gate and update, and no output */
+    linear cross_query, cross_output, inner, outer;
+    norm norm_self, norm_cross, norm_feed_forward;
+} layer;
+
+typedef struct {
+    int64_t width, heads, layers, pre_norm, ssru, activation, rms_norm, inner;
+    float epsilon;
+    const layer *layer;
+    norm final_norm;  /* weight is NULL if there is none */
+} stack;
+
+typedef struct {
+    char *past;  /* KV cache of the target, keys and values alternating: [2L, B, H, capacity, K,
+                                                                          d] with these strides */
+    int64_t past_layer, past_sentence, past_head, past_position;
+    const char *cross;  /* keys and values of the memory: [2L, B, H, S, d] */
+    int64_t cross_layer, cross_sentence, cross_head;
+    const float *source_bias;  /* [B, S], added to scores: -inf at padding; NULL without padding */
+    const int64_t *ancestors;  /* [B, K, position + 1], the beam entry that a hypothesis reads at each position;
+        NULL: its own */
+    const int64_t *slots;  /* [B], index of a sentence in past, cross and source_bias; NULL: in order */
+    int64_t sentences, beam, count, position, source;  /* B, K, t, position of the first token, S */
+    int64_t fp16;  /* whether past and cross hold fp16; never for SSRU */
+} step_input;
+
+int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence);
+void translume_step(const stack *model, const step_input *step, float *x, char *memory);
+
+/* Scratch buffers of a call, carved from one block of memory. */
+typedef struct {
+    float *normalized, *projected, *mixed, *inner, *scores;
+    int64_t *offsets;
+    quantized bytes;
+} workspace;
+
+INLINE int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* Carve a workspace. rows_per_sentence: rows that read the same keys and values. */
+INLINE workspace carve_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence,
+                                 char *memory) {
+    int64_t width = model->width, inner = model->inner * (model->activation == SWIGLU ? 2 : 1);
+    int64_t widest = model->inner > width ? model->inner : width;
+    workspace work;
+#define CARVE(name, type, count) work.name = (type *)memory, memory += aligned((count) * sizeof(type))
+    CARVE(normalized, float, rows * width);
+    CARVE(projected, float, 3 * rows * width);
+    CARVE(mixed, float, rows * width);
+    CARVE(inner, float, rows * inner + LANES);
+    CARVE(scores, float, longest + LANES);
+    CARVE(offsets, int64_t, rows_per_sentence * (longest + KEY_BLOCK));
+    CARVE(bytes.bytes, int8_t, rows * widest);
+    CARVE(bytes.scales, float, rows);
+    CARVE(bytes.shifts, int32_t, rows);
+#undef CARVE
+    return work;
+}
+
+#endif
