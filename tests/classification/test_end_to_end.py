@@ -208,7 +208,7 @@ def test_the_command_line_measures(trained, files, tmp_path):
 
 def test_the_reliability_of_labels_is_drawn(trained, files, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("translume.drawing.reliability.write_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("translume.drawing.charts.write_figure", lambda figure, path: drawn.append(figure))
     done = run("evaluate", trained, files / "valid.tsv", "--calibration", tmp_path / "plot.png")
     assert (done.exit_code, done.stderr) == (0, f"{tmp_path}/plot.png: written\n")
     found = evaluate_classification(

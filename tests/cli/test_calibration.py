@@ -60,7 +60,7 @@ def test_a_picture_that_cannot_be_written_is_refused_at_once(run, pairs: Path) -
     result = run(*words(pairs, "--calibration", pairs / "plot.exe"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"Error: {pairs}/plot.exe: found '.exe', wanted a picture's ending such as .png, .svg or .pdf\n"
+        f"Error: {pairs}/plot.exe: found '.exe', expected an image extension such as .png, .svg or .pdf\n"
     )
     result = run(*words(pairs, "--calibration", pairs / "none" / "plot.png"))
     assert (result.exit_code, result.stdout) == (1, "")

@@ -31,10 +31,10 @@ def test_the_terminal_shows_all_parts(run, folder: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("12 pairs, ")
     for title in (
-        "how sure, and how often right",
-        "by how often a token stands in the training targets",
+        "calibration: confidence and accuracy",
+        "by frequency of the token in the training targets",
         "rank of the reference's token",
-        "pairs whose source says least for their target",
+        "pairs with the lowest gain (misaligned?)",
         "hardest pairs",
     ):
         assert f"\n{title}" in result.stdout

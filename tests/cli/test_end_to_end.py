@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from translume.drawing.curves import curves_of
+from translume.drawing.charts import curves_of
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_an_unknown_picture_is_one_line(run, trained: Path) -> None:
     result = run("show", trained / "model", "--plot", trained / "curves.bin")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"Error: {trained}/curves.bin: found '.bin', wanted a picture's ending such as .png, .svg or .pdf\n"
+        f"Error: {trained}/curves.bin: found '.bin', expected an image extension such as .png, .svg or .pdf\n"
     )
 
 

@@ -77,12 +77,12 @@ def test_the_terminal_tells_of_several_classes_of_cuts_and_of_nothing_to_show(ma
     shown = [line.plain for line in class_lines(replace(trace, warnings=("truncated: …",)))]
     assert shown[1].startswith(f"class   {', '.join(trace.labels) or 'none'}; margin ")
     assert shown[2].strip() == "truncated: …"
-    assert f"4 others, none likelier than {trace.classes[1].p:.3f}" in shown
+    assert f"4 others, each at most {trace.classes[1].p:.3f}" in shown
     none = tuple(replace(each, given=False) for each in trace.classes)
     bare = replace(trace, evidence=(), pooling=None, classes=none)
     shown = [line.plain for line in class_lines(bare)]
     assert shown[1].startswith("class   none; ")
-    assert not any("what each token says" in line for line in shown)
+    assert not any("evidence of each token" in line for line in shown)
 
 
 def test_a_page_holds_the_whole_trace_and_asks_no_network(found):
@@ -106,7 +106,7 @@ def test_a_figure_shows_the_evidence_for_each_class(found):
     with pytest.raises(SettingsError) as error:
         plot_evidence(replace(found, evidence=()))
     assert str(error.value) == (
-        "evidence: the trace holds none; ask for it: trace_classification(…, show=('occlusion',))"
+        "evidence: not in the trace; request it with trace_classification(…, show=('occlusion',))"
     )
 
 

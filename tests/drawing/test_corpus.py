@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from translume.drawing.corpus import corpus_lines
-from translume.drawing.corpus_page import corpus_page
+from translume.drawing import corpus_lines, corpus_page
 from translume.inspection.comparison import compare_on_corpus
 from translume.inspection.corpus import inspect_corpus
 from translume.inspection.corpus_values import CorpusLens
@@ -39,8 +38,8 @@ def lens(translator, alone) -> CorpusLens:
 
 def test_the_terminal_says_the_numbers_of_the_lens(lens):
     shown = [line.plain for line in corpus_lines(lens)]
-    assert shown[0] == f"{lens.pairs} pairs, {lens.tokens} target tokens, {lens.nll:.3f} nats a token"
-    assert shown[1] == f"1 pairs longer than the model reads left out, the first at line {len(PAIRS) + 1}"
+    assert shown[0] == f"{lens.pairs} pairs, {lens.tokens} target tokens, {lens.nll:.3f} nats per token"
+    assert shown[1] == f"1 pairs left out as longer than the model reads, the first at line {len(PAIRS) + 1}"
     (overall,) = (line for line in shown if line.strip().startswith("all "))
     assert overall.split()[-4:] == [
         f"{lens.reliability.count:,}", f"{lens.reliability.confidence:.3f}", f"{lens.reliability.accuracy:.3f}",
@@ -106,7 +105,7 @@ def test_pictures_follow_the_numbers(show, lens):
         assert width == pytest.approx(max(1, most[1] * tokens / most[0]), abs=0.5)
     assert tab.locator("#places circle").count() == 2 * len(lens.places)
     first = tab.locator("#places circle title").first.text_content()
-    assert first == f"place 1: entropy {lens.places[0].entropy:.3f} nats of {lens.places[0].tokens} tokens"
+    assert first == f"position 1: entropy {lens.places[0].entropy:.3f} nats of {lens.places[0].tokens} tokens"
 
 
 def test_the_curve_of_a_band_and_of_the_end_mark_can_be_chosen(show, lens):
@@ -144,7 +143,7 @@ def test_a_comparison_is_shown_where_there_is_one(show, lens, alone):
     tab = show(lens)
     assert lines(tab, "gaps") == [gap.line for gap in lens.comparison.gaps]
     assert lines(tab, "partings") == [parting.line for parting in lens.comparison.partings]
-    assert f"{lens.comparison.same} translations are the same" in tab.inner_text("#verdict")
+    assert f"{lens.comparison.same} translations are equal" in tab.inner_text("#verdict")
     first = lens.comparison.partings[0]
     told = tab.locator("#partings tbody tr").first.inner_text()
     for value in (first.own.log_p, first.own.of_other, first.other.log_p, first.other.of_other):
@@ -166,8 +165,8 @@ def test_what_is_impossible_or_unknown_is_drawn_as_such(show, lens):
     assert not tab.is_visible("#never-section")
     assert tab.locator("#places circle").count() == 2 * len(lens.places) - 2
     text = "\n".join(line.plain for line in corpus_lines(odd))
-    assert "1 impossible tokens among them" in text
-    assert "gain   none, log p a token -inf" in text
+    assert "1 of them impossible" in text
+    assert "gain   none, log p per token -inf" in text
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -126,13 +126,13 @@ def test_long_tokens_are_cut(found):
     [
         (
             lambda trace: trace.plot_attention(),
-            "attention: the trace holds none; ask for it: trace(…, show=('attention',))",
+            "attention: not in the trace; request it with trace(…, show=('attention',))",
         ),
-        (lambda trace: trace.plot_lens(), "lens: the trace holds none; ask for it: trace(…, show=('lens',))"),
-        (lambda trace: trace.plot_gain(), "prior: the trace holds none; ask for it: trace(…, show=('prior',))"),
+        (lambda trace: trace.plot_lens(), "lens: not in the trace; request it with trace(…, show=('lens',))"),
+        (lambda trace: trace.plot_gain(), "prior: not in the trace; request it with trace(…, show=('prior',))"),
         (
             lambda trace: trace.plot_attribution(),
-            "occlusion: the trace holds none; ask for it: trace(…, show=('occlusion',))",
+            "occlusion: not in the trace; request it with trace(…, show=('occlusion',))",
         ),
     ],
 )
@@ -146,8 +146,8 @@ def test_what_a_trace_does_not_hold_is_not_drawn(make_trace, draw, message):
     ("draw", "message"),
     [
         (lambda trace: trace.plot_attention(kind="cros"), "kind: found 'cros'; did you mean 'cross'?"),
-        (lambda trace: trace.plot_attention(layer=4), "layer: found 4, wanted 1 to 3"),
-        (lambda trace: trace.plot_attention(head=12), "head: found 12, wanted 1 to 11, 'mean' or 'all'"),
+        (lambda trace: trace.plot_attention(layer=4), "layer: found 4, expected 1 to 3"),
+        (lambda trace: trace.plot_attention(head=12), "head: found 12, expected 1 to 11, 'mean' or 'all'"),
         (lambda trace: trace.plot_attribution("oclusion"), "method: found 'oclusion'; did you mean 'occlusion'?"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 
 from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config, ModelSettings, TokenizerSettings
-from translume.drawing import page
+from translume.drawing import trace_page
 from translume.inspection import BeamRecord, Trace, trace
 from translume.text import train_tokenizer
 from translume.translator import Translator
@@ -21,7 +21,7 @@ def whole(make_trace, make_beam, make_forced) -> tuple[str, Trace, BeamRecord]:
     found, beam = make_trace(SOURCE), make_beam(SOURCE)
     other = next(each for each in found.steps[1].top_used.candidates if each.id != found.target_tokens[1].id)
     forced = make_forced(SOURCE, 1, other.id)
-    return page(found, beam=beam, alternatives={1: {other.id: forced}}), found, beam
+    return trace_page(found, beam=beam, alternatives={1: {other.id: forced}}), found, beam
 
 
 def test_the_page_asks_no_network_and_holds_the_whole_trace(whole):
@@ -35,7 +35,7 @@ def test_the_page_asks_no_network_and_holds_the_whole_trace(whole):
 
 
 def test_a_page_of_a_bare_trace_has_no_beam_and_no_alternatives(make_trace):
-    html = page(make_trace("abc", show=()))
+    html = trace_page(make_trace("abc", show=()))
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     assert json.loads(text)["beam"] is None
     assert json.loads(text)["alternatives"] == {}
@@ -159,7 +159,7 @@ PRESS = """async () => {
 @pytest.mark.parametrize("width", [400, 1600])
 def test_a_key_repaints_a_share_of_a_sentence_of_60_tokens_not_all_its_weights(open_page, long_trace, width, form):
     assert (len(long_trace.source_tokens), len(long_trace.target_tokens)) == (60, 60)
-    tab = open_page(page(long_trace), width)
+    tab = open_page(trace_page(long_trace), width)
     tab.select_option("#form", form)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.click("#target [data-step='0']")

@@ -1,11 +1,11 @@
 """A trace in a terminal says the numbers of the trace."""
 
-from translume.drawing import lines
+from translume.drawing import trace_lines
 
 
 def test_every_step_is_a_line_with_its_numbers(make_trace, make_beam):
     found, beam = make_trace("hello you", k=3), make_beam("hello you")
-    shown = [line.plain for line in lines(found, beam=beam)]
+    shown = [line.plain for line in trace_lines(found, beam=beam)]
     assert shown[0] == f"source  {found.source}"
     assert shown[2] == f"log p   {found.log_p:.3f} nats, finished by {found.finished_by}"
     for place, (token, step, line) in enumerate(zip(found.target_tokens, found.steps, shown[5:], strict=False)):
@@ -18,7 +18,7 @@ def test_every_step_is_a_line_with_its_numbers(make_trace, make_beam):
 
 def test_the_heat_map_has_a_row_a_target_token_and_a_column_a_source_token(make_trace):
     found = make_trace("abc")
-    shown = [line.plain for line in lines(found)]
+    shown = [line.plain for line in trace_lines(found)]
     start = next(place for place, line in enumerate(shown) if line.startswith("cross-attention, layer 2, mean of 11"))
     sources, targets = len(found.source_tokens), len(found.target_tokens)
     rows = shown[start + 1 + sources :]
@@ -27,6 +27,6 @@ def test_the_heat_map_has_a_row_a_target_token_and_a_column_a_source_token(make_
 
 
 def test_without_attention_nothing_is_drawn_of_it(make_trace):
-    shown = [line.plain for line in lines(make_trace("abc", show=()))]
+    shown = [line.plain for line in trace_lines(make_trace("abc", show=()))]
     assert not any("cross-attention" in line for line in shown)
     assert len(shown) == 5 + len(make_trace("abc", show=()).steps)

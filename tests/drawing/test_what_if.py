@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from translume.drawing.what_if import edited_lines, forced_lines, why_not_lines
+from translume.drawing import edited_lines, forced_lines, why_not_lines
 from translume.inspection import edit_source, force_token, why_not
 
 SOURCE = "hello you"
@@ -25,7 +25,7 @@ def test_a_forced_token_stands_beside_the_chosen_one(translator):
     assert lines[:4] == [f"source   {SOURCE}", "forced   q, at step 2", "", f"step 2, after: {before}"]
     assert lines[4].startswith(f"  chosen  {chosen.text:14}  p {chosen.p_model:.6f}, rank {chosen.rank:<5} ")
     assert lines[5].startswith(f"  wanted  q               p {forced.fork.wanted.p_model:.6f}, rank ")
-    assert lines[8:] == [priced("as it was", forced.before, 9), priced("forced", forced.after, 9)]
+    assert lines[8:] == [priced("before", forced.before, 6), priced("forced", forced.after, 6)]
     assert shown(forced_lines(forced, "queue"))[1] == "forced   queue, at step 2"
 
 
@@ -40,7 +40,7 @@ def test_the_best_score_is_bold(translator):
 def test_why_not_shows_both_ways_on_and_the_wanted_text(translator):
     why = why_not(translator, SOURCE, "qx")
     lines = shown(why_not_lines(why))
-    assert lines[:4] == [f"source   {SOURCE}", "why not  qx", "", "step 0, where the target begins"]
+    assert lines[:4] == [f"source   {SOURCE}", "why not  qx", "", "step 0, at the beginning of the target"]
     assert lines[8:] == [
         priced("found", why.found, 11),
         priced("best with q", why.continued, 11),
@@ -53,9 +53,9 @@ def test_why_not_shows_both_ways_on_and_the_wanted_text(translator):
 def test_without_a_fork_it_says_why_there_is_none(translator):
     why = why_not(translator, SOURCE, "qx")
     same = replace(why, fork=None, continued=None, wanted=why.found)
-    assert shown(why_not_lines(same))[2] == "         it is what the search found"
+    assert shown(why_not_lines(same))[2] == "         this is what the search found"
     cut = shown(why_not_lines(replace(why, fork=None, continued=None)))
-    assert cut[2] == "         the target that was found was cut at its limit before it could part from it"
+    assert cut[2] == "         the search's result was cut at its length limit before the two differ"
     assert [line.split()[0] for line in cut[5:]] == ["found", "wanted"]
 
 

@@ -160,7 +160,7 @@ def test_the_sentence_is_looked_inside_in_a_tab_of_its_own(tab: Any, translator:
         tab.page.click("#inside")
     inside = opened.value
     inside.wait_for_selector("#bars .bar")
-    assert inside.title() == "Translume: What the decoder believed"
+    assert inside.title() == "Translume: Inside a translation"
     data = json.loads(inside.text_content("#data"))
     assert data["trace"]["given"] == "you"
     assert data["beam"]["finished"][0]["text"] == translator.translate("you").text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.drawing.page import page
+from translume.drawing import trace_page
 from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
 from translume.serving.api.requests import InspectRequest
 from translume.serving.workers.models import Served
@@ -88,7 +88,7 @@ def test_parts_are_those_that_translate_has_joined(live: Any) -> None:
 def test_the_page_is_the_library_s_own(live: Any, translator: Translator) -> None:
     answer = live.post("/v1/inspect/page", text="a <b>", search=True)
     assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
-    assert answer.body.decode() == page(trace(translator, "a <b>"), beam=record_beam(translator, "a <b>"))
+    assert answer.body.decode() == trace_page(trace(translator, "a <b>"), beam=record_beam(translator, "a <b>"))
 
 
 WRONG = {

@@ -37,7 +37,7 @@ def check_picture() -> None:
     """Return if what --calibration asks for could be drawn; else raise DataError before anything is computed."""
     picture = calibrate().picture
     if picture is not None and picture != NOWHERE:
-        from translume.drawing.figure_files import new_figure
+        from translume.drawing.charts import new_figure
 
         new_figure(picture, width=1, height=1)
         check_writable(picture)
@@ -72,7 +72,7 @@ def calibrated(
         measured.append(found)
         findings.append(Finding("calibration", found))
     if wanted.picture != NOWHERE:
-        from translume.drawing.reliability import draw_reliability
+        from translume.drawing.charts import draw_reliability
 
         draw_reliability(measured, wanted.picture, title=str(model))
         note(f"{wanted.picture}: written")
@@ -83,7 +83,7 @@ def draw_classes(scores: "ClassScores", *, title: str) -> None:
     """Draw what --calibration asks for of a classifier, if anything."""
     picture = calibrate().picture
     if picture is not None and picture != NOWHERE:
-        from translume.drawing.reliability import draw_class_reliability
+        from translume.drawing.charts import draw_class_reliability
 
         draw_class_reliability(scores, picture, title=title)
         note(f"{picture}: written")

@@ -110,7 +110,7 @@ def _save(comparison: "Comparison", folder: Path, *, whole: bool) -> None:
     write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
     note(f"{folder}/table.md, table.json: written")
     if whole and any(row.measures for row in comparison.rows):
-        from translume.drawing.heads import draw_heads
+        from translume.drawing.charts import draw_heads
 
         draw_heads(comparison, folder, folder / "table.png")
         note(f"{folder}/table.png: written")

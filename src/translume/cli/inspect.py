@@ -153,11 +153,11 @@ def _show(
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=reference, settings=settings) if searched else None
     if html is not None:
-        from translume.drawing import page
+        from translume.drawing import trace_page
 
         count = view["alternatives"] if target is None and searched else 0
         others = _alternatives(translator, found, settings, count)
-        write_file(html, page(found, beam=beam, alternatives=others).encode())
+        write_file(html, trace_page(found, beam=beam, alternatives=others).encode())
         note(f"{html}: written")
     if as_json:
         content = {"trace": found.to_dict(), "beam": None if beam is None else beam.to_dict()}
@@ -165,10 +165,10 @@ def _show(
     elif html is None:
         from rich.console import Console
 
-        from translume.drawing import lines
+        from translume.drawing import trace_lines
 
         console = Console(highlight=False, soft_wrap=True)
-        for line in lines(found, beam=beam):
+        for line in trace_lines(found, beam=beam):
             console.print(line)
 
 

@@ -46,7 +46,7 @@ def show_corpus(
     if opponent is not None and kept is not None:
         lens = replace(lens, comparison=opponent.compared(kept, count))
     if html is not None:
-        from translume.drawing.corpus_page import corpus_page
+        from translume.drawing import corpus_page
 
         write_file(html, corpus_page(lens, title=_title(model, corpus, other)).encode())
         note(f"{html}: written")
@@ -55,7 +55,7 @@ def show_corpus(
     elif html is None:
         from rich.console import Console
 
-        from translume.drawing.corpus import corpus_lines
+        from translume.drawing import corpus_lines
 
         console = Console(highlight=False, soft_wrap=True)
         for line in corpus_lines(lens):

@@ -47,9 +47,9 @@ def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None
         "settings": config.model_dump(mode="json"),
     }
     if plot is not None:
-        from translume.drawing.curves import draw
+        from translume.drawing.charts import draw_curves
 
-        draw(history, plot, title=str(model))
+        draw_curves(history, plot, title=str(model))
         note(f"{plot}: written")
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))

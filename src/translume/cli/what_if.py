@@ -126,7 +126,7 @@ def _lines(why: "list[WhyNot]", forced: "list[tuple[Forced, str]]", edited: "lis
     """All answers, an empty line between two."""
     from rich.text import Text
 
-    from translume.drawing.what_if import edited_lines, forced_lines, why_not_lines
+    from translume.drawing import edited_lines, forced_lines, why_not_lines
 
     answers = [*map(why_not_lines, why), *starmap(forced_lines, forced), *map(edited_lines, edited)]
     for place, each in enumerate(answers):

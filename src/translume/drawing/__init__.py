@@ -1,60 +1,70 @@
-"""Pictures of what inspection found: they read its values and compute nothing.
+"""Drawings of inspection results, for terminals, HTML pages, notebooks and figures.
 
-Figures are imported when one is drawn: matplotlib takes its time.
+Modules with figures are imported on first use, because matplotlib loads slowly.
 """
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from translume.drawing.class_page import class_page
-from translume.drawing.class_terminal import class_lines
-from translume.drawing.page import page
-from translume.drawing.terminal import lines
+from translume.drawing.pages import class_page, corpus_page, trace_page
+from translume.drawing.terminal import (
+    class_lines,
+    corpus_lines,
+    edited_lines,
+    forced_lines,
+    trace_lines,
+    why_not_lines,
+)
 from translume.inspection.plots import register_plots
 
 if TYPE_CHECKING:
-    from translume.drawing.class_figures import class_notebook as class_notebook
-    from translume.drawing.class_figures import plot_evidence as plot_evidence
-    from translume.drawing.embedded import notebook as notebook
     from translume.drawing.figures import plot_attention as plot_attention
     from translume.drawing.figures import plot_attribution as plot_attribution
     from translume.drawing.figures import plot_beliefs as plot_beliefs
+    from translume.drawing.figures import plot_evidence as plot_evidence
     from translume.drawing.figures import plot_gain as plot_gain
     from translume.drawing.figures import plot_lens as plot_lens
+    from translume.drawing.notebooks import class_notebook as class_notebook
+    from translume.drawing.notebooks import notebook as notebook
 
-_FILES = {
-    "class_notebook": "class_figures",
-    "notebook": "embedded",
+_MODULES = {
+    "class_notebook": "notebooks",
+    "notebook": "notebooks",
     "plot_attention": "figures",
     "plot_attribution": "figures",
     "plot_beliefs": "figures",
-    "plot_evidence": "class_figures",
+    "plot_evidence": "figures",
     "plot_gain": "figures",
     "plot_lens": "figures",
 }
-"""Where each way to draw is."""
+"""The module of each function that is imported on first use."""
 
 __all__ = [
     "class_lines",
     "class_notebook",
     "class_page",
-    "lines",
+    "corpus_lines",
+    "corpus_page",
+    "edited_lines",
+    "forced_lines",
     "notebook",
-    "page",
     "plot_attention",
     "plot_attribution",
     "plot_beliefs",
     "plot_evidence",
     "plot_gain",
     "plot_lens",
+    "trace_lines",
+    "trace_page",
+    "why_not_lines",
 ]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    if name not in _FILES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'translume.drawing' has no attribute '{name}'")
-    found: Callable[..., Any] = getattr(import_module(f"translume.drawing.{_FILES[name]}"), name)
+    found: Callable[..., Any] = getattr(import_module(f"translume.drawing.{_MODULES[name]}"), name)
     return found
 
 

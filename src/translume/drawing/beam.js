@@ -1,9 +1,9 @@
 const FATES = {
-  continued: "went on", best: "the result", finished: "finished, but another scored better", length: "the result, cut at the limit",
-  outscored: "outscored", stopped: "alive when the search ended", forbidden: "left nothing to say by rules",
+  continued: "continued", best: "the result", finished: "finished, but another one scored higher", length: "the result, cut at the limit",
+  outscored: "outscored", stopped: "in the beam when the search ended", forbidden: "no continuation allowed by rules",
 };
 const VERDICTS = {
-  same: "The reference is what the search found.", "search error": "Search error: the reference scores above the result.",
+  same: "The reference is the search's result.", "search error": "Search error: the reference scores above the result.",
   "model error": "Model error: the model prefers its result to the reference.", forbidden: "Rules forbid the reference.",
 };
 
@@ -11,11 +11,11 @@ function showBeam(record, section, verdict, place) {
   section.hidden = !record;
   if (!record) return;
   const score = (target) => (target.score === null ? "no score" : number(target.score, 4));
-  let said = `${record.strategy}, width ${record.width}, ${record.nodes.length} hypotheses looked at. Result: “${record.finished[0].text}” (${score(record.finished[0])}). `;
-  if (record.greedy.ids.join() === record.finished[0].ids.join()) said += "Greedy search finds the same. ";
-  else said += `Greedy search finds “${record.greedy.text}” (${score(record.greedy)}), which scores ${record.beat_greedy ? "less" : "no less"}. `;
-  if (record.reference) said += `Reference: “${record.reference.text}” (${score(record.reference)}). ${VERDICTS[record.verdict] ?? ""}`;
-  verdict.textContent = said;
+  let summary = `${record.strategy}, width ${record.width}, ${record.nodes.length} hypotheses considered. Result: “${record.finished[0].text}” (${score(record.finished[0])}). `;
+  if (record.greedy.ids.join() === record.finished[0].ids.join()) summary += "Greedy search finds the same. ";
+  else summary += `Greedy search finds “${record.greedy.text}” (${score(record.greedy)}), whose score is ${record.beat_greedy ? "lower" : "no lower"}. `;
+  if (record.reference) summary += `Reference: “${record.reference.text}” (${score(record.reference)}). ${VERDICTS[record.verdict] ?? ""}`;
+  verdict.textContent = summary;
   const children = new Map();
   for (const node of record.nodes) {
     if (!children.has(node.parent)) children.set(node.parent, []);
@@ -41,7 +41,7 @@ function showBeam(record, section, verdict, place) {
           open.setAttribute("aria-expanded", String(shown));
           inside.replaceChildren(...(shown ? [branch(node.id)] : []));
         };
-        open.setAttribute("aria-label", `what continues ${node.text}`);
+        open.setAttribute("aria-label", `continuations of ${node.text}`);
         open.addEventListener("click", () => toggle(open.textContent === "+"));
         item.append(open, " ", label, inside);
         if (winners.has(node.id)) toggle(true);

@@ -1,13 +1,13 @@
 const trace = JSON.parse(document.getElementById("data").textContent).trace;
 const at = (id) => document.getElementById(id);
-const SHADED = 0.75; // of the strongest token's ground
-const FAINT = 0.1; // nats that are not worth a strong colour, whatever the others are
+const SHADED = 0.75; // opacity of the strongest token's background
+const FAINT = 0.1; // nats that are never coloured strongly, even if all others are smaller
 let chosen = 0;
 
-const looked = Math.max(1, ...trace.evidence.map((each) => each.values.length));
+const explained = Math.max(1, ...trace.evidence.map((each) => each.values.length));
 const shown = (token) => trace.source.slice(...codeUnits(token)).trim() || token.text;
 
-// Offsets count characters, which for JavaScript may be pairs.
+// Offsets count code points; JavaScript strings count UTF-16 code units.
 function codeUnits(token) {
   const characters = Array.from(trace.source);
   const before = characters.slice(0, token.begin).join("").length;
@@ -41,7 +41,7 @@ function showText() {
 }
 
 function showClasses() {
-  const first = trace.classes.slice(0, looked);
+  const first = trace.classes.slice(0, explained);
   const rows = first.map((each, place) => {
     const made = element("button", { class: "bar one" + (each.given ? " chosen" : ""), role: "option", "data-class": place,
       "data-p": each.p, onclick: () => choose(place) },
@@ -50,7 +50,7 @@ function showClasses() {
       element("span", { class: "number" }, percent(each.p)));
     return made;
   });
-  const others = trace.classes.slice(looked), mass = others.reduce((sum, each) => sum + each.p, 0);
+  const others = trace.classes.slice(explained), mass = others.reduce((sum, each) => sum + each.p, 0);
   if (others.length && !trace.facts.several) rows.push(element("div", { class: "bar one tail", "data-p": mass },
     element("span", { class: "name" }, `${others.length} others`),
     element("span", { class: "track" }, element("i", { style: { width: `${100 * mass}%` } })),
@@ -58,7 +58,7 @@ function showClasses() {
   at("bars").replaceChildren(...rows);
   const fact = (name, value) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
   const given = trace.classes.filter((each) => each.given).map((each) => each.label);
-  at("facts").replaceChildren(element("dl", {}, fact("given", given.join(", ") || "none"),
+  at("facts").replaceChildren(element("dl", {}, fact("assigned", given.join(", ") || "none"),
     fact("margin", number(trace.margin)), fact("entropy", `${number(trace.entropy, 2)} nats`)));
 }
 
@@ -72,12 +72,12 @@ function showTable() {
       told(methods[column], row[place])))));
   at("evidence").replaceChildren(element("thead", {}, head), element("tbody", {}, ...lines));
   const notes = trace.evidence.map((each) => `${each.method.replaceAll("-", " ")}: against ${each.baseline}`);
-  if (trace.pooling) notes.push(`pooling (${trace.facts.pooling}): how much a token counts in the text's vector, for whatever class`);
+  if (trace.pooling) notes.push(`pooling (${trace.facts.pooling}): the weight of a token in the text's vector, the same for all classes`);
   at("methods").textContent = `For “${trace.classes[chosen].label}”, log p in nats. ${notes.join("; ")}.`;
 }
 
 function choose(place, focus = false) {
-  chosen = Math.max(0, Math.min(looked - 1, place));
+  chosen = Math.max(0, Math.min(explained - 1, place));
   for (const each of document.querySelectorAll("[data-class]")) {
     const mine = Number(each.dataset.class) === chosen;
     each.setAttribute("aria-selected", String(mine));
@@ -100,7 +100,7 @@ at("shade").replaceChildren(...ways.map(([value, text]) => element("option", { v
 at("shade").addEventListener("change", showText);
 at("theme").addEventListener("change", theme);
 at("bars").addEventListener("keydown", (event) => {
-  const moves = { ArrowDown: chosen + 1, ArrowUp: chosen - 1, Home: 0, End: looked - 1 };
+  const moves = { ArrowDown: chosen + 1, ArrowUp: chosen - 1, Home: 0, End: explained - 1 };
   if (event.key in moves) { event.preventDefault(); choose(moves[event.key], true); }
 });
 at("warnings").textContent = trace.warnings.join("; ");

@@ -2,7 +2,7 @@ const { lens, title } = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const count = (value) => value.toLocaleString("en");
 const nats = (value, digits = 3) => (value === null ? "–" : value.toFixed(digits));
-const FEW = 10; // steps in a bin below which it says little
+const FEW = 10; // bins with fewer steps are drawn hollow
 const sorting = {};
 
 function range(least, most) {
@@ -11,22 +11,22 @@ function range(least, most) {
 
 function showFacts() {
   const list = element("dl", {}, fact("pairs", count(lens.pairs)), fact("target tokens", count(lens.tokens)),
-    fact("nll", lens.nll === null ? "none" : `${lens.nll.toFixed(3)} nats a token`),
-    fact("right", percent(lens.reliability.accuracy)), fact("sure", percent(lens.reliability.confidence)),
+    fact("nll", lens.nll === null ? "none" : `${lens.nll.toFixed(3)} nats per token`),
+    fact("accuracy", percent(lens.reliability.accuracy)), fact("confidence", percent(lens.reliability.confidence)),
     fact("ECE", lens.reliability.ece.toFixed(3)), fact("ECE of the end mark", lens.end.ece.toFixed(3)));
   if (lens.impossible) list.append(fact("impossible tokens", count(lens.impossible)));
   if (lens.too_long) list.append(fact("left out, too long", `${count(lens.too_long)}, the first at line ${lens.first_too_long}`));
   at("facts").replaceChildren(list);
 }
 
-// What a reliability curve may be of: all steps, those of a band, p(end) at every step.
+// The groups of steps that a reliability curve can show: all steps, one band, or p(end) at every step.
 function groups() {
   const bands = lens.bands.filter((band) => band.reliability)
-    .map((band) => [`tokens that stand ${range(band.least, band.most)} times`, band.reliability]);
+    .map((band) => [`tokens that occur ${range(band.least, band.most)} times`, band.reliability]);
   return [["all steps", lens.reliability], ...bands, ["the end mark", lens.end]];
 }
 
-// A picture as wide as its place, with axes: x and y map values to it.
+// A chart as wide as its container, with axes; x and y map values to pixels.
 function picture(id, label, { height = 280, left = 44, right = 12, top = 10, bottom = 38, xs, ys, xTicks, yTicks, xName, yName }) {
   const width = Math.max(260, at(id).clientWidth);
   const x = (value) => left + ((width - left - right) * (value - xs[0])) / (xs[1] - xs[0] || 1);
@@ -54,14 +54,14 @@ function showSure() {
   const [name, found] = groups()[Number(at("group").value)];
   const tens = [0, 0.2, 0.4, 0.6, 0.8, 1];
   const { made, x, y } = picture("sure", `Reliability of ${name}: ECE ${found.ece.toFixed(3)} over ${count(found.count)} steps, ` +
-    `sure ${percent(found.confidence)}, right ${percent(found.accuracy)}`,
-    { height: 320, bottom: 86, xs: [0, 1], ys: [0, 1], xTicks: tens, yTicks: tens, xName: "how sure", yName: "how often right" });
+    `confidence ${percent(found.confidence)}, accuracy ${percent(found.accuracy)}`,
+    { height: 320, bottom: 86, xs: [0, 1], ys: [0, 1], xTicks: tens, yTicks: tens, xName: "confidence", yName: "accuracy" });
   const ground = y(0), most = Math.max(1, ...found.bins.map((bin) => Math.log10(1 + bin.count)));
   made.append(drawn("line", { class: "exact", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   const bins = found.bins.filter((bin) => bin.count);
   made.append(drawn("path", { class: "curve", d: path(bins.filter((bin) => bin.count >= FEW).map((bin) => [x(bin.confidence), y(bin.accuracy)])) }));
   for (const bin of bins) {
-    const told = `${bin.low.toFixed(2)}–${bin.high.toFixed(2)}: ${count(bin.count)} steps, sure ${percent(bin.confidence)}, right ${percent(bin.accuracy)}`;
+    const told = `${bin.low.toFixed(2)}–${bin.high.toFixed(2)}: ${count(bin.count)} steps, confidence ${percent(bin.confidence)}, accuracy ${percent(bin.accuracy)}`;
     const tall = (36 * Math.log10(1 + bin.count)) / most;
     made.append(drawn("line", { class: "gap", x1: x(bin.confidence), x2: x(bin.confidence), y1: y(bin.confidence), y2: y(bin.accuracy) }),
       hinted(drawn("circle", { class: "dot" + (bin.count < FEW ? " few" : ""), cx: x(bin.confidence), cy: y(bin.accuracy), r: 5, "data-steps": bin.count }), told),
@@ -78,14 +78,14 @@ function showPlaces() {
   const yTicks = Array.from({ length: Math.floor(highest / step) + 1 }, (_, place) => place * step);
   const last = views.at(-1).place;
   const xTicks = [...new Set([1, ...Array.from({ length: Math.floor(last / 5) }, (_, place) => 5 * (place + 1)), last])];
-  const { made, x, y } = picture("places", `Entropy and nll of ${views.length} places`,
-    { xs: [1, Math.max(2, last)], ys: [0, highest], xTicks, yTicks, xName: "place in the target", yName: "nats" });
+  const { made, x, y } = picture("places", `Entropy and nll of ${views.length} positions`,
+    { xs: [1, Math.max(2, last)], ys: [0, highest], xTicks, yTicks, xName: "position in the target", yName: "nats" });
   for (const [name, kind] of [["entropy", ""], ["nll", " used"]]) {
     const known = views.filter((view) => view[name] !== null);
     made.append(drawn("path", { class: "curve" + kind, d: path(known.map((view) => [x(view.place), y(view[name])])) }));
     for (const view of known) {
       made.append(hinted(drawn("circle", { class: "dot" + kind, cx: x(view.place), cy: y(view[name]), r: 3 }),
-        `place ${view.place}: ${name} ${view[name].toFixed(3)} nats of ${count(view.tokens)} tokens`));
+        `position ${view.place}: ${name} ${view[name].toFixed(3)} nats of ${count(view.tokens)} tokens`));
     }
   }
 }
@@ -110,10 +110,10 @@ function showRanks() {
 }
 
 function showBands() {
-  at("counted").textContent = "By how often a token stands in " +
+  at("counted").textContent = "By the frequency of a token in " +
     (lens.frequency === "training" ? "the training targets" : "these targets") +
-    "; nll and first (the share that was the likeliest) are of reference tokens, sure, right and ECE of steps by their likeliest token.";
-  const names = ["times", "types", "tokens", "nll", "first", "sure", "right", "ECE"];
+    "; nll and first (the fraction with rank 1) are of reference tokens; confidence, accuracy and ECE are of steps, by their likeliest token.";
+  const names = ["times", "types", "tokens", "nll", "first", "confidence", "accuracy", "ECE"];
   const steps = (found) => (found ? [percent(found.confidence), percent(found.accuracy), found.ece.toFixed(3)] : ["–", "–", "–"]);
   const rows = lens.bands.map((band) => [range(band.least, band.most), count(band.types), count(band.tokens), nats(band.nll),
     band.first === null ? "–" : percent(band.first), ...steps(band.reliability)]);
@@ -124,7 +124,7 @@ function showBands() {
       element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell))))));
 }
 
-// A table whose columns sort it: name, what to sort by, what to show (a text, or nodes for a wide cell).
+// A table that sorts by its columns: a name, the value to sort by, and the content (a text, or nodes for a wide cell).
 function sortable(id, entries, columns) {
   const state = (sorting[id] ??= { column: null, down: false });
   const order = entries.map((_, place) => place);
@@ -158,7 +158,7 @@ function showPairs() {
   sortable("pairs", lens[at("list").value], [
     byLine,
     { name: "gain", value: (each) => each.gain, show: (each) => nats(each.gain, 2) },
-    { name: "log p a token", value: (each) => (each.log_p === null ? null : each.log_p / each.tokens), show: (each) => (each.log_p === null ? "−∞" : (each.log_p / each.tokens).toFixed(2)) },
+    { name: "log p per token", value: (each) => (each.log_p === null ? null : each.log_p / each.tokens), show: (each) => (each.log_p === null ? "−∞" : (each.log_p / each.tokens).toFixed(2)) },
     { name: "tokens", value: (each) => each.tokens, show: (each) => String(each.tokens) },
     { name: "worst", value: (each) => each.worst_log_p, show: (each) => `${each.worst} ${number(each.worst_log_p, 1)}` },
     { name: "source and target", show: (each) => [text(each.source), text(each.target)] },
@@ -176,13 +176,13 @@ function showComparison() {
   const found = lens.comparison;
   at("comparison-section").hidden = !found;
   if (!found) return;
-  const unit = found.unit === "token" ? "tokens" : "pieces between places where both cut, for their tokens differ";
+  const unit = found.unit === "token" ? "tokens" : "pieces between positions where both tokenizers split";
   at("verdict").textContent = `${count(found.pairs)} pairs, by ${unit}. log p of all references ${number(found.log_p, 1)}, of the other ` +
     `${number(found.other_log_p, 1)} nats: better for ${count(found.better)} pairs, worse for ${count(found.worse)}. ` +
-    `${count(found.same)} translations are the same, ${count(found.pairs - found.same)} part.`;
+    `${count(found.same)} translations are equal, ${count(found.pairs - found.same)} differ.`;
   const both = (name, one) => ({ name, value: one, show: (each) => number(one(each), 2) });
   sortable("gaps", found.gaps, [byLine, both("log p", (each) => each.log_p), both("other's", (each) => each.other_log_p),
-    { name: "source, and the reference until there", show: (each) => [text(each.source), text(each.before, element("mark", {}, each.text || " ▪"))] }]);
+    { name: "source, and the reference up to the difference", show: (each) => [text(each.source), text(each.before, element("mark", {}, each.text || " ▪"))] }]);
   const says = (who, parting, whole, own, byOther) => text(`${who}: ${parting.shared}`, element("mark", {}, own.text || " ▪"),
     whole.slice(parting.shared.length + own.text.length), element("small", {}, ` (log p ${number(own.log_p, 2)}, by the other model ${number(byOther, 2)})`));
   sortable("partings", found.partings, [byLine, both("log p", (each) => each.own.log_p), both("other's", (each) => each.other.log_p),

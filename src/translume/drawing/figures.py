@@ -1,44 +1,139 @@
-"""Figures of a trace: attention, beliefs, lens, gains and attributions."""
+"""Matplotlib figures of traces: attention, distributions, logit lens, gain, attribution and class evidence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TypeVar
 
 import numpy as np
+from matplotlib import colormaps, font_manager, rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from translume.drawing.heat_map import heat_map
-from translume.drawing.picture import (
-    AGAINST,
-    CHOSEN,
-    LETTER,
-    OTHERS,
-    ROW,
-    USED,
-    label_rows,
-    lettering,
-    longest,
-    picture,
-    short,
-    signed,
-)
 from translume.errors import SettingsError, nearest
-from translume.inspection import Trace
+from translume.inspection import ClassTrace, Trace
 from translume.inspection.plots import AttentionKind, HeadChoice
-from translume.inspection.values import Heads, Step, Token
+from translume.inspection.values import Attribution, Evidence, Heads, Step, Token
 
+CHOSEN, USED, DOUBT, AGAINST, OTHERS = "#2563a8", "#1a7f5a", "#d65d0e", "#b3352b", "#c9d3de"
+"""The colours of the HTML pages."""
+ROW = 0.27
+"""Inches of a text row."""
+LETTER = 0.085
+"""Approximate width of a letter in inches."""
+LONGEST = 18
+"""Maximum letters of a token's label."""
+FAMILIES = (
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
+    "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai", "Noto Sans Arabic", "Noto Sans Devanagari",
+)  # fmt: skip
+"""Fonts to try for each letter, in order; fonts that are not installed are skipped."""
+CELL = 0.27
+"""Inches of a heat map's cell."""
 BAR = 5.5
-"""Inches of a bar of probability one."""
+"""Inches of a bar of probability 1."""
 SLIGHT = 0.005
-"""p_used is drawn where it is farther from p_model than this."""
+"""p_used is drawn if it differs from p_model by more than this."""
 FEW_COLUMNS = 4
-"""Small maps beside each other."""
+"""Columns in a grid of small maps."""
+
+C = TypeVar("C", Attribution, Evidence)
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks display even if pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        written = BytesIO()
+        self.savefig(written, format="png", dpi=110)
+        return written.getvalue()
+
+
+def new_figure(*, width: float, height: float) -> NotebookFigure:
+    """Create a figure, sizes in inches."""
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+@contextmanager
+def text_style() -> Iterator[None]:
+    """Within this context, draw small text in the installed fonts of FAMILIES."""
+    known = set(font_manager.get_font_names())
+    families = [name for name in FAMILIES if name in known]
+    with rc_context({"font.family": families, "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False,
+                     "axes.spines.right": False}):  # fmt: skip
+        yield
+
+
+def short(text: str) -> str:
+    """Return the label of a token, cut if it is long."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def signed(number: float, *, digits: int = 2) -> str:
+    """Format a number with its sign, a typographic minus and no "−0.0"."""
+    return f"{number:+z.{digits}f}".replace("-", "−")
+
+
+def longest(texts: Sequence[str]) -> float:
+    """Return the width of the longest label in inches."""
+    return LETTER * max((len(short(text)) for text in texts), default=0)
+
+
+def label_rows(axes: Axes, texts: Sequence[str]) -> None:
+    """Label the rows with tokens, first on top."""
+    axes.set_yticks(range(len(texts)), [short(text) for text in texts])
+    axes.set_ylim(len(texts) - 0.5, -0.5)
+    _disable_math(axes.get_yticklabels())
+
+
+def label_columns(axes: Axes, texts: Sequence[str]) -> None:
+    """Label the columns with tokens."""
+    axes.set_xticks(range(len(texts)), [short(text) for text in texts], rotation=90)
+    axes.xaxis.tick_top()
+    _disable_math(axes.get_xticklabels())
+
+
+def _disable_math(labels: Sequence[object]) -> None:
+    for label in labels:
+        label.set_parse_math(False)  # type: ignore[attr-defined]  # a Text; "$" in a token is a dollar
+
+
+def heat_map(
+    values: NDArray[np.float64],
+    rows: list[str],
+    columns: list[str],
+    title: str,
+    colours: str,
+    *,
+    limits: tuple[float, float],
+    unit: str,
+) -> Figure:
+    """Draw values [rows, columns] as cells, NaN in grey, with the labels of rows and columns."""
+    with text_style():
+        width = CELL * len(columns) + longest(rows) + 1.3
+        figure = new_figure(
+            width=max(width, 0.075 * len(title) + 0.4), height=CELL * len(rows) + longest(columns) + 0.7
+        )
+        axes = figure.subplots()
+        scale = colormaps[colours].with_extremes(bad="0.85")
+        shown = axes.imshow(values, cmap=scale, vmin=limits[0], vmax=limits[1], aspect="equal")
+        label_rows(axes, rows)
+        label_columns(axes, columns)
+        axes.tick_params(length=0)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure.colorbar(shown, label=unit, shrink=0.8, aspect=25)
+    return figure
 
 
 def plot_attention(
     trace: Trace, *, kind: AttentionKind = "cross", layer: int | None = None, head: HeadChoice = "mean"
 ) -> Figure:
-    """Attention of a layer as a heat map, or as a small one of each head; see `Trace.plot_attention`."""
+    """Plot the attention of a layer; see `Trace.plot_attention`."""
     heads, number, layers = _heads(trace, kind, layer)
     rows, columns = _texts(trace.source_tokens), _texts(trace.source_tokens)
     if kind != "encoder":
@@ -54,40 +149,40 @@ def plot_attention(
     elif 1 <= head <= len(heads):
         chosen, title = weights[head - 1], f"{title}, head {head} of {len(heads)}"
     else:
-        raise SettingsError(f"head: found {head}, wanted 1 to {len(heads)}, 'mean' or 'all'")
-    return heat_map(chosen, (rows, columns), title, "Blues", limits=(0.0, float(chosen.max())), unit="weight")
+        raise SettingsError(f"head: found {head}, expected 1 to {len(heads)}, 'mean' or 'all'")
+    return heat_map(chosen, rows, columns, title, "Blues", limits=(0.0, float(chosen.max())), unit="weight")
 
 
 def plot_beliefs(trace: Trace) -> Figure:
-    """Every step's likeliest tokens as parts of a bar, the chosen one dark, the mass of all others hatched at its end.
+    """Plot each step's likeliest tokens as a stacked bar: the chosen one dark, all others hatched at the end.
 
-    Where rules changed what was chosen from, a thin bar below says how much the chosen token had after them.
+    If rules changed the distribution, a thin bar below shows p_used of the chosen token.
     """
     texts = _texts(trace.target_tokens)
-    with lettering():
-        figure = picture(width=longest(texts) + BAR + 2.2, height=ROW * 1.25 * len(texts) + 1.0)
+    with text_style():
+        figure = new_figure(width=longest(texts) + BAR + 2.2, height=ROW * 1.25 * len(texts) + 1.0)
         axes = figure.subplots()
         for row, (token, step) in enumerate(zip(trace.target_tokens, trace.steps, strict=True)):
             _stack(axes, row, token, step)
         label_rows(axes, texts)
         axes.set_xlim(0, 1)
-        axes.set_xlabel("probability: the chosen token dark, others light, all that are not listed hatched")
-        axes.set_title(f"what was believed at each step ({signed(trace.log_p)} nats in all)", loc="left")
+        axes.set_xlabel("probability: chosen token dark, other candidates light, all remaining tokens hatched")
+        axes.set_title(f"predicted distribution at each step ({signed(trace.log_p)} nats in total)", loc="left")
         axes.tick_params(axis="y", length=0)
     return figure
 
 
 def plot_lens(trace: Trace) -> Figure:
-    """A row a step, a column a decoder layer: the likeliest token there, on the probability of the chosen one."""
+    """Plot one row per step and one column per decoder layer: the likeliest token, shaded by p of the chosen one."""
     if not any(step.lens for step in trace.steps):
         raise _missing("lens")
     texts = _texts(trace.target_tokens)
     chances = np.array([[math.exp(layer.log_p) for layer in step.lens] for step in trace.steps])
     likeliest = [[layer.top.candidates[0] for layer in step.lens] for step in trace.steps]
     wide = max(0.9, *(LETTER * len(short(each.text)) + 0.15 for row in likeliest for each in row))
-    with lettering():
+    with text_style():
         layers = chances.shape[1]
-        figure = picture(width=longest(texts) + wide * layers + 1.6, height=ROW * len(texts) + 1.2)
+        figure = new_figure(width=longest(texts) + wide * layers + 1.6, height=ROW * len(texts) + 1.2)
         axes = figure.subplots()
         shown = axes.imshow(chances, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for row, candidates in enumerate(likeliest):
@@ -100,51 +195,67 @@ def plot_lens(trace: Trace) -> Figure:
         axes.set_xticks(range(layers), [f"layer {number + 1}" for number in range(layers)])
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
-        axes.set_title("likeliest token after each decoder layer (bold: the one chosen in the end)", loc="left")
+        axes.set_title("likeliest token after each decoder layer (bold: the chosen token)", loc="left")
         figure.colorbar(shown, label="probability of the chosen token", aspect=30)
     return figure
 
 
 def plot_gain(trace: Trace) -> Figure:
-    """What the source says for each token, in nats: to the right it asks for it, to the left it speaks against it."""
+    """Plot the gain of each token in nats: to the right if the source supports it, to the left if not."""
     if not any(step.prior for step in trace.steps):
         raise _missing("prior")
     texts = _texts(trace.target_tokens)
     gains = [step.prior.gain if step.prior else None for step in trace.steps]
-    with lettering():
-        figure = picture(width=longest(texts) + BAR + 0.6, height=ROW * len(texts) + 1.0)
+    with text_style():
+        figure = new_figure(width=longest(texts) + BAR + 0.6, height=ROW * len(texts) + 1.0)
         axes = figure.subplots()
         values = [gain or 0.0 for gain in gains]
         axes.barh(range(len(values)), values, height=0.7, color=[USED if each >= 0 else AGAINST for each in values])
         for row, gain in enumerate(gains):
-            told = "impossible" if gain is None else signed(gain, digits=1)
-            axes.annotate(told, ((gain or 0.0), row), xytext=(3 if (gain or 0.0) >= 0 else -3, 0), va="center",
+            label = "impossible" if gain is None else signed(gain, digits=1)
+            axes.annotate(label, ((gain or 0.0), row), xytext=(3 if (gain or 0.0) >= 0 else -3, 0), va="center",
                           ha="left" if (gain or 0.0) >= 0 else "right", textcoords="offset points")  # fmt: skip
         label_rows(axes, texts)
         axes.axvline(0, color="0.4", linewidth=0.8)
         axes.margins(x=0.12)
         axes.set_xlabel("log p(y | source, prefix) − log p(y | prefix), nats")
-        axes.set_title("what the source says for each token", loc="left")
+        axes.set_title("gain: how much the source supports each token", loc="left")
         axes.tick_params(axis="y", length=0)
     return figure
 
 
 def plot_attribution(trace: Trace, method: str | None = None) -> Figure:
-    """What each source token does for each target token, by a method: blue for it, red against it."""
-    known = {each.method: each for each in trace.attributions}
-    if not known:
+    """Plot the attribution of target tokens to source tokens: blue if a token helps, red if it hurts."""
+    if not trace.attributions:
         raise _missing("occlusion")
-    found = known.get(method or trace.attributions[0].method)  # type: ignore[call-overload]  # any word may be asked for
-    if found is None:
-        assert method is not None
-        raise SettingsError(f"method: found '{method}'{nearest(method, known)}")
+    found = _by_method(trace.attributions, method)
+    unit = "nats" if found.method.startswith("occlusion") else "share of log p, nats"
+    return _contributions(found, _texts(trace.target_tokens), _texts(trace.source_tokens), unit)
+
+
+def plot_evidence(trace: ClassTrace, method: str | None = None) -> Figure:
+    """Plot the evidence of each token for the first classes: blue for the class, red against it."""
+    if not trace.evidence:
+        raise SettingsError("evidence: not in the trace; request it with trace_classification(…, show=('occlusion',))")
+    found = _by_method(trace.evidence, method)
+    rows = [f"{each.label} {each.p:.3f}" for each in trace.classes[: len(found.values)]]
+    return _contributions(found, rows, [trace.shown(token) for token in trace.source_tokens], "nats")
+
+
+def _by_method(found: Sequence[C], method: str | None) -> C:
+    known: dict[str, C] = {each.method: each for each in found}
+    chosen = found[0].method if method is None else method
+    if chosen not in known:
+        raise SettingsError(f"method: found '{chosen}'{nearest(chosen, known)}")
+    return known[chosen]
+
+
+def _contributions(found: Attribution | Evidence, rows: list[str], columns: list[str], unit: str) -> Figure:
+    """Draw contributions on a scale that is symmetric around zero."""
     values = np.array([[math.nan if each is None else each for each in row] for row in found.values])
     most = float(np.nanmax(np.abs(values), initial=1e-9))
-    unit = "nats" if found.method.startswith("occlusion") else "share of log p, nats"
-    texts = _texts(trace.target_tokens), _texts(trace.source_tokens)
-    return heat_map(
-        values, texts, f"{found.method} (against {found.baseline})", "RdBu", limits=(-most, most), unit=unit
-    )
+    title = f"{found.method} (against {found.baseline})"
+    return heat_map(values, rows, columns, title, "RdBu", limits=(-most, most), unit=unit)
 
 
 def _texts(tokens: Sequence[Token]) -> list[str]:
@@ -152,11 +263,11 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 
 def _missing(part: str) -> SettingsError:
-    return SettingsError(f"{part}: the trace holds none; ask for it: trace(…, show=('{part}',))")
+    return SettingsError(f"{part}: not in the trace; request it with trace(…, show=('{part}',))")
 
 
 def _heads(trace: Trace, kind: AttentionKind, layer: int | None) -> tuple[Heads, int, int]:
-    """The weights of a layer, its number, and how many layers there are."""
+    """Return the weights of a layer, its number, and the number of layers."""
     if trace.attention is None:
         raise _missing("attention")
     kinds = {"cross": trace.attention.cross, "decoder": trace.attention.decoder, "encoder": trace.attention.encoder}
@@ -165,21 +276,21 @@ def _heads(trace: Trace, kind: AttentionKind, layer: int | None) -> tuple[Heads,
     layers = kinds[kind]
     number = max(1, len(layers) - 1) if layer is None else layer
     if not 1 <= number <= len(layers):
-        raise SettingsError(f"layer: found {number}, wanted 1 to {len(layers)}")
+        raise SettingsError(f"layer: found {number}, expected 1 to {len(layers)}")
     heads = layers[number - 1]
     if heads is None:
         raise SettingsError(f"layer: {number} has no {kind} attention")
     return heads, number, len(layers)
 
 
-def _small_maps(weights: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", title: str) -> Figure:
-    """A map of each head [H, rows, columns] on one scale, without the tokens' names."""
+def _small_maps(weights: NDArray[np.float64], title: str) -> Figure:
+    """Draw one small map per head, of weights [H, rows, columns], on one scale and without token labels."""
     count, rows, columns = weights.shape
     across = min(count, FEW_COLUMNS)
     down = -(-count // across)
     wide, high = max(1.3, 0.11 * columns), max(1.0, 0.11 * rows)
-    with lettering():
-        figure = picture(width=across * wide + 1.0, height=down * (high + 0.3) + 0.5)
+    with text_style():
+        figure = new_figure(width=across * wide + 1.0, height=down * (high + 0.3) + 0.5)
         grid = figure.subplots(down, across, squeeze=False)
         for number, axes in enumerate(grid.flat):
             if number >= count:
@@ -189,13 +300,13 @@ def _small_maps(weights: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", ti
             axes.set_xticks([])
             axes.set_yticks([])
             axes.set_title(f"head {number + 1}", fontsize=8)
-        figure.suptitle(f"{title}, every head (rows read columns)", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(f"{title}, every head (rows attend to columns)", x=0.01, ha="left", fontsize=10)
         figure.colorbar(shown, ax=grid, label="weight", shrink=0.8, aspect=25)
     return figure
 
 
 def _stack(axes: Axes, row: int, token: Token, step: Step) -> None:
-    """The bar of a step: its candidates, the chosen one if it is none of them, and the mass of all others."""
+    """Draw the bar of a step: its candidates, the chosen token if not among them, and the mass of all others."""
     parts = [(each.text, each.p_model, each.id == token.id) for each in step.top_model.candidates]
     rest = step.top_model.tail
     if not any(mine for _, _, mine in parts):
@@ -213,5 +324,5 @@ def _stack(axes: Axes, row: int, token: Token, step: Step) -> None:
     axes.barh(row, rest, left=begin, height=0.72, color="none", edgecolor="0.7", hatch="////", linewidth=0)
     if abs(step.p_used - step.p_model) > SLIGHT:
         axes.barh(row + 0.42, step.p_used, height=0.12, color=USED)
-    told = f"p {step.p_model:.3f}  rank {step.rank}  H {step.entropy:.2f}"
-    axes.text(1.01, row, told, va="center", fontsize=8, color="0.3")
+    label = f"p {step.p_model:.3f}  rank {step.rank}  H {step.entropy:.2f}"
+    axes.text(1.01, row, label, va="center", fontsize=8, color="0.3")

@@ -50,10 +50,10 @@ function showStep() {
 function force(candidate, mine) {
   const found = (data.alternatives[chosen] ?? {})[candidate.id];
   const prefix = trace.target_tokens.slice(0, chosen).map((each) => each.text).join("").replaceAll("▁", " ").trim();
-  let told = `“${candidate.text}” is what was chosen.`;
-  if (!mine && found) told = `With “${candidate.text}” here: ${found.text} (log p ${number(found.log_p, 2)}, was ${number(trace.log_p, 2)})`;
-  else if (!mine) told = `Not worked out; ask again with --prefix "${(prefix + candidate.text.replace("▁", " ")).trim()}".`;
-  at("whatif").replaceChildren(element("p", {}, told));
+  let outcome = `“${candidate.text}” is the chosen token.`;
+  if (!mine && found) outcome = `With “${candidate.text}” here: ${found.text} (log p ${number(found.log_p, 2)} instead of ${number(trace.log_p, 2)})`;
+  else if (!mine) outcome = `Not computed; run the command again with --prefix "${(prefix + candidate.text.replace("▁", " ")).trim()}".`;
+  at("whatif").replaceChildren(element("p", {}, outcome));
 }
 
 function shadeSource() {

@@ -1,8 +1,8 @@
-// What the page of a trace and the page of a server draw alike: numbers, tokens by probability, the bars of a step.
+// Shared by the trace page and the server's page: numbers, tokens by probability, the bars of a step.
 export const number = (value, digits = 3) => (value === null ? "−∞" : value.toFixed(digits));
 export const percent = (p) => (p >= 0.9995 && p < 1 ? ">99.9" : p > 0 && p < 0.0005 ? "<0.1" : (100 * p).toFixed(1)) + " %";
-const SLIGHT = 0.0005;  // Rules that move less are not worth a word.
-// How dark a token's ground is, from its log p (null: −∞): not at all for p = 1, most from e⁻⁴ on.
+const SLIGHT = 0.0005;  // Rules that move the distribution by less are not shown.
+// The opacity of a token's background from its log p (null: −∞): 0 for p = 1, strongest from e⁻⁴ on.
 export const doubt = (logP) => (Math.min(1, -(logP ?? -9) / 4) * 0.85).toFixed(3);
 
 export function element(name, options = {}, ...children) {
@@ -38,8 +38,8 @@ export function facts(trace, place) {
   return made;
 }
 
-// The key, a bar for each candidate of the step, and one for all others. onchoose(candidate, mine): a bar was clicked,
-// mine where it is the token that stands there.
+// The key, a bar for each candidate of the step, and one for all others. onchoose(candidate, mine) is called on a click;
+// mine: whether the candidate is the chosen token.
 export function bars(trace, place, onchoose) {
   const step = trace.steps[place], token = trace.target_tokens[place];
   const used = new Map(step.top_used.candidates.map((each) => [each.id, each.p_used]));
@@ -49,19 +49,19 @@ export function bars(trace, place, onchoose) {
   const shownUsed = rows.reduce((sum, row) => sum + Number(row.dataset.used), 0);
   const shownModel = rows.reduce((sum, row) => sum + Number(row.dataset.model), 0);
   rows.push(line("all others", Math.max(0, 1 - shownModel), Math.max(0, 1 - shownUsed), "bar tail", "div"));
-  const key = element("p", { class: "hint" }, element("i", { class: "key" }), "what the model believed");
+  const key = element("p", { class: "hint" }, element("i", { class: "key" }), "model (p_model)");
   const moved = rows.some((row) => Math.abs(row.dataset.model - row.dataset.used) >= SLIGHT);
-  if (moved) key.append(" ", element("i", { class: "key used" }), "what was left after rules.");
+  if (moved) key.append(" ", element("i", { class: "key used" }), "after rules (p_used).");
   else {
     key.append("; rules changed nothing.");
     for (const row of rows) one(row);
   }
   const floor = trace.facts.smoothing_floor;
-  if (floor) key.append(` Label smoothing alone asks for ${floor.toExponential(1)} of every token.`);
+  if (floor) key.append(` Label smoothing trains every token to have at least ${floor.toExponential(1)}.`);
   return [key, ...rows];
 }
 
-// A bar of what the model believed alone.
+// Show the bar of p_model alone.
 export function one(row) {
   row.classList.add("single");
   row.querySelector(".number").textContent = percent(Number(row.dataset.model));

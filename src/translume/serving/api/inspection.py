@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from translume.config import DecodingSettings
-from translume.drawing.page import page
+from translume.drawing import trace_page
 from translume.errors import TranslationError, TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
@@ -61,7 +61,7 @@ def _json(wanted: ResolvedInspection, found: Inspected) -> str:
 
 
 def _html(wanted: ResolvedInspection, found: Inspected) -> str:
-    return page(found.trace, beam=found.search)
+    return trace_page(found.trace, beam=found.search)
 
 
 FORMS: Final = {"json": _json, "page": _html}

@@ -7,8 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from translume.drawing.document import asset
-from translume.drawing.policy import hashes
+from translume.drawing.pages import asset, trace_page_hashes
 from translume.serving.api.errors import RequestError
 from translume.serving.api.openapi import ALWAYS, TEXT, responses
 
@@ -56,7 +55,7 @@ def routes() -> APIRouter:
 
 def _policy() -> str:
     """Return the Content-Security-Policy. Traces open in tabs that inherit it, so their script and style are named."""
-    style, script = hashes()
+    style, script = trace_page_hashes()
     return (
         f"default-src 'none'; script-src 'self' {script}; style-src 'self' {style}; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
