@@ -194,7 +194,7 @@ def check_equal(shape: Shape) -> float:
     """|Δ| of the two models' losses per token with the same weights and no dropout; raises above 1e-4."""
     import torch
 
-    from translume.interchange.huggingface import weights_from_marian
+    from translume.interchange.huggingface.weights import weights_from_marian
 
     torch.manual_seed(1)
     model, peer = build_ours(shape, 0.0).eval(), build_theirs(shape, "eager", 0.0).eval()

@@ -6,7 +6,7 @@ import torch
 from translume.checkpoint import build_model
 from translume.decoding import BeamSearch, ForbidTokens, LengthPenalty, search
 from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.huggingface import weights_from_marian, weights_to_marian
+from translume.interchange.huggingface.weights import weights_from_marian, weights_to_marian
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 

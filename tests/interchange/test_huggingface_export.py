@@ -7,8 +7,8 @@ from translume.checkpoint import Checkpoint, build_model, save_model
 from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.errors import SettingsError
 from translume.interchange.export import export
-from translume.interchange.huggingface import weights_from_pegasus
-from translume.interchange.library_tokenizer import library_tokenizer
+from translume.interchange.huggingface.tokenizer import library_tokenizer
+from translume.interchange.huggingface.weights import weights_from_pegasus
 from translume.text import train_tokenizer
 from translume.translator import load
 

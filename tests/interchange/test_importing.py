@@ -337,15 +337,15 @@ def test_half_precision_is_read(folder, tmp_path):
 
 
 def test_a_model_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
-    from translume.interchange import huggingface_import
+    from translume.interchange.huggingface import reader
 
     def turned(state, settings):
         found = right(state, settings)
         found["encoder.layers.0.feed_forward.inner.bias"] += 1.0
         return found
 
-    right = huggingface_import.weights_from_marian
-    monkeypatch.setattr(huggingface_import, "weights_from_marian", turned)
+    right = reader.weights_from_marian
+    monkeypatch.setattr(reader, "weights_from_marian", turned)
     message = refused(folder, tmp_path / "out", TranslumeError)
     assert message.startswith(f"{folder}: the imported model differs from transformers' by ")
     assert message.endswith(" nats a token, wanted at most 0.001")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
-from translume.interchange.huggingface_config import read_foreign_config
-from translume.interchange.marian_tokenizer import read_marian_tokenizers
-from translume.interchange.sentencepiece_file import read_sentencepiece
+from translume.interchange.huggingface.config import read_foreign_config
+from translume.interchange.huggingface.tokenizer import read_marian_tokenizers
+from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary, train_tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
@@ -188,12 +188,10 @@ def test_a_damaged_file_is_one_line(plain, cut, noise):
     assert "\n" not in line
 
 
-def test_no_such_tokenizer_can_be_learnt():
+def test_a_sentencepiece_tokenizer_cannot_be_trained():
     with pytest.raises(SettingsError) as error:
         train_tokenizer(TokenizerSettings(kind="sentencepiece"), LINES)
-    assert str(error.value) == (
-        "tokenizer.kind: 'sentencepiece' is imported and not learnt, wanted 'unigram', its like"
-    )
+    assert str(error.value) == "tokenizer.kind: 'sentencepiece' is not learned but imported; expected 'unigram'"
 
 
 @pytest.mark.parametrize(

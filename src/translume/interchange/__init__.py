@@ -1,1 +1,1 @@
-"""Models to and from other toolkits."""
+"""Import models from other toolkits, and export models to them."""

@@ -1,4 +1,4 @@
-"""What an export is held against: made-up sentences, their forced log-probabilities, and how far others' are off."""
+"""Compare an exported or imported model with its original: teacher-forced log-probabilities of random sentences."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +14,10 @@ SENTENCES, LONGEST = 50, 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """How an export agrees with its model.
+    """The result of comparing two models.
 
-    sentences, tokens: how many were compared.  difference: the largest |Δ log p| of a token, nats.
-    mean_difference: the mean one.  dtype: what the weights are written as.
+    sentences, tokens: how many were compared.  difference: largest |Δ log p| of a token, in nats.
+    mean_difference: the mean.  dtype: the format of the written weights.
     """
 
     sentences: int
@@ -27,20 +27,20 @@ class Certificate:
     dtype: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the certificate as a JSON object."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedTargets:
-    """Pairs of ids without marks, and our log-probabilities of each target's tokens, its end mark last."""
+    """Pairs of ids without special tokens, and our log-probabilities of each target's tokens, EOS last."""
 
     sources: list[list[int]]
     targets: list[list[int]]
     log_probs: list[list[float]]
 
     def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
-        """How far the log-probabilities `found` are from ours. Raises ValueError if they are not as many."""
+        """Compare the log-probabilities `found` with ours. Raises ValueError if their number differs."""
         pairs = [
             pair for ours, theirs in zip(self.log_probs, found, strict=True) for pair in zip(ours, theirs, strict=True)
         ]
@@ -56,7 +56,7 @@ class ForcedTargets:
 
 @torch.no_grad()
 def forced_targets(checkpoint: Checkpoint) -> ForcedTargets:
-    """Random sentences of 1 to LONGEST tokens that use the whole vocabulary, without special ones."""
+    """Score random sentences of 1 to LONGEST tokens, drawn from the vocabulary without special tokens."""
     generator = torch.Generator().manual_seed(1)
     longest = min(LONGEST, checkpoint.config.model.max_positions - 1)
     sides = []

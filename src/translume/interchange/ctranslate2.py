@@ -1,4 +1,4 @@
-"""A model as CTranslate2 runs it: every option of ours that it can express, the others refused by name."""
+"""Export to CTranslate2. Settings that it cannot express are refused by name."""
 
 import json
 from collections.abc import Sequence
@@ -21,13 +21,16 @@ from translume.text import Tokenizer
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 TOLERANCE = {"float32": 1e-3}
-"""Most |Δ log p| a token, in nats, of what is not rounded; what is rounded is stated and not bounded."""
+"""Largest accepted |Δ log p| of a token, in nats. For quantised weights it is reported but not limited."""
 
 _ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swish": Activation.SWISH, "swiglu": Activation.SWISH}
 
 
 def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
-    """Raise SettingsError naming the first setting that CTranslate2 cannot express.  plain: of the head."""
+    """Raise SettingsError naming the first setting that CTranslate2 cannot express.
+
+    plain: whether the head is one linear layer and a softmax.
+    """
     if not plain:
         raise SettingsError(
             f"model.head.kind: found {settings.head.kind!r}, wanted a linear map and a softmax for CTranslate2"
@@ -41,9 +44,9 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
 
 
 def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
-    """Write `folder`, which must be there and empty, and read it back: how far its log-probabilities are from ours.
+    """Write the model into the existing empty `folder`, load it in CTranslate2 and compare log-probabilities.
 
-    Raises SettingsError for what CTranslate2 cannot express, TranslumeError if it does not agree.
+    Raises SettingsError for what CTranslate2 cannot express, TranslumeError if the difference is too large.
     """
     settings = checkpoint.config.model
     refuse_for_ctranslate2(settings, bool(checkpoint.model.head.plain()))
@@ -87,7 +90,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         theirs.scale_embeddings = settings.scale_embeddings
         if settings.positions != "rotary":
             table = side.embedding.positions.table
-            if not table.numel():  # without a table CTranslate2 adds sinusoids of its own
+            if not table.numel():  # without a table CTranslate2 adds its own sinusoids
                 table = torch.zeros(settings.max_positions, settings.width)
             theirs.position_encodings.encodings = _copy(table)
         if settings.norm == "pre":
@@ -113,7 +116,7 @@ def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
     spec.register_source_vocabulary(source.pieces())
     spec.register_target_vocabulary(target.pieces())
     pieces, specials = target.pieces(), target.specials
-    # A vocabulary without an unknown token must not get one, which would have no weights: padding stands in.
+    # CTranslate2 adds an unknown token, which would have no weights, unless one is named: name the padding token.
     unknown = specials.pad if specials.unk is None else specials.unk
     spec.config.unk_token = pieces[unknown]
     spec.config.bos_token, spec.config.eos_token = pieces[specials.bos], pieces[specials.eos]
@@ -161,7 +164,7 @@ def _norm(theirs: Any, ours: torch.nn.Module) -> None:
 
 
 def _copy(tensor: Tensor) -> Any:
-    """A copy that quantization may scale in place."""
+    """Return a copy, since quantization scales in place."""
     return tensor.detach().float().cpu().clone().contiguous().numpy()
 
 

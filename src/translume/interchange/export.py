@@ -1,4 +1,4 @@
-"""`export`: a model folder into what another toolkit runs, compared with the original before it is called done."""
+"""Export a model folder to another toolkit, and compare the export with the original."""
 
 import shutil
 import tempfile
@@ -12,19 +12,19 @@ from translume.interchange.certificate import Certificate
 
 TARGETS = {
     "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
-    "huggingface": ("translume.interchange.huggingface_export", "write_huggingface"),
+    "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
 }
-"""Where the writer of each target lives: (checkpoint, empty folder, how weights are written) -> Certificate."""
+"""Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
 
 Writer = Callable[..., Certificate]
 
 
 def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "float32") -> Certificate:
-    """Write `model` for `target` into `folder`, all at once; how far the reloaded export is from the original.
+    """Export `model` for `target` into the new folder, and return how far the reloaded export is from the original.
 
-    dtype: what weights are written as: "float32", "float16", "bfloat16", "int16" or "int8".
-    Raises SettingsError for an unknown target, one that is not installed, or a setting that it cannot express (by
-    name); TranslumeError if the folder holds something, or if the export does not agree.
+    dtype: the format of the weights: "float32", "float16", "bfloat16", "int16" or "int8".
+    Raises SettingsError for an unknown target, a target that is not installed, or a setting that it cannot express;
+    TranslumeError if the folder is not empty, or if the export differs too much. Then nothing is written.
     """
     folder = Path(folder)
     write = _writer(target)

@@ -1,4 +1,4 @@
-"""`import_model`: a folder of transformers into a model folder, compared with the original before it is done."""
+"""Import a model of transformers into a model folder, and compare it with the original."""
 
 import json
 import shutil
@@ -12,32 +12,32 @@ from typing import Any, get_args
 from translume.checkpoint import Card, load_checkpoint, save_model
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.interchange.certificate import Certificate
-from translume.interchange.huggingface_import import ForeignModel, Sinusoids, read_huggingface
+from translume.interchange.huggingface.reader import ForeignModel, Sinusoids, read_huggingface
 
 CERTIFICATE = "import.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import came to.
+    """The result of an import.
 
-    certificate: how far the reloaded model is from the original.  notes: a line for each thing left out.
+    certificate: how far the reloaded model is from the original.  notes: one line for each thing left out.
     """
 
     certificate: Certificate
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the result as a JSON object."""
         return {"certificate": self.certificate.to_dict(), "notes": list(self.notes)}
 
 
 def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf") -> Imported:
-    """Write the MarianMTModel or PegasusForConditionalGeneration in the folder `source` into the new model `folder`.
+    """Import the MarianMTModel or PegasusForConditionalGeneration in `source` into the new model folder `folder`.
 
-    positions: "hf" has the sinusoids of transformers, "marian" those that Marian trained an OPUS model with.
-    Raises SettingsError for what we cannot express, by name, ModelFolderError or DataError for files that are missing
-    or damaged, TranslumeError if `folder` holds something or the two models do not agree. Then nothing is written.
+    positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
+    Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
+    TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
     source, folder = Path(source), Path(folder)
     if positions not in get_args(Sinusoids):
@@ -69,7 +69,7 @@ def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids
 def _comparison() -> Callable[..., Certificate]:
     try:
         compare: Callable[..., Certificate] = import_module(
-            "translume.interchange.huggingface_compare"
+            "translume.interchange.huggingface.compare"
         ).compare_with_huggingface
     except ModuleNotFoundError as error:
         raise SettingsError(f"import: {error.name} is not installed; pip install 'translume[export]'") from None
@@ -77,7 +77,7 @@ def _comparison() -> Callable[..., Certificate]:
 
 
 def _certify(made: Path, source: Path, foreign: ForeignModel, certificate: Certificate) -> None:
-    """Commit the model once more with its certificate, on its card too."""
+    """Save the model again with its certificate, and the certificate on its model card."""
     checkpoint = foreign.checkpoint
     found = {"source": source.resolve().name, **asdict(certificate), "notes": list(foreign.notes)}
     line = (

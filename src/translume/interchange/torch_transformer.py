@@ -1,4 +1,4 @@
-"""Weights to and from torch.nn.Transformer, which has layers alone: no embeddings, no positions, no head."""
+"""Convert weights to and from torch.nn.Transformer, which has no embeddings, positions or head."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,12 +6,12 @@ from torch import Tensor
 
 from translume.config import ModelSettings
 from translume.errors import SettingsError
-from translume.interchange.names import Part, Row, same, to_ours, to_theirs
+from translume.interchange.weight_names import Part, Row, same, to_ours, to_theirs
 from translume.model import Transformer
 
 
 def weights_to_torch(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-    """What the `load_state_dict` of a torch.nn.Transformer wants; one that ends in no norms where norm is "post".
+    """Return a state dict for torch.nn.Transformer; with post-norm, one built without final norms.
 
     Raises SettingsError naming the first setting that it cannot express.
     """
@@ -20,7 +20,7 @@ def weights_to_torch(model: Transformer, settings: ModelSettings) -> dict[str, T
 
 
 def weights_from_torch(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-    """Our weights of all layers, by name; embeddings and head are not among them.
+    """Return our weights of all layers by name, without embeddings and head.
 
     Raises SettingsError naming the first setting that a torch.nn.Transformer cannot express.
     """

@@ -1,4 +1,4 @@
-"""Tables of the names that other toolkits give to our weights, each read both ways."""
+"""Tables that map our weight names to those of another toolkit, in both directions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from torch import Tensor
 from translume.errors import ModelFolderError
 
 Part = tuple[str, int]
-"""The name of a tensor, and its share of the rows of what it is a part of."""
+"""The name of a tensor, and its share of the rows of the concatenation that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The same rows of numbers under two sets of names: `ours` one below the other are `theirs` one below the other."""
+    """The same weights under two sets of names: `ours` concatenated equal `theirs` concatenated."""
 
     ours: tuple[Part, ...]
     theirs: tuple[Part, ...]
 
 
 def same(ours: str, theirs: str) -> list[Row]:
-    """Weight and bias of one map or norm."""
+    """Weight and bias of one linear layer or norm."""
     return stacked([(ours, 1)], [(theirs, 1)])
 
 
 def stacked(ours: Sequence[Part], theirs: Sequence[Part]) -> list[Row]:
-    """Weight and bias of maps that stand one below the other."""
+    """Weight and bias of concatenated linear layers."""
     return [
         Row(*(tuple((f"{name}.{kind}", share) for name, share in parts) for parts in (ours, theirs)))
         for kind in ("weight", "bias")
@@ -34,12 +34,12 @@ def stacked(ours: Sequence[Part], theirs: Sequence[Part]) -> list[Row]:
 
 
 def to_theirs(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their names and copies of our weights. Raises ModelFolderError for one that is missing."""
+    """Return copies of our weights under their names. Raises ModelFolderError for a missing one."""
     return _renamed(((row.ours, row.theirs) for row in rows), weights)
 
 
 def to_ours(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our names and copies of their weights. Raises ModelFolderError for one that is missing."""
+    """Return copies of their weights under our names. Raises ModelFolderError for a missing one."""
     return _renamed(((row.theirs, row.ours) for row in rows), weights)
 
 

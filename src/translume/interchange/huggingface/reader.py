@@ -1,4 +1,4 @@
-"""A folder of transformers read as a model of ours: MarianMTModel and PegasusForConditionalGeneration."""
+"""Read a MarianMTModel or PegasusForConditionalGeneration from a folder of transformers as a model of ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,15 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint, build_model, read_tensors
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.huggingface import (
+from translume.interchange.huggingface.config import (
+    ForeignConfig,
+    build_config,
+    decoding_values,
+    model_values,
+    read_foreign_config,
+)
+from translume.interchange.huggingface.tokenizer import NAME, SOURCE, read_library_tokenizer, read_marian_tokenizers
+from translume.interchange.huggingface.weights import (
     LOGIT_BIAS,
     POSITIONS,
     weights_from_marian,
@@ -19,15 +27,6 @@ from translume.interchange.huggingface import (
     weights_to_marian,
     weights_to_pegasus,
 )
-from translume.interchange.huggingface_config import (
-    ForeignConfig,
-    build_config,
-    decoding_values,
-    model_values,
-    read_foreign_config,
-)
-from translume.interchange.library_reading import NAME, read_library_tokenizer
-from translume.interchange.marian_tokenizer import SOURCE, read_marian_tokenizers
 from translume.model.positions import sinusoids
 from translume.text import Tokenizer
 
@@ -36,21 +35,21 @@ Sinusoids = Literal["hf", "marian"]
 WEIGHTS = "model.safetensors"
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.safetensors.index.json", "tf_model.h5")
 _ROUNDINGS = 4.0
-"""How many units in the last place of their file sinusoids may be off before they are taken for learned vectors."""
+"""Largest difference from sinusoids, in units of the dtype's epsilon, that does not count as learned positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignModel:
-    """A model of transformers as ours, with a line for each thing that could not be carried over."""
+    """An imported model, and one line for each thing that was left out."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...]
 
 
 def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
-    """The model in `folder`, with the sinusoids of transformers ("hf") or those that Marian trained with ("marian").
+    """Read the model in `folder`, with the sinusoids of transformers ("hf") or of Marian ("marian").
 
-    Raises ModelFolderError for a missing file or weights that do not fit, DataError for a damaged file, SettingsError
+    Raises ModelFolderError for a missing file or weights of another shape, DataError for a damaged file, SettingsError
     naming the first setting that we cannot express.
     """
     foreign = read_foreign_config(folder)
@@ -95,7 +94,7 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _learned(stored: Mapping[str, Tensor]) -> bool:
-    """Whether the tables of positions that Pegasus keeps are something else than sinusoids."""
+    """Whether the position tables that Pegasus stores are not sinusoids."""
     for table in (stored[name] for name in POSITIONS.values() if name in stored):
         if table.ndim == 2 and table.size(1) % 2 == 0 and table.is_floating_point():
             off = float((table.float() - sinusoids(table.size(0), table.size(1))).abs().max())
@@ -107,7 +106,7 @@ def _learned(stored: Mapping[str, Tensor]) -> bool:
 def _weights(
     path: Path, state: Mapping[str, Tensor], settings: ModelSettings, foreign: ForeignConfig
 ) -> dict[str, Tensor]:
-    """What our `load_state_dict` wants; ModelFolderError names the first tensor that is unknown or of another shape."""
+    """Return our state dict. Raises ModelFolderError naming the first tensor that is unknown or of another shape."""
     marian = foreign.architecture == "MarianMTModel"
     fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary)
     expected = (weights_to_marian if marian else weights_to_pegasus)(fresh, settings)

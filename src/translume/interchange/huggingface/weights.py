@@ -1,7 +1,7 @@
-"""Weights to and from transformers: post-norm models as MarianMTModel, pre-norm ones as Pegasus.
+"""Convert weights to and from transformers: post-norm models as MarianMTModel, pre-norm ones as Pegasus.
 
-Both have one vocabulary for both sides, LayerNorm and biases. Marian makes its sinusoids anew when it is loaded;
-Pegasus keeps its table of positions, so that learned ones survive.
+Both have one vocabulary for both sides, LayerNorm and biases. Marian computes its sinusoids when it is loaded;
+Pegasus stores its position table, which may be learned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.names import Row, same, stacked, to_ours, to_theirs
+from translume.interchange.weight_names import Row, same, stacked, to_ours, to_theirs
 from translume.model import Transformer
 
 _OURS = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
@@ -21,7 +21,7 @@ _TABLES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "target": [(_OURS[:1], _THEIRS[:1]), (_OURS[1:], _THEIRS[1:])],
     "none": [((ours,), (theirs,)) for ours, theirs in zip(_OURS, _THEIRS, strict=True)],
 }
-"""For each `model.head.tie`, our names and theirs of one table."""
+"""For each `model.head.tie`, our names and their names of each shared table."""
 LOGIT_BIAS = "final_logits_bias"
 POSITIONS = {
     f"{side}.embedding.positions.table": f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")
@@ -29,7 +29,7 @@ POSITIONS = {
 
 
 def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-    """What `PegasusForConditionalGeneration.load_state_dict` wants.
+    """Return a state dict for PegasusForConditionalGeneration.
 
     Raises SettingsError naming the first setting that Pegasus cannot express.
     """
@@ -41,7 +41,7 @@ def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str,
 
 
 def weights_from_pegasus(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-    """What our `load_state_dict` wants, from the state of a Pegasus model of the shape that `settings` say."""
+    """Return our state dict from that of a Pegasus model of the shape in `settings`."""
     refuse_for_pegasus(settings)
     renamed = _ours(state, settings)
     if settings.positions == "learned":
@@ -50,7 +50,7 @@ def weights_from_pegasus(state: Mapping[str, Tensor], settings: ModelSettings) -
 
 
 def weights_to_marian(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-    """What `MarianMTModel.load_state_dict(…, strict=False)` wants; it makes its position tables itself.
+    """Return a state dict for `MarianMTModel.load_state_dict(…, strict=False)`, without position tables.
 
     Raises SettingsError naming the first setting that Marian cannot express.
     """
@@ -69,7 +69,7 @@ def _renamed(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
 
 
 def weights_from_marian(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-    """What our `load_state_dict` wants, from the state of a MarianMTModel of the shape that `settings` say.
+    """Return our state dict from that of a MarianMTModel of the shape in `settings`.
 
     Raises SettingsError naming the first setting that Marian cannot express.
     """
@@ -87,7 +87,7 @@ def _ours(state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Ten
 
 
 def _found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Tensor:
-    """A copy of the tensor that goes by one of their names; ModelFolderError if there is none, or if two differ."""
+    """Copy the tensor with one of their names. Raises ModelFolderError if there is none, or if two differ."""
     present = [name for name in theirs if name in state]
     if not present:
         raise ModelFolderError(f"{theirs[0]}: no such weights, wanted them for {ours}")

@@ -1,4 +1,4 @@
-"""A model as transformers loads it: post-norm as MarianMTModel, pre-norm as PegasusForConditionalGeneration."""
+"""Export to transformers: post-norm models as MarianMTModel, pre-norm ones as PegasusForConditionalGeneration."""
 
 import json
 from pathlib import Path
@@ -18,24 +18,24 @@ from transformers import (
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
-from translume.interchange.huggingface import weights_to_marian, weights_to_pegasus
-from translume.interchange.huggingface_compare import TOLERANCE, certificate_of, quiet
-from translume.interchange.library_tokenizer import library_tokenizer
+from translume.interchange.huggingface.compare import TOLERANCE, certificate_of, suppress_transformers_output
+from translume.interchange.huggingface.tokenizer import library_tokenizer
+from translume.interchange.huggingface.weights import weights_to_marian, weights_to_pegasus
 
 ONLY_THEIRS = ("embed_positions",)
-"""Tables that Marian makes itself."""
+"""Weights that Marian computes when it is loaded."""
 
 
 def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
-    """Write `folder`, which must be there and empty, read it back by the Auto classes and compare.
+    """Write the model into the existing empty `folder`, load it with the Auto classes and compare.
 
-    Raises SettingsError for what transformers cannot express, TranslumeError if it does not agree.
+    Raises SettingsError for what transformers cannot express, TranslumeError if the two differ too much.
     """
     if dtype != "float32":
         raise SettingsError(f"export: found weights as {dtype!r}, wanted 'float32' for huggingface")
     if checkpoint.source_tokenizer is not checkpoint.target_tokenizer:
         raise SettingsError("tokenizer.shared: found false, wanted true for huggingface")
-    with quiet():
+    with suppress_transformers_output():
         return _write(checkpoint, folder)
 
 

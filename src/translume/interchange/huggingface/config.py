@@ -1,4 +1,4 @@
-"""config.json and generation_config.json of transformers as our settings; what they cannot be is refused by name."""
+"""Convert config.json and generation_config.json of transformers to our settings; refuse unsupported ones by name."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from translume.errors import DataError, ModelFolderError, SettingsError, nearest
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ARCHITECTURES = {"MarianMTModel": "post", "PegasusForConditionalGeneration": "pre"}
-"""What is read, and where it has its norms."""
+"""The supported architectures, and the position of their norms."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 
 _NORM_FIRST = {"normalize_before": {"post": False, "pre": True}, "add_final_layer_norm": {"post": False, "pre": True}}
@@ -22,15 +22,15 @@ _UNCARRIED: dict[str, tuple[object, ...]] = {
     "diversity_penalty": (0.0,), "forced_bos_token_id": (), "suppress_tokens": (), "begin_suppress_tokens": (),
     "sequence_bias": (), "min_new_tokens": (), "max_new_tokens": (), "num_return_sequences": (1,),
 }  # fmt: skip
-"""What changes a search and has no setting of ours, with the values that change nothing; null never does."""
+"""Settings of a search that we do not have, with the values that change nothing. null never changes anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConfig:
-    """What the two files say.
+    """The contents of the two files.
 
     place: of config.json.  architecture: one of `ARCHITECTURES`.  vocabulary, target_vocabulary: sizes.
-    pad, bos, eos: ids; bos is the one that decoding starts with.  values: all of config.json.
+    pad, bos, eos: ids; bos starts decoding.  values: all of config.json.
     """
 
     place: Path
@@ -44,7 +44,7 @@ class ForeignConfig:
 
 
 def read_foreign_config(folder: Path) -> ForeignConfig:
-    """The shape of the model in `folder`. Raises DataError for a missing or bad file, SettingsError by name."""
+    """Read the shape of the model in `folder`. Raises DataError for a damaged file, SettingsError for a bad value."""
     place = folder / CONFIG
     values = _json(place)
     named = values.get("architectures")
@@ -89,7 +89,7 @@ def read_foreign_config(folder: Path) -> ForeignConfig:
 
 
 def model_values(config: ForeignConfig, *, learned_positions: bool, bias: bool) -> dict[str, Any]:
-    """[model] of what config.json says. Raises SettingsError by name."""
+    """Return the [model] settings. Raises SettingsError naming an unsupported value."""
     values, place = config.values, config.place
     for one, other in (
         ("encoder_ffn_dim", "decoder_ffn_dim"),
@@ -134,9 +134,9 @@ def _tie(config: ForeignConfig) -> str:
 
 
 def decoding_values(folder: Path, config: ForeignConfig) -> tuple[dict[str, Any], list[str]]:
-    """[decoding] of what `generate` does by default, and a line for each of its settings that cannot be carried over.
+    """Return the [decoding] settings that match `generate`, and a line for each setting that is left out.
 
-    generation_config.json decides; older folders have such settings in config.json.
+    generation_config.json has precedence; older folders have these settings in config.json.
     """
     path = folder / GENERATION
     values = {**config.values, **(_json(path) if path.exists() else {})}
@@ -148,7 +148,7 @@ def decoding_values(folder: Path, config: ForeignConfig) -> tuple[dict[str, Any]
     decoding["stop"] = "first" if values.get("early_stopping") is True else "optimal"
     longest = values.get("max_length")
     if isinstance(longest, int) and longest > 1:
-        decoding["max_length"] = longest - 1  # `generate` counts the token it begins with
+        decoding["max_length"] = longest - 1  # `generate` counts the start token
     notes = []
     for name, harmless in _UNCARRIED.items():
         found = values.get(name)
@@ -162,7 +162,7 @@ def decoding_values(folder: Path, config: ForeignConfig) -> tuple[dict[str, Any]
 
 
 def build_config(place: Path, values: dict[str, Any]) -> Config:
-    """Our settings from tables of values; SettingsError, beginning with `place`, for what is out of range."""
+    """Build our settings. Raises SettingsError, prefixed with `place`, for values out of range."""
     return Config.build(values, place=str(place))
 
 

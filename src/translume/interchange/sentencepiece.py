@@ -1,4 +1,4 @@
-"""A SentencePiece model read from its .spm file, a protocol buffer; what we cannot do as it does is refused by name."""
+"""Read a SentencePiece model from its .spm file, a protocol buffer. Unsupported options are refused by name."""
 
 import struct
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from translume.text import SentencePieces
 SPACE = "▁"
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 NORMAL, SYMBOL = 1, 4
-"""Types of pieces that segment texts; unknown, control and unused ones never do."""
+"""Types of pieces that segment text; unknown, control and unused pieces never do."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -22,10 +22,9 @@ Value = int | bytes
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
-    """The unigram model in a file.
+    """Read the unigram model in a file.
 
-    Raises DataError for a file that is none, SettingsError naming what is not SentencePiece's default and would be
-    cut otherwise here.
+    Raises DataError for a damaged file, SettingsError naming an option that would change the segmentation here.
     """
     try:
         content = path.read_bytes()
@@ -55,7 +54,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What the file says; pieces are (text, score, type)."""
+    """The fields of the file; pieces are (text, score, type)."""
 
     pieces: list[tuple[str, float, int]]
     kind: int
@@ -87,7 +86,7 @@ class _File:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Numbers and values of a message's fields; ValueError or IndexError where it is none."""
+    """Yield numbers and values of a message's fields. Raises ValueError or IndexError for a malformed message."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -126,7 +125,7 @@ def _message(value: Value) -> bytes:
 
 
 def _last(fields: list[tuple[int, Value]], wanted: int) -> dict[int, Value]:
-    """The fields of the message `wanted`, by number; of several with one number the last, as the format has it."""
+    """The fields of the message `wanted`, by number. Of several with one number the last wins."""
     return {name: value for number, part in fields if number == wanted for name, value in _fields(_message(part))}
 
 
@@ -144,9 +143,9 @@ def _piece(message: bytes) -> tuple[str, float, int]:
 
 
 def _rules(charsmap: bytes) -> dict[str, str]:
-    """What the normaliser puts for what: the keys of a double array (Aoe 1989) and the texts that they point to.
+    """Return the replacements of the normaliser: the keys of a double array (Aoe 1989) and the texts they point to.
 
-    The blob is the array's size in bytes, the array as Darts-clone has it, then the texts, each ended by a zero.
+    The blob holds the array's size in bytes, the array in the format of Darts-clone, and zero-terminated texts.
     """
     if not charsmap:
         return {}
@@ -158,13 +157,13 @@ def _rules(charsmap: bytes) -> dict[str, str]:
 
 
 def _keys(units: NDArray[np.int64], texts: bytes) -> dict[str, str]:
-    """The keys of a double array in order of length; a node's child by a byte b lies at the node's place ^ b."""
+    """The keys of a double array in order of length; the child of a node by byte b is at the index of the node ^ b."""
     offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
     has_leaf = (units >> 8) & 1
     labels = np.where(units & 0x80000000, 0, units & 0xFF).astype(np.uint8).reshape(-1, 256)
     wanted = np.arange(256, dtype=np.uint8)[:, None] ^ np.arange(256, dtype=np.uint8)
-    wanted[np.arange(256), np.arange(256)] = 255  # a byte 0 ends a key, and leads to its value
-    labels[labels == 255] = 0  # no byte of UTF-8
+    wanted[np.arange(256), np.arange(256)] = 255  # byte 0 ends a key and leads to its value
+    labels[labels == 255] = 0  # not a byte of UTF-8
     found: dict[str, str] = {}
     nodes, keys = offsets[:1], [b""]
     while len(nodes):

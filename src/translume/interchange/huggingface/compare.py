@@ -1,4 +1,4 @@
-"""A model held against its like in transformers: its ids and its log-probabilities."""
+"""Compare a model with its counterpart in transformers: token ids and log-probabilities."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from translume.interchange.certificate import Certificate, ForcedTargets, forced
 from translume.text import Tokenizer
 
 TOLERANCE = 1e-3
-"""Most |Δ log p| a token, in nats."""
+"""Largest accepted |Δ log p| of a token, in nats."""
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' bars, drawn on no terminal too, and its wish for a library that it never calls."""
+def suppress_transformers_output() -> Iterator[None]:
+    """Suppress transformers' progress bars and its recommendation of sacremoses, which it does not use."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
     try:
@@ -34,13 +34,13 @@ def quiet() -> Iterator[None]:
 
 
 def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:
-    """How far our log-probabilities are from those of the model in `folder`; TranslumeError if they do not agree.
+    """Compare our log-probabilities with those of the model in `folder`. Raises TranslumeError if they differ too much.
 
-    Where ours has Marian's sinusoids, transformers' model is given them as well.
+    If our model has Marian's sinusoids, they are copied into the model of transformers.
     """
     theirs, tokenizer = _theirs(folder)
     if checkpoint.config.model.positions == "marian":
-        _give_positions(checkpoint, theirs)
+        _copy_positions(checkpoint, theirs)
     forced = forced_targets(checkpoint)
     for text in _texts(checkpoint.source_tokenizer, forced.sources):
         _compare_ids(folder, text, tokenizer(text)["input_ids"], checkpoint.source_tokenizer)
@@ -57,14 +57,14 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
 
 
 def _theirs(folder: Path) -> tuple[Any, Any]:
-    """The model and the tokenizer of a folder, as transformers reads them."""
-    with quiet():
+    """Load the model and the tokenizer of a folder with transformers."""
+    with suppress_transformers_output():
         try:
             model = AutoModelForSeq2SeqLM.from_pretrained(
                 str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True
             ).eval()
             return model, AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        # What transformers says of a file that is cut, empty or missing is whatever its reading came upon.
+        # transformers raises any of these for truncated, empty or missing files.
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             first = str(error).strip().splitlines()[:1]
             raise TranslumeError(
@@ -74,14 +74,14 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def _give_positions(checkpoint: Checkpoint, theirs: Any) -> None:
+def _copy_positions(checkpoint: Checkpoint, theirs: Any) -> None:
     model = checkpoint.model
     for ours, side in ((model.encoder, theirs.model.encoder), (model.decoder, theirs.model.decoder)):
         side.embed_positions.weight.copy_(ours.embedding.positions.table)
 
 
 def _texts(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
-    """Texts of made-up ids, without those that hold what no text has."""
+    """Decode random ids, without texts that contain replacement characters or special tokens."""
     texts = [tokenizer.decode(row) for row in rows]
     return [text for text in texts if "\ufffd" not in text and not set(tokenizer.encode(text)) & _special(tokenizer)]
 
@@ -101,7 +101,7 @@ def _compare_ids(folder: Path, text: str, found: list[int], tokenizer: Tokenizer
 
 @torch.no_grad()
 def certificate_of(checkpoint: Checkpoint, theirs: Any, forced: ForcedTargets) -> Certificate:
-    """How far the forced log-probabilities of their model are from ours."""
+    """Compare the teacher-forced log-probabilities of their model with ours."""
     source_end = checkpoint.source_tokenizer.specials.eos
     specials = checkpoint.target_tokenizer.specials
     found = []

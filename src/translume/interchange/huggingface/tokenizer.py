@@ -1,0 +1,199 @@
+"""Tokenizers of transformers: MarianTokenizer's files, and tokenizer.json in both directions."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.interchange.huggingface.config import ForeignConfig
+from translume.interchange.sentencepiece import SPACE, read_sentencepiece
+from translume.text import SpecialIds, Tokenizer, Vocabulary
+from translume.text.segmentation import UNSPACED, segment_pattern
+
+TEXTS, LONGEST = 200, 23
+"""Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
+
+_SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
+"""White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
+NAME = "tokenizer.json"
+_COMPARED = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+_FORMS: dict[str, Literal["nfc", "nfkc"]] = {"NFC": "nfc", "NFKC": "nfkc"}
+_KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
+VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+SOURCE, TARGET = "source.spm", "target.spm"
+UNKNOWN = "<unk>"
+
+
+def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
+    """Return a tokenizer of the `tokenizers` library with the same ids, which adds EOS and skips special tokens.
+
+    Raises SettingsError for a kind that the library cannot express, TranslumeError if the two disagree on a text.
+    """
+    settings, pieces, specials = tokenizer.settings, tokenizer.pieces(), tokenizer.specials
+    if settings.kind != "bpe" and (settings.kind, settings.unknown) != ("unigram", "token"):
+        raise SettingsError(
+            f"tokenizer.kind: found '{settings.kind}' with unknown = '{settings.unknown}', "
+            "wanted 'bpe', or 'unigram' with unknown = 'token', for huggingface"
+        )
+    model = tokenizer.library_model()
+    library = LibraryTokenizer(model)
+    steps: list[normalizers.Normalizer] = []
+    if settings.normalization != "none":
+        steps.append(normalizers.NFKC() if settings.normalization == "nfkc" else normalizers.NFC())
+    if settings.lowercase:
+        steps.append(normalizers.Lowercase())
+    if settings.whitespace == "collapse":
+        steps += [normalizers.Replace(Regex(f"[{_SPACES}]+"), " "), normalizers.Strip()]
+    unspaced = "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in UNSPACED)
+    steps.append(normalizers.Replace(Regex(rf"\A(?=[^{unspaced}])"), " "))  # the space before the first word
+    library.normalizer = normalizers.Sequence(steps)
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(_oniguruma(segment_pattern(settings.kind))), "isolated")
+    end = pieces[specials.eos]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, specials.eos)]
+    )
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    marks = (specials.pad, specials.bos, specials.eos, specials.unk)
+    library.add_special_tokens([AddedToken(pieces[each], special=True) for each in marks if each is not None])
+    library.encode_special_tokens = True  # `</s>` in a user's text is text
+    _compare_tokenizers(tokenizer, library)
+    return library
+
+
+def _oniguruma(pattern: str) -> str:
+    """Translate a regular expression of Python for the library's engine."""
+    return re.sub(r"\\U([0-9a-f]{8})", lambda found: f"\\x{{{int(found.group(1), 16):x}}}", pattern)
+
+
+def _compare_tokenizers(tokenizer: Tokenizer, library: LibraryTokenizer) -> None:
+    specials = tokenizer.specials
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(TEXTS):
+        length = int(torch.randint(LONGEST, (), generator=generator))
+        ids = torch.randint(specials.eos + 1, len(tokenizer), (length,), generator=generator).tolist()
+        text = tokenizer.decode([each for each in ids if each != specials.unk])
+        ours, theirs = [*tokenizer.encode(text), specials.eos], library.encode(text).ids
+        if ours != theirs:
+            raise TranslumeError(f"tokenizer: {text!r} has ids {theirs} in the export, wanted {ours}")
+        if "\ufffd" not in text and library.decode(theirs) != tokenizer.decode(ours):
+            raise TranslumeError(
+                f"tokenizer: {library.decode(theirs)!r} in the export, wanted {tokenizer.decode(ours)!r}"
+            )
+
+
+def read_library_tokenizer(folder: Path) -> Tokenizer:
+    """Read a folder's tokenizer.json, if `translume export` wrote it.
+
+    Raises DataError for a damaged file, SettingsError for one that differs from what `translume export` writes, since
+    it would give other ids for some texts.
+    """
+    path = folder / NAME
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    try:
+        tokenizer = Tokenizer.from_json(_settings_text(document), str(path))
+    except (KeyError, TypeError, AttributeError, ValidationError):
+        raise SettingsError(f"{path}: not a tokenizer that `translume export` wrote") from None
+    try:
+        written = json.loads(library_tokenizer(tokenizer).to_str())
+    except TranslumeError as error:
+        raise SettingsError(f"{path}: not a tokenizer that `translume export` wrote: {error}") from None
+    for part in _COMPARED:
+        if written[part] != document.get(part):
+            raise SettingsError(f"{path}: {part}: not as `translume export` writes it, so that texts get other ids")
+    return tokenizer
+
+
+def _settings_text(document: dict[str, Any]) -> str:
+    """Return the text of our own tokenizer.json with the same settings."""
+    model = document["model"]
+    steps = [step["type"] for step in document["normalizer"]["normalizers"]]
+    form = next((_FORMS[step] for step in steps if step in _FORMS), None)
+    settings = TokenizerSettings(
+        kind=_KINDS[model["type"]],
+        size=max(len(model["vocab"]), 8),
+        normalization=form or "none",
+        lowercase="Lowercase" in steps,
+        whitespace="collapse" if "Strip" in steps else "keep",
+        unknown="bytes" if model["byte_fallback"] else "token",
+    )
+    names = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
+    return json.dumps(
+        {
+            "format": 1,
+            "kind": "translume tokenizer",
+            "settings": {name: getattr(settings, name) for name in names},
+            "specials": {"pad": 0, "bos": 1, "eos": 2, "unk": None if settings.unknown == "bytes" else 3},
+            "tokenizer": {"model": model},
+        }
+    )
+
+
+def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+    """Read the tokenizers of source and target; one object if both files and both vocabularies are the same.
+
+    A target_vocab.json is the target's own vocabulary.
+    Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
+    """
+    source_path, target_path = folder / SOURCE, folder / TARGET
+    separate = (folder / TARGET_VOCABULARY).exists()
+    target_vocabulary = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
+    for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
+        if not path.is_file():
+            raise ModelFolderError(f"{path}: no such file, wanted one as MarianTokenizer saves it")
+    source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
+    if not separate and source_path.read_bytes() == target_path.read_bytes():
+        return source, source
+    return source, _marian_tokenizer(target_path, target_vocabulary, config, config.target_vocabulary)
+
+
+def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size: int) -> Tokenizer:
+    pieces = _pieces(vocabulary, size)
+    if UNKNOWN not in pieces:
+        raise DataError(f"{vocabulary}: lacks {UNKNOWN}, which every vocabulary of MarianTokenizer has")
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNKNOWN))
+    if specials.eos in (specials.pad, specials.bos, specials.unk):
+        raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
+    return Tokenizer(
+        Vocabulary(
+            settings=sentencepiece_settings(size),
+            specials=specials,
+            pieces=pieces,
+            first=0,
+            sentences=read_sentencepiece(path),
+        )
+    )
+
+
+def sentencepiece_settings(size: int) -> TokenizerSettings:
+    """Return the [tokenizer] settings of a model with SentencePiece's normalisation rules."""
+    return TokenizerSettings(kind="sentencepiece", size=max(size, 8), normalization="none", unknown="token")
+
+
+def _pieces(path: Path, size: int) -> tuple[str, ...]:
+    """The pieces in order of ids, with SentencePiece's space marks as spaces."""
+    try:
+        ids: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+        raise DataError(f"{path}: wanted a JSON object of tokens, each with its id, 0, 1, 2, …")
+    if len(ids) != size:
+        raise DataError(f"{path}: found {len(ids):,} tokens, wanted {size:,} by config.json")
+    pieces = tuple(piece.replace(SPACE, " ") for piece in sorted(ids, key=ids.__getitem__))
+    if len(set(pieces)) != len(pieces) or "" in pieces:
+        raise DataError(f"{path}: a token is empty, or stands there twice")
+    return pieces
