@@ -1,10 +1,9 @@
-"""What a decoding step costs by the length of the prefix and by the number of rows, and what memory a batch takes.
+"""Time of a decoding step by prefix length and number of rows, and the memory of the decoder state.
 
-The engine of a shape with random weights reads made-up sources of 17 tokens and targets that never end; a step is its
-call, the 10 best tokens included. Printed are milliseconds a step (the median of `--rounds`) from 16 tokens to 96, rows
-from 1 to 256, and the memory of the state (keys, values, encoded source) by rows and length. Two ratios: a step at 96
-tokens against one at 16 (wanted: at most 1.3), and a row's share of it
-among the most rows against that among 64 (about 1: linear).
+An engine with random weights decodes random sources of 17 tokens; the targets never end. A step includes the 10 best
+tokens. Printed: milliseconds per step (the median of `--rounds`) for prefixes of 16 to 96 tokens and 1 to 256 rows, and
+the memory of the state (keys, values, encoded source). Two ratios: a step at 96 tokens to one at 16 (target: at most
+1.3), and the time per row with the most rows to that with 64 rows (target: about 1).
 
     python benchmarks/step_speed.py [--shape 512 8 2048 6 32000] [--dtype int8] [--rounds 5] [--json]
 """

@@ -30,9 +30,9 @@ FOR_TORCH = [
     {"head": MixtureSettings(tie="none")},
     {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
 ]
-"""Networks of sizes that the kernels have nothing for."""
+"""Networks that the kernels do not support."""
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
-"""Heads of two whole vectors, blocks of three."""
+"""Widths in vectors of the kernels: two for heads, three for feed-forward blocks."""
 FOR_KERNELS = [
     {**WHOLE, **changes}
     for changes in (
@@ -56,7 +56,7 @@ def _name(changes: dict[str, object]) -> str:
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Transformer]:
-    """A tiny network in evaluation mode whose biases and gains are random too, so that none can be forgotten."""
+    """A tiny network in evaluation mode whose biases and gains are random too, so that ignoring one is noticed."""
 
     def build(**changes: object) -> Transformer:
         torch.manual_seed(7)
@@ -92,7 +92,7 @@ def sources() -> Callable[..., tuple[Tensor, Tensor]]:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What probes find here is kept in a folder of the tests' own."""
+    """Cache probes of these tests in a temporary folder."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSLUME_CACHE", str(folder))
@@ -101,14 +101,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def fresh(make: Callable[..., Transformer], cache: Path) -> Callable[..., Built]:
-    """A network and an engine of it; that of a network of whole vectors has its layers read by the kernels."""
+    """Build a network and an engine of it, with the kernels if they support the network."""
 
     def build(changes: dict[str, object], dtype: str = "fp32") -> Built:
         model = make(**changes)
         if changes not in FOR_KERNELS:
             return model, Engine(model, Choice(dtype))
         if compiler() is None:
-            pytest.skip("no C compiler here, so there are no kernels to test")
+            pytest.skip("no C compiler")
         engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
         assert isinstance(engine.decoder, NativeLayers)
         assert isinstance(engine.encoder, NativeLayers)
@@ -119,7 +119,7 @@ def fresh(make: Callable[..., Transformer], cache: Path) -> Callable[..., Built]
 
 @pytest.fixture(scope="session", params=FOR_KERNELS, ids=_name)
 def whole(request: pytest.FixtureRequest) -> dict[str, object]:
-    """Settings of a network that the kernels have all for."""
+    """Settings of a network that the kernels support."""
     return dict(request.param)
 
 

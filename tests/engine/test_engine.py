@@ -1,4 +1,4 @@
-"""The engine is the plain model by another way: the same beliefs, the same hypotheses, the same log-probabilities."""
+"""The engine reproduces the plain model: distributions, hypotheses and log-probabilities."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
-def test_searching_with_the_engine_finds_what_the_plain_model_finds(built, sources, strategy):
+def test_a_search_gives_the_same_hypotheses_with_engine_and_plain_model(built, sources, strategy):
     source, mask = sources(5, 2, 19, 3)
     limits = torch.tensor([37, 5, 3, 41])
     found = [
@@ -30,8 +30,8 @@ def test_searching_with_the_engine_finds_what_the_plain_model_finds(built, sourc
 @settings(max_examples=9)
 @given(data=st.data(), steps=st.integers(1, 6))
 @torch.no_grad()
-def test_whatever_rows_are_kept_repeated_or_reordered_each_goes_on_as_in_the_plain_model(built, sources, data, steps):
-    """Even groups in order, as a search has them, and any others."""
+def test_rows_that_are_kept_repeated_or_reordered_continue_as_in_the_plain_model(built, sources, data, steps):
+    """Select groups of equal size in order, as a search does, and arbitrary rows."""
     model, engine = built
     source, mask = sources(5, 2, 7, 3, 1, seed=steps)
     state, owner = engine.start(source, mask), torch.arange(5)
@@ -67,13 +67,13 @@ def test_a_state_used_twice_is_stale(make, sources):
         assert str(caught.value) == "this engine state was used already; only the newest may go on"
 
 
-def test_other_rows_than_the_state_s_are_refused(built, sources):
+def test_a_wrong_number_of_rows_is_refused(built, sources):
     _, engine = built
     with pytest.raises(ValueError, match=r"^found 1 rows, expected those of the state: 2$"):
         engine.step(torch.ones(1, 1, dtype=torch.long), engine.start(*sources(5, 2)))
 
 
-def test_no_rows_give_no_beliefs(make, sources):
+def test_a_step_without_rows_gives_an_empty_distribution(make, sources):
     for changes in ({}, {"width": 32, "attention_heads": 2, "feed_forward": 16}):
         engine = Engine(make(**changes), Choice())
         _, state = engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
@@ -81,7 +81,7 @@ def test_no_rows_give_no_beliefs(make, sources):
         assert (belief.log_probs().shape, state.sentences, state.position) == ((0, 19), 0, 2)
 
 
-def test_the_model_stays_as_it_was(make, sources):
+def test_the_model_is_not_changed(make, sources):
     model = make(tie="target")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     engine = Engine(model, Choice("int8"))
@@ -92,7 +92,7 @@ def test_the_model_stays_as_it_was(make, sources):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8", "bf16"])
-def test_the_self_test_finds_an_engine_sound(make, dtype):
+def test_the_self_test_accepts_an_engine(make, dtype):
     model = make(width=66, feed_forward=131)
     findings = self_test(build_engine(model, dtype), model)
     assert findings.agrees
@@ -101,7 +101,7 @@ def test_the_self_test_finds_an_engine_sound(make, dtype):
     assert self_test(build_engine(model, dtype), model, alone=False).alone_equals_batched is None
 
 
-def test_the_self_test_finds_an_engine_of_other_weights_unsound(make):
+def test_the_self_test_rejects_an_engine_of_other_weights(make):
     model, other = make(), make()
     with torch.no_grad():
         next(iter(other.decoder.stack)).feed_forward.outer.weight.mul_(-1)
@@ -110,7 +110,7 @@ def test_the_self_test_finds_an_engine_of_other_weights_unsound(make):
     assert findings.difference > 1e-3
 
 
-def test_what_has_no_engine_is_refused_by_name(make):
+def test_unsupported_dtypes_and_devices_are_refused_by_name(make):
     with pytest.raises(EngineError) as caught:
         build_engine(make(), "int4")
     assert str(caught.value) == "engine: dtype: found 'int4'; did you mean 'int8'?"

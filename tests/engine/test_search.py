@@ -1,4 +1,4 @@
-"""The kernels' own search finds what the loop finds with the same engine, every number bit for bit."""
+"""The search in the kernels equals the decoding loop with the same engine, bit for bit."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ from translume.model.state import StaleStateError
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
 NATIVE = {"decoder 32×48, 2 heads, 2 layers": "native"}
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
 penalties = st.builds(
     LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])
@@ -62,8 +62,8 @@ def kernels_only(model, engine, dtype):
 
 
 @pytest.fixture(scope="module")
-def of_many():
-    """A network of a vocabulary of several blocks, in which many tokens are each other's twins, and an engine of it."""
+def large_vocabulary():
+    """A network with a vocabulary of several blocks and many tokens of equal weights, and an engine of it."""
     torch.manual_seed(11)
     head = SoftmaxSettings(tie="none")
     model = build_model(ModelSettings(**WIDE, dropout=0.0, max_positions=79, head=head), 17, 523).eval()
@@ -74,11 +74,11 @@ def of_many():
     return model, Engine(model, Choice("fp32", NATIVE))
 
 
-def asked(strategy, limits, rules=()):
+def search_options(strategy, limits, rules=()):
     return {"bos": 1, "eos": 2, "strategy": strategy, "limits": torch.tensor(limits), "rules": list(rules)}
 
 
-def by_the_kernels(engine, state, words, steps=1 << 30):
+def kernel_search(engine, state, words, steps=1 << 30):
     whole = engine.whole_search(state, **words)
     assert whole is not None
     while whole.go_on(steps):
@@ -92,17 +92,15 @@ limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 @settings(max_examples=5)
 @given(strategy=strategies(), limits=limits_of_five, seed=st.integers(0, 99), steps=st.sampled_from([1, 7, 99]))
-def test_for_every_network_the_kernels_find_what_the_loop_finds(
-    fresh, whole, sources, dtype, strategy, limits, seed, steps
-):
+def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtype, strategy, limits, seed, steps):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
     engine = kernels_only(model, engine, dtype)
-    words = asked(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
+    words = search_options(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
     source, mask = sources(*LENGTHS, seed=seed)
     wanted = search(engine.step, engine.start(source, mask), **words)
-    assert by_the_kernels(engine, engine.start(source, mask), words, steps) == wanted
+    assert kernel_search(engine, engine.start(source, mask), words, steps) == wanted
 
 
 @settings(max_examples=25)
@@ -113,52 +111,52 @@ def test_for_every_network_the_kernels_find_what_the_loop_finds(
     forbidden=st.sets(st.integers(3, 522), max_size=3),
     shortest=st.integers(0, 9),
 )
-def test_equal_tokens_and_hypotheses_stand_in_the_loop_s_order(
-    of_many, sources, strategy, limits, seed, forbidden, shortest
+def test_ties_are_ordered_as_in_the_decoding_loop(
+    large_vocabulary, sources, strategy, limits, seed, forbidden, shortest
 ):
-    model, engine = of_many
+    model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
-    words = asked(strategy, limits, [ForbidTokens(tuple(forbidden)), MinimumLength(shortest)])
+    words = search_options(strategy, limits, [ForbidTokens(tuple(forbidden)), MinimumLength(shortest)])
     source, mask = sources(*LENGTHS, seed=seed)
     wanted = search(engine.step, engine.start(source, mask), **words)
-    assert by_the_kernels(engine, engine.start(source, mask), words) == wanted
+    assert kernel_search(engine, engine.start(source, mask), words) == wanted
 
 
 @settings(max_examples=10)
 @given(strategy=strategies(), seed=st.integers(0, 99), some=st.sets(st.integers(0, 4), min_size=1))
-def test_a_sentence_gets_what_it_gets_alone(of_many, sources, strategy, seed, some):
+def test_a_sentence_has_the_same_result_alone_and_in_a_batch(large_vocabulary, sources, strategy, seed, some):
     assume(len(some) > 1)
-    model, engine = of_many
+    model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
     source, mask = sources(*LENGTHS, seed=seed)
     chosen, limits = torch.tensor(sorted(some)), [23, 41, 5, 71, 12]
-    words = asked(strategy, [limits[number] for number in chosen.tolist()])
-    together = by_the_kernels(engine, engine.start(source[chosen], mask[chosen]), words)
+    words = search_options(strategy, [limits[number] for number in chosen.tolist()])
+    together = kernel_search(engine, engine.start(source[chosen], mask[chosen]), words)
     for number, found in zip(chosen.tolist(), together, strict=True):
         alone = engine.start(
             source[number : number + 1, : LENGTHS[number]], mask[number : number + 1, : LENGTHS[number]]
         )
-        assert by_the_kernels(engine, alone, asked(strategy, [limits[number]])) == [found]
+        assert kernel_search(engine, alone, search_options(strategy, [limits[number]])) == [found]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 @settings(max_examples=4)
 @given(strategy=strategies(), seed=st.integers(0, 99))
-def test_the_loop_finds_for_a_sentence_what_it_finds_alone(fresh, whole, sources, dtype, strategy, seed):
+def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, whole, sources, dtype, strategy, seed):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
     engine = kernels_only(model, engine, "fp32")
     source, mask = sources(*LENGTHS, seed=seed)
     limits = [23, 37, 5, 33, 12]
-    together = search(engine.step, engine.start(source, mask), **asked(strategy, limits))
+    together = search(engine.step, engine.start(source, mask), **search_options(strategy, limits))
     for number, found in enumerate(together):
         alone = engine.start(source[number : number + 1], mask[number : number + 1])
-        assert search(engine.step, alone, **asked(strategy, limits[number : number + 1])) == [found]
+        assert search(engine.step, alone, **search_options(strategy, limits[number : number + 1])) == [found]
 
 
-def test_what_is_not_plain_is_left_to_the_loop(of_many, sources):
-    model, engine = of_many
+def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):
+    model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
     state = engine.start(*sources(3))
     for strategy in (
@@ -167,20 +165,20 @@ def test_what_is_not_plain_is_left_to_the_loop(of_many, sources):
         BeamSearch(width=1),
         BeamSearch(width=262),
     ):
-        assert engine.whole_search(state, **asked(strategy, [5])) is None
-    assert engine.whole_search(state, **asked(Greedy(), [5], [ForbidTokens((2,))])) is None
+        assert engine.whole_search(state, **search_options(strategy, [5])) is None
+    assert engine.whole_search(state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
     banned = BannedPhrases([b"a"] * 523, ("a",), str.isalpha)
-    assert engine.whole_search(state, **asked(Greedy(), [5], [banned])) is None
+    assert engine.whole_search(state, **search_options(Greedy(), [5], [banned])) is None
     engine.head = packed_as("fp32", model.head.weight, model.head.bias)
-    assert engine.whole_search(state, **asked(Greedy(), [5])) is None
+    assert engine.whole_search(state, **search_options(Greedy(), [5])) is None
 
 
-def test_what_would_read_or_write_beyond_its_room_is_left_to_the_loop(of_many, sources):
-    model, engine = of_many
+def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, sources):
+    model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
 
     def left(state, limits, engine=engine):
-        return engine.whole_search(state, **asked(Greedy(), limits)) is None
+        return engine.whole_search(state, **search_options(Greedy(), limits)) is None
 
     state = engine.start(*sources(3, 2))
     assert not left(state, [79, 1])
@@ -190,7 +188,7 @@ def test_what_would_read_or_write_beyond_its_room_is_left_to_the_loop(of_many, s
     assert left(engine.start(*sources(3, 2)).select(torch.tensor([0, 0, 1, 1])), [5, 5])
     engine.step(torch.ones(2, 1, dtype=torch.long), state)
     with pytest.raises(StaleStateError, match="only the newest may go on"):
-        engine.whole_search(state, **asked(Greedy(), [5, 5]))
+        engine.whole_search(state, **search_options(Greedy(), [5, 5]))
     for dtype in (torch.bfloat16, torch.float64):
         other = copy.deepcopy(model).to(dtype)
         packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")
@@ -198,25 +196,25 @@ def test_what_would_read_or_write_beyond_its_room_is_left_to_the_loop(of_many, s
 
 
 @pytest.mark.parametrize("beam", [{}, {"nbest": 3, "stop": "first"}], ids=["greedy", "beam"])
-def test_a_hypothesis_whose_score_is_beyond_floats_is_found_as_well(of_many, sources, beam):
-    model, engine = of_many
+def test_a_hypothesis_with_an_infinite_score_is_found(large_vocabulary, sources, beam):
+    model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
     steep = LengthPenalty(exponent=-40.0)
     strategy = BeamSearch(width=3, length_penalty=steep, **beam) if beam else Greedy(length_penalty=steep)
-    words = asked(strategy, [13, 41], [MinimumLength(99)])
+    words = search_options(strategy, [13, 41], [MinimumLength(99)])
     wanted = search(engine.step, engine.start(*sources(3, 2)), **words)
     assert {hypothesis.score for found in wanted for hypothesis in found} == {-math.inf}
-    assert by_the_kernels(engine, engine.start(*sources(3, 2)), words) == wanted
+    assert kernel_search(engine, engine.start(*sources(3, 2)), words) == wanted
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3)], ids=["greedy", "beam"])
-def test_where_the_loop_raises_an_error_the_kernels_find_nothing(sources, strategy):
+def test_the_kernels_return_nothing_where_the_loop_raises_an_error(sources, strategy):
     model = build_model(ModelSettings(**WIDE, head=SoftmaxSettings(tie="none")), 17, 523).eval()
     with torch.no_grad():
         model.head.bias[7] = torch.nan
     engine = Engine(model, Choice("fp32", NATIVE))
     engine.head = NativeLinear(model.head.weight, model.head.bias)
-    words = asked(strategy, [5, 9])
-    assert by_the_kernels(engine, engine.start(*sources(3, 2)), words) is None
+    words = search_options(strategy, [5, 9])
+    assert kernel_search(engine, engine.start(*sources(3, 2)), words) is None
     with pytest.raises(SearchError, match="hold a NaN"):
         search(engine.step, engine.start(*sources(3, 2)), **words)

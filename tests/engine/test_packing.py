@@ -1,4 +1,4 @@
-"""Packed linear maps give the product, row by row, and what cannot be trusted is not taken."""
+"""Packed linear layers compute the product, the probe chooses among those that are accurate, and caches its choice."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_every_packing_gives_the_product_within_its_tolerance(kind, seed, rows, 
 @every_kind
 @given(seed=st.integers(0, 99), row=st.integers(0, 28), inputs=st.sampled_from([67, 64, 256]))
 @torch.inference_mode()
-def test_where_independence_is_claimed_a_row_s_product_is_the_same_in_every_batch(kind, seed, row, inputs):
+def test_rows_of_an_independent_packing_have_the_same_product_in_every_batch(kind, seed, row, inputs):
     generator = torch.Generator().manual_seed(seed)
     weight, x = (torch.randn(count, inputs, generator=generator) for count in (131, 29))
     packed = packed_as(kind, weight, torch.randn(131, generator=generator))
@@ -49,7 +49,7 @@ def test_where_independence_is_claimed_a_row_s_product_is_the_same_in_every_batc
     assert torch.equal(packed(x * 50.0)[:1], packed(x[:1] * 50.0))
 
 
-def test_a_packing_is_independent_only_where_batches_of_other_sizes_give_equal_products():
+def test_a_packing_is_independent_only_if_batches_of_several_sizes_give_equal_products():
     class DependsOnTheBatch(packing.Int8Linear):
         def product(self, x):
             return super().product(x) * (1 + 1e-6 * (len(x) > 16))
@@ -58,7 +58,7 @@ def test_a_packing_is_independent_only_where_batches_of_other_sizes_give_equal_p
     assert not packing.PlainLinear(torch.randn(13, 64), None).rows_are_independent()
 
 
-def test_int8_by_onednn_claims_nothing_on_processors_with_amx(monkeypatch):
+def test_onednn_int8_does_not_claim_independence_with_amx(monkeypatch):
     packed = packed_as("int8-onednn", torch.randn(131, 67), None)
     if packed is None:
         pytest.skip("int8-onednn is not available here")
@@ -66,7 +66,7 @@ def test_int8_by_onednn_claims_nothing_on_processors_with_amx(monkeypatch):
     assert not packed.rows_are_independent()
 
 
-def test_for_int8_the_probe_chooses_only_independent_packings_where_there_are_any(monkeypatch):
+def test_the_int8_probe_chooses_an_independent_packing_if_there_is_one(monkeypatch):
     class Fast(packing.PlainLinear):
         kind = "int8"
 
@@ -98,7 +98,7 @@ def test_a_row_of_zeros_gives_the_bias(kind):
     assert torch.equal(packed(torch.zeros(2, 7)), torch.arange(13.0).expand(2, -1))
 
 
-def test_a_kernel_that_gives_other_numbers_is_not_taken(monkeypatch):
+def test_an_inaccurate_or_missing_kernel_is_not_used(monkeypatch):
     class Wrong(packing.PlainLinear):
         def forward(self, x):
             return super().forward(x) * 1.1
@@ -116,7 +116,7 @@ def test_a_kernel_that_gives_other_numbers_is_not_taken(monkeypatch):
     assert choice.kinds == {"7×13": "fp32"}
 
 
-def test_a_choice_is_made_once_a_shape_and_taken_again():
+def test_a_shape_is_probed_once():
     first = Choice("int8")
     kinds = [first.pack(torch.randn(257, 131), None).kind for _ in range(3)]
     assert kinds == [first.kinds["131×257"]] * 3
@@ -129,7 +129,7 @@ def test_a_choice_is_made_once_a_shape_and_taken_again():
         assert again.microseconds == {}
 
 
-def test_what_a_probe_chose_is_kept_for_this_machine(tmp_path, monkeypatch):
+def test_choices_are_cached_for_this_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "deep" / "cache"))
     assert load_choice("int8").kinds == {}
     assert save_choice(Choice("int8", {"7×13": "int8", "3×5": "fp32"}))
@@ -139,7 +139,7 @@ def test_what_a_probe_chose_is_kept_for_this_machine(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "deep" / "cache").iterdir()] == ["engine.json"]
 
 
-def test_a_choice_is_not_replayed_under_another_limit_of_instructions(tmp_path, monkeypatch):
+def test_a_cached_choice_is_ignored_under_another_instruction_limit(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     assert save_choice(Choice("int8", {"7×13": "int8"}))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
@@ -147,7 +147,7 @@ def test_a_choice_is_not_replayed_under_another_limit_of_instructions(tmp_path, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"int8": 3}'])
-def test_what_is_kept_but_broken_is_as_good_as_nothing(tmp_path, monkeypatch, text):
+def test_a_damaged_cache_is_ignored(tmp_path, monkeypatch, text):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     (tmp_path / "engine.json").write_text(text)
     assert load_choice("int8").kinds == {}
@@ -159,14 +159,14 @@ def test_what_is_kept_but_broken_is_as_good_as_nothing(tmp_path, monkeypatch, te
     assert load_choice("int8").kinds == {"7×13": "int8"}
 
 
-def test_ways_are_kept_for_decoders_alone_and_packings_for_linear_maps_alone(tmp_path, monkeypatch):
+def test_cached_kinds_must_fit_decoders_or_linear_layers(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     sound = {"7×13": "fp32", "decoder 3×5, 1 heads, 2 layers": "torch"}
     save_choice(Choice("int8", {**sound, "3×5": "torch", "decoder 7×5, 1 heads, 2 layers": "int8"}))
     assert load_choice("int8").kinds == sound
 
 
-def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
+def test_without_a_home_directory_choices_are_cached_for_the_process(monkeypatch):
     for name in ("TRANSLUME_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -179,7 +179,7 @@ def test_without_a_home_findings_are_kept_for_the_process(monkeypatch):
     assert cache_folder() == cache_folder() == temporary_folder()
 
 
-def test_a_cache_without_room_keeps_what_it_held(tmp_path, monkeypatch, full_disk):
+def test_a_full_disk_leaves_the_cache_unchanged(tmp_path, monkeypatch, full_disk):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     assert save_choice(Choice("int8", {"7×13": "int8"}))
     with full_disk():
@@ -188,7 +188,7 @@ def test_a_cache_without_room_keeps_what_it_held(tmp_path, monkeypatch, full_dis
     assert [path.name for path in tmp_path.iterdir()] == ["engine.json"]
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_probe(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_not_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "file"))
     assert not save_choice(Choice("int8", {"7×13": "int8"}))

@@ -1,4 +1,4 @@
-"""The engine's own kernels give the plain model's numbers, and each row's whatever stands beside it."""
+"""The compiled kernels reproduce the plain model, row by row, and are compiled and loaded safely."""
 
 import copy
 import gc
@@ -25,13 +25,13 @@ from translume.kernels.cpu import compiler
 from translume.kernels.loading import NativeError
 from translume.model.layout import Layout
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here, so there are no kernels to test")
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2, "norm": "pre"}
 
 
 @torch.no_grad()
-def test_the_encoder_gives_the_plain_one_s_memory(fresh, sources, whole):
+def test_the_encoder_reproduces_the_plain_memory(fresh, sources, whole):
     model, engine = fresh(whole)
     source, mask = sources(5, 23, 1, 17)
     layout = Layout.of(mask)
@@ -40,7 +40,7 @@ def test_the_encoder_gives_the_plain_one_s_memory(fresh, sources, whole):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
-def test_a_sentence_has_the_same_numbers_bit_for_bit_alone_and_in_a_batch(fresh, whole, dtype):
+def test_a_sentence_has_the_same_numbers_alone_and_in_a_batch_bit_for_bit(fresh, whole, dtype):
     if dtype == "int8" and not loading.kernels().int8:
         pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
@@ -63,7 +63,7 @@ def test_many_tokens_are_read_at_once_as_one_by_one(fresh, sources):
 
 
 @torch.no_grad()
-def test_keys_and_values_are_kept_in_halves_where_fp32_is_not_asked_for(fresh, sources, whole):
+def test_the_kv_cache_is_fp16_unless_the_dtype_is_fp32(fresh, sources, whole):
     plain, halved = (fresh(whole, dtype)[1] for dtype in ("fp32", "bf16"))
     source, mask = sources(5, 2, 19)
     prefix = torch.tensor([[1, 4, 6, 3, 9]]).expand(3, -1)
@@ -78,7 +78,7 @@ def test_keys_and_values_are_kept_in_halves_where_fp32_is_not_asked_for(fresh, s
 
 
 @torch.no_grad()
-def test_what_no_half_can_hold_becomes_the_largest_one(make, sources):
+def test_values_beyond_fp16_are_clamped_in_the_cache(make, sources):
     model = make(**WHOLE)
     layer = next(iter(model.decoder.stack))
     for attention in (layer.self_attention.query_key_value, layer.cross_attention.key_value):
@@ -93,7 +93,7 @@ def test_what_no_half_can_hold_becomes_the_largest_one(make, sources):
 
 
 @given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), spread=st.sampled_from([1.0, 19.0]))
-def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
+def test_maxima_and_sums_equal_those_of_torch(rows, size, spread):
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * spread
     logits[:, size // 2 :] = logits[:, size // 2 :].round()  # some are equal
     found = summarize_logits(logits)
@@ -111,7 +111,7 @@ def test_maxima_and_sums_are_those_of_torch(rows, size, spread):
 
 
 @given(rows=st.integers(1, 5), size=st.sampled_from([1, 7, 128, 300, 1031]), bias=st.booleans())
-def test_logits_near_the_largest_are_summed_again_and_the_summary_is_of_the_new_ones(rows, size, bias):
+def test_logits_near_the_largest_are_refined_before_they_are_summarized(rows, size, bias):
     generator = torch.Generator().manual_seed(size + rows)
     weight, hidden = torch.randn(size, 32, generator=generator), torch.randn(rows, 32, generator=generator)
     shift = torch.randn(size, generator=generator) if bias else None
@@ -129,7 +129,7 @@ def test_logits_near_the_largest_are_summed_again_and_the_summary_is_of_the_new_
 
 
 @torch.no_grad()
-def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
+def test_int8_does_not_reorder_the_likeliest_tokens(make, sources):
     if not loading.kernels().int8:
         pytest.skip("this processor has no int8 products")
     model = make(**WHOLE)
@@ -145,7 +145,7 @@ def test_bytes_do_not_decide_between_the_likeliest_tokens(make, sources):
         torch.testing.assert_close(belief._logits.gather(1, best.indices), best.values)
 
 
-def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
+def test_maxima_show_a_nan_and_sums_ignore_impossible_tokens():
     logits = torch.zeros(3, 2 * BLOCK)
     logits[1, 200], logits[2, 3:] = float("nan"), -float("inf")
     maxima, sums, _, normaliser = summarize_logits(logits)
@@ -157,7 +157,7 @@ def test_maxima_tell_of_a_nan_and_sums_have_no_share_of_what_is_impossible():
 
 @given(count=st.integers(1, 29), row=st.integers(0, 28))
 @torch.inference_mode()
-def test_a_row_of_a_linear_map_does_not_depend_on_the_others(count, row):
+def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
     generator = torch.Generator().manual_seed(count)
     linear = NativeLinear(torch.randn(71, 37, generator=generator), torch.randn(71, generator=generator))
     rows = torch.randn(29, 37, generator=generator)
@@ -165,14 +165,14 @@ def test_a_row_of_a_linear_map_does_not_depend_on_the_others(count, row):
     assert torch.equal(linear(rows)[row], linear(rows[row]))
 
 
-def test_what_the_kernels_have_nothing_for_is_left_to_torch(make, sources):
+def test_unsupported_layers_are_computed_by_torch(make, sources):
     for changes in ({"positions": "rotary"}, {"width": 24}, {"feed_forward": 17}):
         model = make(**{**WHOLE, **changes})
         assert native_layers(model.decoder, "fp32") is None
         assert self_test(Engine(model, Choice()), model).agrees
 
 
-def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failing_compiler_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'layers.c:1: no such thing' >&2; exit 3; }\n")
     broken.chmod(0o755)
@@ -189,10 +189,8 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("target", ["wheel", "sdist"])
-def test_a_package_holds_all_that_is_compiled(target):
-    builders = pytest.importorskip(
-        f"hatchling.builders.{target}", reason="hatchling is not here, which builds packages"
-    )
+def test_packages_contain_the_c_sources(target):
+    builders = pytest.importorskip(f"hatchling.builders.{target}", reason="hatchling is not installed")
     root = Path(__file__).parents[2]
     builder = {"wheel": "WheelBuilder", "sdist": "SdistBuilder"}[target]
     held = {Path(each.path) for each in getattr(builders, builder)(str(root)).recurse_included_files()}
@@ -201,7 +199,7 @@ def test_a_package_holds_all_that_is_compiled(target):
     assert {folder / name for name in loading.SOURCES} <= held
 
 
-def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):
+def test_nothing_is_compiled_with_translume_native_0(make, monkeypatch):
     monkeypatch.setenv("TRANSLUME_NATIVE", "0")
     loading.load_once.cache_clear()
     try:
@@ -213,7 +211,7 @@ def test_nothing_is_compiled_where_that_is_not_wanted(make, monkeypatch):
         loading.load_once.cache_clear()
 
 
-def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_to(tmp_path, monkeypatch):
+def test_a_compiled_library_is_reused_except_from_a_folder_that_others_can_write_to(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     calls = []
     run = subprocess.run
@@ -235,7 +233,7 @@ def test_what_was_compiled_is_taken_again_but_from_no_folder_that_others_write_t
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_library_that_was_cut_off_is_made_anew(tmp_path, monkeypatch):
+def test_a_truncated_library_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
     loading.load_once.cache_clear()
     loading.kernels()
@@ -249,7 +247,7 @@ def test_a_library_that_was_cut_off_is_made_anew(tmp_path, monkeypatch):
 
 
 @torch.no_grad()
-def test_a_nan_in_the_weights_is_told_of(make, sources):
+def test_a_nan_in_the_weights_is_reported(make, sources):
     for dtype in ("fp32", "int8") if loading.kernels().int8 else ("fp32",):
         model = make(**WHOLE)
         next(iter(model.decoder.stack)).feed_forward.inner.weight[3, 5] = float("nan")
@@ -261,7 +259,7 @@ def test_a_nan_in_the_weights_is_told_of(make, sources):
 
 
 @torch.no_grad()
-def test_where_torch_was_found_faster_nothing_is_packed_for_the_kernels(make, monkeypatch):
+def test_nothing_is_packed_for_the_kernels_if_torch_is_faster(make, monkeypatch):
     model = make(**WHOLE)
 
     def refused(*given):
@@ -285,7 +283,7 @@ def test_a_copy_of_an_engine_outlives_it(fresh, sources):
     assert torch.equal(found.log_probs(), wanted.log_probs())
 
 
-def test_large_logits_are_no_nan():
+def test_large_logits_give_no_nan():
     logits = torch.zeros(1, 2 * BLOCK)
     logits[0, :2] = torch.tensor([88.5, 266.2])
     fast, plain = Logits(logits, summarize_logits(logits)).topk(2), Logits(logits).topk(2)
@@ -301,7 +299,7 @@ def test_a_model_that_is_not_fp32_has_no_engine(make):
     )
 
 
-def test_a_row_far_from_zero_leaves_its_neighbours_as_they_are():
+def test_a_row_with_large_logits_does_not_change_the_others():
     logits = torch.randn(53, 1009, generator=torch.Generator().manual_seed(3)) * 7
     for far in (1e2, -1e4, 1e30):
         rows = torch.cat([logits, logits[:1] + far])
@@ -311,7 +309,7 @@ def test_a_row_far_from_zero_leaves_its_neighbours_as_they_are():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_broken_row_has_no_normaliser(value):
+def test_a_row_that_is_not_finite_has_no_normaliser(value):
     logits = torch.randn(3, 101)
     logits[1, 97] = value
     assert summarize_logits(logits).normaliser is None
