@@ -1,0 +1,91 @@
+"""docs/tour.md names the functions that a translation calls, in the order in which it calls them."""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, TokenizerSettings
+from translume.engine import Engine
+from translume.engine.packing import packed_as
+from translume.kernels.cpu import compiler
+from translume.text import train_tokenizer
+from translume.translator import Translator
+
+TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.md"
+STOP = re.compile(r"^\*\*(\d+)\. .*?(?=^\*\*\d+\. |^The loop then|^## )", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"\[`([\w.]+)`\]\(\.\./src/(translume/[\w/]+)\.py\)")
+SOURCE = "a man is here. he sees a dog."
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    characters = TokenizerSettings(kind="character", size=40, unknown="token")
+    tokenizer = train_tokenizer(characters, ["abcdefghijklmnopqrstuvwxyz ."])
+    settings = ModelSettings(width=32, feed_forward=64, encoder_layers=1, decoder_layers=1, attention_heads=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    config = Config(model=settings).change("decoding.beam=3", "decoding.max_length=9")
+    return Translator(Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
+
+
+def functions_of(stop: int) -> dict[str, CodeType]:
+    """Return the functions and methods that a stop names, in order; classes are left out."""
+    text = next(match[0] for match in STOP.finditer(TOUR.read_text(encoding="utf-8")) if int(match[1]) == stop)
+    found = {}
+    for name, path in NAME.findall(text):
+        value: Any = importlib.import_module(path.replace("/", ".").removesuffix(".__init__"))
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not inspect.isclass(value):
+            found[name] = inspect.unwrap(value).__code__
+    return found
+
+
+def calls_of(run: Callable[[], object]) -> list[CodeType]:
+    """Return the functions that `run` calls, in the order of their first calls."""
+    called: dict[CodeType, None] = {}
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            called.setdefault(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return list(called)
+
+
+def check(run: Callable[[], object], stops: range) -> None:
+    named = {f"{stop}: {name}": code for stop in stops for name, code in functions_of(stop).items()}
+    assert len(named) >= len(stops), "a stop names no function"
+    called = calls_of(run)
+    assert [name for name, code in named.items() if code not in called] == []
+    assert sorted(named, key=lambda name: called.index(named[name])) == list(named)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler, so there are no kernels")
+def test_a_translation_with_the_kernels_follows_stops_1_to_6(translator: Translator) -> None:
+    compiled = translator.compile()
+    engine = compiled.models.stepper(attentive=False)
+    assert isinstance(engine, Engine)
+    weights = translator.checkpoint.model.head
+    # The engine would choose a PyTorch product for a head this small.
+    engine.head = packed_as("native", weights.weight, weights.bias)
+    check(lambda: compiled.translate(SOURCE), range(1, 7))
+
+
+def test_a_translation_in_pytorch_follows_stops_7_to_10(translator: Translator) -> None:
+    check(lambda: translator.translate(SOURCE), range(7, 11))
