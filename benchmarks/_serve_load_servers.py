@@ -72,14 +72,14 @@ def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
     from translume.serving.workers.models import Models
-    from translume.serving.workers.pool import Processes
+    from translume.serving.workers.pool import WorkerPool
 
     bound = Limits(**limits)
-    with Processes(bound.workers, computing) as processes, tempfile.TemporaryDirectory() as place:
+    with WorkerPool(bound.workers, computing) as pool, tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model" if model == "-" else Path(model)
         if model == "-":
             save_model(folder, small().checkpoint)
-        server = Server(models=Models([processes.load("model", folder)]), limits=bound)
+        server = Server(models=Models([pool.load("model", folder)]), limits=bound)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 
@@ -91,7 +91,7 @@ def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
                     for name, *rest in lines
                     if name.startswith("translume_batch_") and "{" not in name
                 }
-                told(counts, processes.pids)
+                told(counts, pool.pids)
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=answer, daemon=True).start()

@@ -223,12 +223,19 @@ def test_errors_of_a_handler_are_raised_and_the_child_goes_on(child: ChildProces
 
 def test_output_of_libraries_does_not_disturb_the_protocol(tmp_path: Path) -> None:
     lines: list[str] = []
-    for output in (lines.append, tmp_path / "log"):
+    pids: list[int] = []
+
+    def note(pid: int, line: str) -> None:
+        pids.append(pid)
+        lines.append(line)
+
+    for output in (tmp_path / "log", note):
         with ChildProcess(CHILD, output=output) as begun:
             (message,) = begun.request("print").responses(30)
             assert message.values["group"] == begun.pid != os.getpgrp()
             assert set(filter(None, sys.path)) <= set(message.values["path"])
     assert lines == (tmp_path / "log").read_text().splitlines() == ["noise", "from C", "warning"]
+    assert pids == [begun.pid] * 3
 
 
 def test_output_goes_to_the_parents_stderr_by_default(capfd: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +322,7 @@ def test_closing_leaves_no_process_no_thread_and_no_file(monkeypatch: pytest.Mon
     before, threads = files(), threading.active_count()
     for stuck in ("", "yes"):
         monkeypatch.setenv("STUCK", stuck)
-        begun = ChildProcess(CHILD, output=lambda line: None)
+        begun = ChildProcess(CHILD, output=lambda pid, line: None)
         call = begun.request("wait")
         next(call.responses(30))
         begun.send_signal(signal.SIGINT)

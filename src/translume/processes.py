@@ -231,13 +231,13 @@ class ChildProcess:
         self,
         module: str,
         *,
-        output: Path | Callable[[str], object] | None = None,
+        output: Path | Callable[[int, str], object] | None = None,
         decode_error: Callable[[Mapping[str, Any]], Exception] = decode_error,
     ) -> None:
         """Start the process in a process group of its own, so that a terminal's Ctrl-C reaches only the parent.
 
-        output: receives what the child prints on stdout and stderr: a file, or a function called with each line.
-        None is the parent's stderr.  decode_error: makes errors out of the values that the child sends.
+        output: receives what the child prints on stdout and stderr: a file, or a function called with its process id
+        and each line. None is the parent's stderr.  decode_error: makes errors out of the values that the child sends.
         Raises OSError or RuntimeError if the system has no room for a process or a thread.
         """
         self.decode_error = decode_error
@@ -267,7 +267,10 @@ class ChildProcess:
             failed.callback(self._popen.kill)
             if callable(output) and self._popen.stdout is not None:
                 self._printer = threading.Thread(
-                    target=_print_lines, args=(self._popen.stdout, output), name=f"{name}-output", daemon=True
+                    target=_print_lines,
+                    args=(self._popen.stdout, self._popen.pid, output),
+                    name=f"{name}-output",
+                    daemon=True,
                 )
                 self._printer.start()
             self._reader.start()
@@ -342,7 +345,7 @@ class ChildProcess:
         self,
         module: str,
         theirs: socket.socket,
-        output: Path | Callable[[str], object] | None,
+        output: Path | Callable[[int, str], object] | None,
         started: "Future[subprocess.Popen[bytes]]",
     ) -> None:
         """Start the process and wait for its end.
@@ -393,10 +396,10 @@ class ChildProcess:
                 self._popen.kill()
 
 
-def _print_lines(stream: IO[bytes], output: Callable[[str], object]) -> None:
+def _print_lines(stream: IO[bytes], pid: int, output: Callable[[int, str], object]) -> None:
     with stream:
         for line in stream:
-            output(line.decode(errors="replace").rstrip())
+            output(pid, line.decode(errors="replace").rstrip())
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -13,7 +13,7 @@ from tests.serving.described import Described
 from translume.serving.api.errors import CODES
 from translume.serving.api.languages import Detector
 from translume.serving.api.openapi import REASONS
-from translume.serving.workers.manifests import MANIFEST, with_manifest
+from translume.serving.workers.loading import MANIFEST, with_manifest
 from translume.serving.workers.models import Served, ServedClassifier
 from translume.translator import Translator
 

@@ -13,8 +13,8 @@ from translume.config import DecodingSettings
 from translume.serving.api.app import build_app
 from translume.serving.run import listen, serve
 from translume.serving.server import Server
+from translume.serving.workers.main import freeze_startup_objects
 from translume.serving.workers.models import Models, Served
-from translume.serving.workers.settled import settle
 from translume.translator import Translator, load_translator
 from translume.translator.plan import Line
 
@@ -64,7 +64,7 @@ def test_a_model_that_was_there_before_is_freed_once_nobody_holds_it(
     weights = weakref.ref(next(model.checkpoint.model.parameters()))
     assert isinstance(served.translator, Translator)
     assert len(list(served.translator.translate_lines([Line(number=0, text="a b")], DecodingSettings()))) == 1
-    settle()
+    freeze_startup_objects()
     gc.disable()
     try:
         del model, served

@@ -63,9 +63,8 @@ def command(
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
-        from translume.serving.workers.loading import Loader
-        from translume.serving.workers.manifests import with_manifest
-        from translume.serving.workers.pool import Processes
+        from translume.serving.workers.loading import Loader, with_manifest
+        from translume.serving.workers.pool import WorkerPool
         from translume.serving.workers.reloading import Reloader, access_for, reload_at_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
@@ -79,8 +78,8 @@ def command(
     listen(settings.host, settings.port).close()
     log_to_stderr()
     with ExitStack() as stack:
-        processes = stack.enter_context(Processes(settings.limits.workers, computing(compute(), engine())))
-        loader = Loader(with_manifest(processes.load))
+        pool = stack.enter_context(WorkerPool(settings.limits.workers, computing(compute(), engine())))
+        loader = Loader(with_manifest(pool.load))
         server = Server(
             models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
             limits=settings.limits,
@@ -89,7 +88,7 @@ def command(
             public_address=settings.public_address,
             log_text=settings.log_text,
         )
-        processes.told = server.metrics.workers_lost.inc
+        pool.on_lost = server.metrics.workers_lost.inc
         bound = stack.enter_context(listen(settings.host, settings.port))
         if settings.metrics:
             counted = place_of(settings.metrics)

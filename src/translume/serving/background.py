@@ -11,7 +11,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.failures import told_as
+from translume.serving.workers.scheduler import told_as
 from translume.serving.workers.waiting import client_gone, unless_gone
 
 T = TypeVar("T")

@@ -49,7 +49,7 @@ def routes(server: Server) -> APIRouter:
             await server.results(request, Translating(served.translator, PROBING), [Part(text=PROBE)], PROBE_SECONDS)
         for each in server.models.classifiers.values():
             await server.results(request, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
-        reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded.told()}
+        reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded.to_public_dict()}
         return json_response({"status": "ready", **reloaded})
 
     return router

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from translume.errors import TranslumeError
 from translume.serving.access.limits import Limits
-from translume.serving.workers.settled import settle
+from translume.serving.workers.main import freeze_startup_objects
 
 SWITCH_SECONDS: Final = 0.0005
 """Python's thread switch interval. With the default, 5 ms, the event loop would wait for the translating thread again
@@ -117,7 +117,7 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, started: Callable[
     started: called once the server accepts connections.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    settle()
+    freeze_startup_objects()
     server = _Server(uvicorn_server(app, limits).config)
     server.started_callback = started
     server.run(sockets=[bound])

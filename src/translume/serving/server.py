@@ -15,8 +15,8 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import Texts
 from translume.serving.background import BackgroundExecutor
 from translume.serving.metrics import DriftMonitor, Metrics
+from translume.serving.workers.loading import Reloaded
 from translume.serving.workers.models import Models
-from translume.serving.workers.reloaded import Reloaded
 from translume.serving.workers.scheduler import Scheduler, Work
 from translume.serving.workers.waiting import client_gone, unless_gone
 from translume.serving.workers.work import Translating

@@ -36,7 +36,7 @@ from translume.serving.api.responses import (
 from translume.serving.api.streaming import stream
 from translume.serving.operations import version, versions
 from translume.serving.server import Server
-from translume.serving.workers.manifests import MANIFEST
+from translume.serving.workers.loading import MANIFEST
 from translume.serving.workers.models import Models, ServedClassifier
 from translume.serving.workers.proxy import RemoteTranslator
 from translume.serving.workers.work import Classifying, Scoring, Translating

@@ -24,8 +24,7 @@ from translume.documents.files import FORMATS
 from translume.documents.sheet import Sheet
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
-from translume.serving.workers.failures import told_as
-from translume.serving.workers.scheduler import Scheduler, Work
+from translume.serving.workers.scheduler import Scheduler, Work, told_as
 from translume.serving.workers.work import Part
 from translume.translator import Translation
 

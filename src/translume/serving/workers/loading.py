@@ -1,13 +1,14 @@
-"""Models from their folders: at first all or nothing; later those that are sound, beside those that were."""
+"""Load models from their folders: all or none at startup; on a reload, those that are valid."""
 
 import hashlib
 import logging
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
@@ -18,14 +19,16 @@ from translume.translator.engines import Computing, translator_in
 from translume.translator.plan import Line
 
 Load = Callable[[str, Path], Served | ServedClassifier]
-"""A model by its name and folder; raises a TranslumeError where the folder holds none that is sound."""
+"""Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
+MANIFEST: Final = "manifest_sha256"
+"""Name under which clients see the digest of a model's manifest."""
 
 log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a reload of models comes to.  problems: why a model is as it was before, or not there, by name."""
+    """The outcome of loading models again.  problems: by model, why it was not loaded."""
 
     models: Models
     loaded: tuple[str, ...]
@@ -35,8 +38,35 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """The outcome of a reload.
+
+    at: UTC time.  loaded, kept, unloaded: names of models that are new or changed, unchanged, and removed.
+    problems: by "settings", "keys" or "models.NAME", why that part was not reloaded.
+    waiting: changed settings that take effect at the next start.
+    keys: number of API keys; None if none is required.
+    """
+
+    at: str
+    loaded: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    problems: Mapping[str, str]
+    waiting: tuple[str, ...] = ()
+    keys: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome for the log."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def to_public_dict(self) -> dict[str, Any]:
+        """Return the outcome for clients: what failed, but not the reasons, which name files."""
+        return {"at": self.at, "done": not self.problems, "kept_as_before": sorted(self.problems)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A model, where it came from, and a digest of the folder's list of files."""
+    """A loaded model, its folder, and the folder's state at that time; see `state_of`."""
 
     served: Served | ServedClassifier
     folder: Path
@@ -44,21 +74,21 @@ class _Held:
 
 
 class Loader:
-    """Loads models, and knows which it has loaded."""
+    """Loads models, and remembers which it has loaded."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._held: dict[str, _Held] = {}
 
     def first(self, folders: Mapping[str, Path]) -> Models:
-        """All models; the first error of one is raised."""
-        self._held = {name: self._taken(name, folder) for name, folder in folders.items()}
+        """Load all models; raise the error of the first that fails."""
+        self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
         return Models(each.served for each in self._held.values())
 
     def again(self, folders: Mapping[str, Path]) -> Change:
-        """All models once more: those whose folder has not changed as they are, the others anew.
+        """Load the models whose folder has changed, and keep the others.
 
-        One that cannot be loaded, or cannot translate, stays what it was before, if it was there.
+        A model that cannot be loaded, or cannot translate, is kept as it was before, if it was there.
         """
         held: dict[str, _Held] = {}
         loaded: list[str] = []
@@ -66,7 +96,7 @@ class Loader:
         problems: dict[str, str] = {}
         for name, folder in folders.items():
             before = self._held.get(name)
-            found = _attempt(partial(self._newest, name, folder, before))
+            found = _attempt(partial(self._current, name, folder, before))
             if isinstance(found, _Held):
                 held[name] = found
                 (kept if found is before else loaded).append(name)
@@ -75,21 +105,20 @@ class Loader:
             if before is not None:
                 held[name] = before
                 kept.append(name)
-        # A server without any model would be of no use to anybody.
-        held = held or self._held
+        held = held or self._held  # a server needs at least one model
         models = Models(each.served for each in held.values())
         unloaded = tuple(self._held.keys() - held.keys())
         self._held = held
         return Change(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
 
-    def _newest(self, name: str, folder: Path, before: _Held | None) -> _Held:
-        """The model that the folder holds now: `before` itself where nothing changed and all files are whole."""
+    def _current(self, name: str, folder: Path, before: _Held | None) -> _Held:
+        """Return the model that the folder holds now: `before` itself if nothing changed and all files are intact."""
         if before is not None and (before.folder, before.state) == (folder, state_of(folder)):
             verify(folder)
             return before
-        return self._taken(name, folder)
+        return self._loaded(name, folder)
 
-    def _taken(self, name: str, folder: Path) -> _Held:
+    def _loaded(self, name: str, folder: Path) -> _Held:
         state = state_of(folder)
         served = self._load(name, folder)
         if isinstance(served, ServedClassifier):
@@ -99,8 +128,19 @@ class Loader:
         return _Held(served=served, folder=folder, state=state)
 
 
+def with_manifest(load: Load) -> Load:
+    """Let `load` also tell clients the SHA-256 of manifest.json, which identifies the model to the last weight."""
+
+    def load_with_manifest(name: str, folder: Path) -> Served | ServedClassifier:
+        digest = state_of(folder)
+        served = load(name, folder)
+        return replace(served, facts={**served.facts, MANIFEST: digest})
+
+    return load_with_manifest
+
+
 def served_in(name: str, folder: Path, computing: Computing) -> Served | ServedClassifier:
-    """The model in a folder, whichever kind it is, in this process."""
+    """Load the model of a folder, a translator or a classifier, in this process."""
     if read_config(folder).data.task != "classification":
         return Served.of(name, translator_in(folder, computing))
     dtype, threads = computing.plain_dtype, computing.threads
@@ -108,17 +148,16 @@ def served_in(name: str, folder: Path, computing: Computing) -> Served | ServedC
 
 
 def state_of(folder: Path) -> str:
-    """What changes whenever something is committed to a folder."""
+    """Return the SHA-256 of a folder's manifest, which changes with every commit; empty if it cannot be read."""
     try:
         return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
-    except OSError:
-        # Whoever loads it says in full what is wrong with it.
+    except OSError:  # loading reports the reason
         return ""
 
 
 def _attempt(load: Callable[[], _Held]) -> _Held | str:
-    """What was loaded, or one line that says why it was not."""
-    # In a thread of its own whatever is raised comes out as a value, be it that memory ran out.
+    """Return the loaded model, or the reason in one line why it was not loaded."""
+    # The future of another thread holds any exception, also MemoryError, as a value.
     with ThreadPoolExecutor(1, thread_name_prefix="translume-load") as thread:
         done = thread.submit(load)
         error = done.exception()

@@ -1,145 +1,84 @@
-"""What runs in a worker process: models, and whatever takes long. It ends with the process that began it.
+"""The main module of a worker process: it loads models, and translates, scores, classifies and inspects with them."""
 
-python -m translume.serving.workers.main SOCKET
-"""
-
-import faulthandler
+import gc
 import os
 import signal
-import socket
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from translume.errors import TranslumeError
+from translume.processes import Connection, Request, connect, requests
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.inspection import entropies, inspect
 from translume.serving.api.requests import resolve_inspection
-from translume.serving.workers.channel import Channel
 from translume.serving.workers.loading import served_in, state_of
-from translume.serving.workers.models import Models, Served, ServedClassifier
-from translume.serving.workers.plain import (
+from translume.serving.workers.messages import (
     CLASSIFICATION,
     HYPOTHESIS,
     NUMBERS,
     SCORE,
-    TRANSLATIONS,
-    error_text,
-    lines_of,
-    result,
-    settings_of,
+    LoadedModel,
+    encode_error,
 )
-from translume.serving.workers.proxy import Told
-from translume.serving.workers.settled import settle
-from translume.translator import Classifier, Translation, Translator
+from translume.serving.workers.models import Models, Served, ServedClassifier
+from translume.translator import Classifier, Translator
 from translume.translator.engines import Computing
+from translume.translator.messages import decode_lines, decode_settings, encode, encode_translations
 
-NICER: Final = 2
-"""How much a worker lets the process that answers requests go first."""
-TOGETHER: Final = 16
-"""Translations of a message: each message wakes threads of the process that answers."""
-LANES: Final = {
+NICENESS: Final = 2
+"""Added to the nice value of a worker, so that the server process stays responsive."""
+THREADS: Final = {
     "load": "load",
+    "unload": "load",
     "check": "check",
     "translate": "work",
     "score": "work",
     "classify": "work",
-    "inspect": "aside",
-    "entropies": "aside",
+    "inspect": "background",
+    "entropies": "background",
 }
-"""What is done in one thread after the other, by the thread; what has another one is done beside it."""
+"""The thread for each method. Requests of one thread run one after another."""
 
 
-class Working:
-    """Does what it is asked over a channel."""
+class Worker:
+    """Holds models, and handles the requests of the server."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self._models: dict[str, Served | ServedClassifier] = {}
-        self._left: dict[int, threading.Event] = {}
-        self._lanes = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in set(LANES.values())}
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in set(THREADS.values())}
 
-    def serve(self) -> None:
-        """Answer until nobody is there who asks."""
-        while (message := self._channel.receive()) is not None:
-            head = message.head
-            number = head["call"]
-            match head["do"]:
-                case "leave":
-                    if (left := self._left.get(number)) is not None:
-                        left.set()
-                case "unload":
-                    # After a load of it that still goes on.
-                    self._lanes["load"].submit(self._models.pop, head["key"], None)
-                case what:
-                    self._left[number] = threading.Event()
-                    self._lanes[LANES[what]].submit(self._answer, number, head)
+    def serve(self, connection: Connection) -> None:
+        """Handle requests until the server closes the connection."""
+        for request in requests(connection):
+            self._threads[THREADS[request.method]].submit(request.handle, self.handle, encode_error)
 
-    def _answer(self, number: int, head: Mapping[str, Any]) -> None:
-        try:
-            for body in self._results(head["do"], number, head):
-                self._channel.send({"call": number, "kind": "result"}, body)
-            self._channel.send({"call": number, "kind": "done"})
-        except BaseException as error:
-            # Whoever waits is told of everything, of what would end the thread too.
-            places = "".join(traceback.format_tb(error.__traceback__))
-            # Where nobody is there any more, the process is about to end.
-            with suppress(OSError):
-                self._channel.send({"call": number, "kind": "error", "error": error_text(error, places)})
-        finally:
-            del self._left[number]
+    def handle(self, request: Request) -> None:
+        """Handle one request."""
+        key = request.values["model"]
+        if request.method == "load":
+            request.respond(asdict(self._load(request)))
+        elif request.method == "unload":
+            self._models.pop(key, None)
+        else:
+            served = self._models.get(key)
+            if served is None:
+                reason = "the model is not available now; try later"
+                raise RequestError(503, reason, code="model_unavailable", retry_after=10)
+            for body in _results(request, served):
+                request.respond(body=body)
 
-    def _results(self, what: str, number: int, head: Mapping[str, Any]) -> Iterator[bytes]:
-        """What is sent back, piece by piece."""
-        if what == "load":
-            yield self._load(head).to_json()
-            return
-        served = self._models.get(head["key"])
-        match served:
-            case None:
-                raise RequestError(
-                    503, "the model is not there now; try later", code="model_unavailable", retry_after=10
-                )
-            case Served(translator=Translator() as translator):
-                yield from self._translator_results(what, number, head, served, translator)
-            case ServedClassifier(classifier=Classifier() as classifier):
-                yield from (result(CLASSIFICATION, each) for each in classifier.classify_all(head["texts"]))
-
-    def _translator_results(
-        self, what: str, number: int, head: Mapping[str, Any], served: Served, translator: Translator
-    ) -> Iterator[bytes]:
-        match what:
-            case "check":
-                translator.check(settings_of(head["settings"]))
-            case "translate":
-                tell = {line: partial(self._news, number, line) for line in head["told"]}
-                lines, settings = lines_of(head["lines"]), settings_of(head["settings"])
-                yield from _together(translator.translate_lines(lines, settings, tell, self._go_on(number)))
-            case "score":
-                pairs = ((source, target) for source, target in head["pairs"])
-                yield from (result(SCORE, each) for each in translator.score_all(pairs))
-            case "inspect":
-                limits = Limits.model_validate(head["limits"])
-                wanted = resolve_inspection(head["values"], Models([served]), limits)
-                yield inspect(wanted, limits, head["form"], self._go_on(number)).encode()
-            case "entropies":
-                target = HYPOTHESIS.validate_python(head["target"])
-                settings = settings_of(head["settings"])
-                yield result(NUMBERS, entropies(translator, head["source"], target, settings))
-
-    def _load(self, head: Mapping[str, Any]) -> Told:
-        folder = Path(head["folder"])
+    def _load(self, request: Request) -> LoadedModel:
+        values = request.values
+        folder = Path(values["folder"])
         state = state_of(folder)
-        if head["state"] not in ("", state):
-            raise TranslumeError(f"{folder}: another model than the one that is served; a reload takes it over")
-        served = self._models[head["key"]] = served_in(head["name"], folder, Computing(**head["computing"]))
+        if values["state"] not in ("", state):
+            raise TranslumeError(f"{folder}: the model has changed since the server loaded it; reload the server")
+        served = self._models[values["model"]] = served_in(values["name"], folder, Computing(**values["computing"]))
         model: Translator | Classifier
         if isinstance(served, ServedClassifier):
             assert isinstance(served.classifier, Classifier)
@@ -149,7 +88,7 @@ class Working:
             model, labels = served.translator, None
             reads, writes = model.checkpoint.source_tokenizer, model.checkpoint.target_tokenizer
             target = "" if reads is writes else writes.to_json()
-        return Told(
+        return LoadedModel(
             state=state,
             facts=dict(served.facts),
             config=model.config.to_toml(),
@@ -158,49 +97,58 @@ class Working:
             labels=labels,
         )
 
-    def _news(self, number: int, line: int, text: str) -> None:
-        self._channel.send({"call": number, "kind": "news", "line": line, "text": text})
 
-    def _go_on(self, number: int) -> Callable[[], None]:
-        left = self._left[number]
+def _results(request: Request, served: Served | ServedClassifier) -> Iterator[bytes]:
+    """Yield the bodies of the responses to a request that needs a model."""
+    values = request.values
+    if isinstance(served, ServedClassifier):
+        yield from (encode(CLASSIFICATION, each) for each in served.classifier.classify_all(values["texts"]))
+        return
+    translator = served.translator
+    assert isinstance(translator, Translator)
 
-        def go_on() -> None:
-            if left.is_set():
-                raise RequestError(499, "nobody waits for the answer any more")
+    def check_cancelled() -> None:
+        if request.cancelled.is_set():
+            raise RequestError(499, "the request was cancelled")
 
-        return go_on
+    match request.method:
+        case "check":
+            translator.check(decode_settings(values["settings"]))
+        case "translate":
+
+            def send_prefix(line: int, text: str) -> None:
+                request.respond({"line": line, "prefix": text})
+
+            tell = {line: partial(send_prefix, line) for line in values["watched"]}
+            lines, settings = decode_lines(values["lines"]), decode_settings(values["settings"])
+            yield from encode_translations(translator.translate_lines(lines, settings, tell, check_cancelled))
+        case "score":
+            pairs = ((source, target) for source, target in values["pairs"])
+            yield from (encode(SCORE, each) for each in translator.score_all(pairs))
+        case "inspect":
+            limits = Limits.model_validate(values["limits"])
+            wanted = resolve_inspection(values["values"], Models([served]), limits)
+            yield inspect(wanted, limits, values["form"], check_cancelled).encode()
+        case "entropies":
+            target = HYPOTHESIS.validate_python(values["target"])
+            settings = decode_settings(values["settings"])
+            yield encode(NUMBERS, entropies(translator, values["source"], target, settings))
 
 
-def _together(found: Iterator[Translation]) -> Iterator[bytes]:
-    """What is found, some at a time, also what came before an error."""
-    some: list[Translation] = []
-    ended: TranslumeError | None = None
-    try:
-        for each in found:
-            some.append(each)
-            if len(some) == TOGETHER:
-                yield result(TRANSLATIONS, some)
-                some = []
-    except TranslumeError as error:
-        ended = error
-    if some:
-        yield result(TRANSLATIONS, some)
-    if ended is not None:
-        raise ended
+def freeze_startup_objects() -> None:
+    """Exclude objects created at startup from garbage collection.
+
+    To traverse those of torch and pydantic takes 0.1 s and more, in which no other thread runs. They are still freed
+    by reference counting.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def main() -> None:
-    """Work for the process at the other end of the socket whose number is the one argument."""
-    # Ctrl-C, a closed terminal and a service manager tell all processes; this one ends when its channel does.
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    os.nice(NICER)
-    faulthandler.enable()  # where native code crashed goes to standard error, and from there into the server's log
-    settle()
-    Working(Channel(socket.socket(fileno=int(sys.argv[1])))).serve()
-    # What goes on in threads is for nobody any more.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    """Run a worker process. It ends when the server closes the connection, not on signals to the process group."""
+    connection = connect(shield=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    os.nice(NICENESS)
+    freeze_startup_objects()
+    Worker().serve(connection)
+    os._exit(0)  # threads may still be working on requests that are lost

@@ -1,4 +1,4 @@
-"""Worker processes, each with all models: one that ends is replaced by another one with the same models."""
+"""Worker processes that each hold all models. A worker that ends is replaced by one with the same models."""
 
 import itertools
 import logging
@@ -14,125 +14,126 @@ from types import TracebackType
 from typing import Final, Self
 
 from translume.errors import TranslumeError
+from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name
+from translume.serving.workers.messages import LoadedModel, decode_error
 from translume.serving.workers.models import Served, ServedClassifier
-from translume.serving.workers.plain import FailedElsewhereError
-from translume.serving.workers.process import Call, Process
-from translume.serving.workers.proxy import RemoteClassifier, RemoteTranslator, Told
-from translume.serving.workers.thread import WorkerLostError
+from translume.serving.workers.proxy import RemoteClassifier, RemoteTranslator
 from translume.translator.engines import Computing
 
-LOAD_SECONDS: Final = 600.0
-"""How long a model may take to be loaded."""
-REPLACE_SECONDS: Final = 60.0
-"""How long work waits for a process that replaces another one."""
-AGAIN_SECONDS: Final = 10.0
-"""After how long a process tries once more to load a model that it could not: memory, or a file, may be back."""
-SOON_SECONDS: Final = 30.0
-"""A process that ends before it is so old is replaced later, the more often that happened."""
+LOAD_TIMEOUT_SECONDS: Final = 600.0
+"""A worker that loads a model for so long counts as hung."""
+REPLACE_TIMEOUT_SECONDS: Final = 60.0
+"""How long a request waits for a worker that replaces another one."""
+RETRY_LOAD_SECONDS: Final = 10.0
+"""Interval at which a worker tries again to load a model that failed to load, for lack of memory perhaps."""
+SHORT_LIFE_SECONDS: Final = 30.0
+"""Workers that end within this time of their start are replaced after a growing delay."""
 
 log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Load:
-    """A model that processes are to have.  state: of its folder, as it was when it was loaded first."""
+class _Model:
+    """A model that every worker holds.  state: of its folder, as it was when the first worker loaded it."""
 
     name: str
     folder: Path
     state: str
 
 
-class Processes:
-    """Worker processes of a server. To be closed; they end with this process in any case."""
+class WorkerPool:
+    """`count` worker processes. To be closed."""
 
     def __init__(self, count: int, computing: Computing) -> None:
-        self._computing = computing
-        self.told: Callable[[], object] | None = None
-        """Is called whenever a process has ended that was not to."""
+        self._count, self._computing = count, computing
+        self.on_lost: Callable[[], object] | None = None
+        """Called when a worker has ended unexpectedly."""
         self._changed = threading.Condition()
-        self._begun: list[Process] = []  # also those that are loading what the others have
-        self._ready: list[Process] = []
-        self._idle: list[Process] = []
-        self._loads: dict[str, _Load] = {}
+        self._started: list[ChildProcess] = []  # includes those that do not hold all models yet
+        self._ready: list[ChildProcess] = []
+        self._idle: list[ChildProcess] = []
+        self._models: dict[str, _Model] = {}
         self._loading = threading.Lock()
         self._keys, self._turns = itertools.count(), itertools.count()
         self._closing = threading.Event()
         self._unused: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._keep, name="translume-process", daemon=True) for _ in range(count)
-        ]
-        self._threads.append(threading.Thread(target=self._unload, name="translume-unload", daemon=True))
+        targets = [self._supervise] * count + [self._unload_unused]
+        self._threads = [threading.Thread(target=target, name="translume-pool", daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
 
     def load(self, name: str, folder: Path) -> Served | ServedClassifier:
-        """The model of a folder, in all processes; the error of whichever cannot load it."""
-        self._wait_for_all()
+        """Load a model in all workers, and return its proxy. Raises TranslumeError if any of them cannot load it."""
+        with self._changed:  # workers that are starting
+            self._changed.wait_for(
+                lambda: len(self._ready) == self._count or self._closing.is_set(), REPLACE_TIMEOUT_SECONDS
+            )
         with self._loading:
             key = str(next(self._keys))
-            load = _Load(name=name, folder=folder, state="")
+            model = _Model(name=name, folder=folder, state="")
             ready = list(self._ready)
             try:
                 if not ready:
-                    raise WorkerLostError("no worker process came up")
-                calls = [self._asked_to_load(process, key, load) for process in ready]
-                told = [_told(call) for call in calls]
-            except (WorkerLostError, FailedElsewhereError) as error:
+                    raise ProcessLostError("no worker process started")
+                calls = [self._request_load(worker, key, model) for worker in ready]
+                loaded = [_loaded(call) for call in calls]
+            except (ProcessLostError, UnexpectedChildError) as error:
                 self._unused.put(key)
-                if isinstance(error, FailedElsewhereError):
-                    fields = {"model": name, "error": error.kind, "traceback": error.places}
+                if isinstance(error, UnexpectedChildError):
+                    fields = {"model": name, "error": error.kind, "traceback": error.trace}
                     log.error("a model was not loaded", extra={"fields": fields})
                 raise TranslumeError(f"{name}: not loaded: {error}; the log may say why") from None
             except BaseException:
                 self._unused.put(key)
                 raise
-            if any(each.state != told[0].state for each in told):
+            first = loaded[0]
+            if any(each.state != first.state for each in loaded):
                 self._unused.put(key)
                 raise TranslumeError(f"{folder}: changed while it was read; try again")
-            self._loads[key] = _Load(name=name, folder=folder, state=told[0].state)
-        remote = (RemoteClassifier if told[0].labels is not None else RemoteTranslator)(self, key, told[0])
-        weakref.finalize(remote, self._unused.put, key).atexit = False
-        if isinstance(remote, RemoteClassifier):
-            return ServedClassifier(name=name, classifier=remote, facts=told[0].facts)
-        data = remote.config.data
+            self._models[key] = _Model(name=name, folder=folder, state=first.state)
+        proxy = (RemoteClassifier if first.labels is not None else RemoteTranslator)(self, key, first)
+        weakref.finalize(proxy, self._unused.put, key).atexit = False
+        if isinstance(proxy, RemoteClassifier):
+            return ServedClassifier(name=name, classifier=proxy, facts=first.facts)
+        data = proxy.config.data
         return Served(
             name=name,
-            translator=remote,
+            translator=proxy,
             source=data.source_language,
             target=data.target_language,
-            facts=told[0].facts,
+            facts=first.facts,
         )
 
     @contextmanager
-    def leased(self) -> Iterator[Process]:
-        """A process that nobody else has work in; WorkerLostError where none comes up."""
+    def lease(self) -> Iterator[ChildProcess]:
+        """Yield a worker for exclusive use. Raises ProcessLostError if none starts in time."""
         with self._changed:
-            process = self._one(self._idle)
-            self._idle.remove(process)
+            worker = self._pick(self._idle)
+            self._idle.remove(worker)
         try:
-            yield process
+            yield worker
         finally:
             with self._changed:
-                if process in self._ready:
-                    self._idle.append(process)
+                if worker in self._ready:
+                    self._idle.append(worker)
                     self._changed.notify_all()
 
-    def any(self) -> Process:
-        """A process for what is done beside other work, each in turn; WorkerLostError where none comes up."""
+    def next_worker(self) -> ChildProcess:
+        """Return the workers in turn, for requests that run beside others. Raises ProcessLostError as `lease` does."""
         with self._changed:
-            return self._one(self._ready)
+            return self._pick(self._ready)
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes that are there now."""
-        return [each.pid for each in list(self._ready) if not each.over]
+        """Process ids of the workers that are ready."""
+        return [each.pid for each in list(self._ready) if not each.ended]
 
     def close(self) -> None:
-        """End all processes."""
+        """End all workers."""
         with self._changed:
             self._closing.set()
-            for each in self._begun:
-                each.end()
+            for each in self._started:
+                each.shutdown()
             self._changed.notify_all()
         self._unused.put(None)
         for thread in self._threads:
@@ -146,90 +147,87 @@ class Processes:
     ) -> None:
         self.close()
 
-    def _one(self, among: list[Process]) -> Process:
-        """One of some processes that has not ended, as soon as there is one; `_changed` is held."""
+    def _pick(self, workers: list[ChildProcess]) -> ChildProcess:
+        """Return one of some workers that has not ended, once there is one. `_changed` must be held."""
 
-        def living() -> list[Process]:
-            return [each for each in among if not each.over]
+        def alive() -> list[ChildProcess]:
+            return [each for each in workers if not each.ended]
 
-        self._changed.wait_for(lambda: living() or self._closing.is_set(), REPLACE_SECONDS)
-        if found := living():
+        self._changed.wait_for(lambda: alive() or self._closing.is_set(), REPLACE_TIMEOUT_SECONDS)
+        if found := alive():
             return found[next(self._turns) % len(found)]
-        raise WorkerLostError("the worker processes were ended" if self._closing.is_set() else "no worker came up")
+        reason = "the worker processes were ended" if self._closing.is_set() else "no worker process started in time"
+        raise ProcessLostError(reason)
 
-    def _wait_for_all(self) -> None:
-        """Wait for processes that are about to come up, without being in their way."""
-        count = len(self._threads) - 1
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._ready) == count or self._closing.is_set(), REPLACE_SECONDS)
-
-    def _asked_to_load(self, process: Process, key: str, load: _Load) -> Call:
-        own = {"name": load.name, "folder": str(load.folder), "state": load.state}
-        return process.call("load", {"key": key, **own, "computing": asdict(self._computing)})
-
-    def _keep(self) -> None:
-        """Keep a process there."""
-        soon = 0
+    def _supervise(self) -> None:
+        """Keep one worker running."""
+        short_lives = 0
         while not self._closing.is_set():
-            begun = time.monotonic()
+            started = time.monotonic()
             try:
-                process = Process()
-            except (OSError, RuntimeError) as error:
-                # The machine has no room for one, or for its threads, just now.
+                worker = ChildProcess("translume.serving.workers.main", output=_log_line, decode_error=decode_error)
+            except (OSError, RuntimeError) as error:  # no process or thread is available now
                 log.error("no worker process can be begun", extra={"fields": {"error": str(error)}})
                 self._closing.wait(1.0)
                 continue
             with self._changed:
-                self._begun.append(process)
+                self._started.append(worker)
                 if self._closing.is_set():
-                    process.end()
+                    worker.shutdown()
             with self._loading:
-                lacking = [key for key, load in list(self._loads.items()) if not self._load_again(process, key, load)]
+                missing = [key for key, model in list(self._models.items()) if not self._reload(worker, key, model)]
                 with self._changed:
-                    self._ready.append(process)
-                    self._idle.append(process)
+                    self._ready.append(worker)
+                    self._idle.append(worker)
                     self._changed.notify_all()
-            while lacking and not process.over and not self._closing.wait(AGAIN_SECONDS):
+            while missing and not worker.ended and not self._closing.wait(RETRY_LOAD_SECONDS):
                 with self._loading:
-                    wanted = [(key, load) for key in lacking if (load := self._loads.get(key)) is not None]
-                    lacking = [key for key, load in wanted if not self._load_again(process, key, load)]
-            how = process.wait()
+                    models = [(key, model) for key in missing if (model := self._models.get(key)) is not None]
+                    missing = [key for key, model in models if not self._reload(worker, key, model)]
+            code = worker.wait()
             with self._changed:
-                self._begun.remove(process)
-                self._ready.remove(process)
+                self._started.remove(worker)
+                self._ready.remove(worker)
                 with suppress(ValueError):
-                    self._idle.remove(process)
+                    self._idle.remove(worker)
             if self._closing.is_set():
                 return
-            log.error("a worker process ended", extra={"fields": {"worker": process.pid, "how": how}})
-            if self.told is not None:
-                self.told()
-            soon = soon + 1 if time.monotonic() - begun < SOON_SECONDS else 0
-            self._closing.wait(min(30.0, 0.1 * 2**soon) if soon > 1 else 0.0)
+            log.error("a worker process ended", extra={"fields": {"worker": worker.pid, "how": exit_name(code)}})
+            if self.on_lost is not None:
+                self.on_lost()
+            short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE_SECONDS else 0
+            self._closing.wait(min(30.0, 0.1 * 2**short_lives) if short_lives > 1 else 0.0)
 
-    def _load_again(self, process: Process, key: str, load: _Load) -> bool:
-        """Have a new process load what others had; whether it has. What it cannot load, it says of every text."""
+    def _request_load(self, worker: ChildProcess, key: str, model: _Model) -> Call:
+        values = {"name": model.name, "folder": str(model.folder), "state": model.state}
+        return worker.request("load", {"model": key, **values, "computing": asdict(self._computing)})
+
+    def _reload(self, worker: ChildProcess, key: str, model: _Model) -> bool:
+        """Load a model of the other workers in a new one; return whether that succeeded."""
         try:
-            _told(self._asked_to_load(process, key, load))
-        except WorkerLostError:
+            _loaded(self._request_load(worker, key, model))
+        except ProcessLostError:
             return False
-        except (TranslumeError, FailedElsewhereError) as error:
-            log.error("a model was not loaded again", extra={"fields": {"model": load.name, "reason": str(error)}})
+        except (TranslumeError, UnexpectedChildError) as error:
+            log.error("a model was not loaded again", extra={"fields": {"model": model.name, "reason": str(error)}})
             return False
         return True
 
-    def _unload(self) -> None:
-        """Have processes forget the models that nobody uses any more."""
+    def _unload_unused(self) -> None:
+        """Unload models whose proxy was deleted."""
         while (key := self._unused.get()) is not None:
-            # A process that is coming up may be loading it.
-            with self._loading, self._changed:
-                self._loads.pop(key, None)
+            with self._loading, self._changed:  # a worker that is starting may be loading it
+                self._models.pop(key, None)
                 ready = list(self._ready)
-            for process in ready:
-                process.post("unload", -1, {"key": key})
+            for worker in ready:
+                with suppress(ProcessLostError, UnexpectedChildError):
+                    list(worker.request("unload", {"model": key}).responses(LOAD_TIMEOUT_SECONDS))
 
 
-def _told(call: Call) -> Told:
-    """What a process tells of a model that it was asked to load."""
-    (answer,) = list(call.answers(LOAD_SECONDS))
-    return Told.of(answer.body)
+def _loaded(call: Call) -> LoadedModel:
+    (message,) = list(call.responses(LOAD_TIMEOUT_SECONDS))
+    return LoadedModel(**message.values)
+
+
+def _log_line(pid: int, line: str) -> None:
+    log.warning("a worker process said", extra={"fields": {"worker": pid, "line": line}})

@@ -1,27 +1,17 @@
-"""Models in worker processes, as the rest of the server sees them: just like those in its own process."""
+"""Models in worker processes, with the methods that the server uses of a `Translator` or `Classifier`."""
 
-import json
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from translume.config import Config, DecodingSettings
-from translume.errors import SettingsError, TranslumeError
+from translume.errors import SettingsError
+from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.plain import (
-    CLASSIFICATION,
-    NUMBERS,
-    SCORE,
-    TRANSLATIONS,
-    lines_text,
-    settings_text,
-)
-from translume.serving.workers.process import Process
-from translume.serving.workers.thread import WorkerLostError
+from translume.serving.workers.messages import CLASSIFICATION, NUMBERS, SCORE, LoadedModel
 from translume.text import Labels, Tokenizer
 from translume.translator import (
     Classification,
@@ -31,91 +21,69 @@ from translume.translator import (
     Translation,
     Translator,
 )
+from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
 from translume.translator.plan import Line
 from translume.translator.progress import Tell
 
-PATIENCE_SECONDS: Final = 240.0
-"""After how long without a word a process is ended for one that hangs."""
-CHECKED: Final = 1000
-"""Settings of which it is remembered whether they fit a model."""
+if TYPE_CHECKING:
+    from translume.serving.workers.pool import WorkerPool
 
-
-class Room(Protocol):
-    """Where processes are to be had; see `Processes`."""
-
-    def leased(self) -> AbstractContextManager[Process]: ...
-
-    def any(self) -> Process: ...
+HANG_TIMEOUT_SECONDS: Final = 240.0
+"""A worker that sends nothing for so long is killed. Must exceed the longest request timeout."""
+VALIDATION_CACHE_SIZE: Final = 1000
+"""Maximum number of validated decoding settings to cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a process tells of a model that it has loaded.
-
-    state: of its folder.  facts: for clients.  config: TOML.  source, target: tokenizers as JSON, the target's empty
-    where they are one.  labels: of a classifier, as JSON.
-    """
-
-    state: str
-    facts: dict[str, Any]
-    config: str
-    source: str
-    target: str = ""
-    labels: str | None = None
-
-    @classmethod
-    def of(cls, text: bytes) -> Self:
-        """What `to_json` wrote."""
-        return cls(**json.loads(text))
-
-    def to_json(self) -> bytes:
-        """The same as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabularies:
-    """What is known here of a model: all but its weights."""
+class RemoteCheckpoint:
+    """The parts of a checkpoint that the server process holds: all but the weights."""
 
     config: Config
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
+    @classmethod
+    def of(cls, model: LoadedModel) -> "RemoteCheckpoint":
+        """Build the parts from what a worker sent."""
+        source = Tokenizer.from_json(model.source, place="source")
+        return cls(
+            config=Config.build(tomllib.loads(model.config), place="config"),
+            source_tokenizer=source,
+            target_tokenizer=Tokenizer.from_json(model.target, place="target") if model.target else source,
+        )
+
 
 class RemoteTranslator:
-    """A translator in worker processes. Threads may share it; a call may raise WorkerLostError, and is tried again."""
+    """A translator in worker processes. Threads may share it.
 
-    def __init__(self, room: Room, key: str, told: Told) -> None:
-        self._room, self._key = room, key
-        source = Tokenizer.from_json(told.source, place="source")
-        target = Tokenizer.from_json(told.target, place="target") if told.target else source
-        self.checkpoint = Vocabularies(
-            config=Config.build(tomllib.loads(told.config), place="config"),
-            source_tokenizer=source,
-            target_tokenizer=target,
-        )
-        self._checked: dict[DecodingSettings, str] = {}
+    Translating and scoring may raise ProcessLostError, after which the scheduler retries.
+    """
+
+    def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
+        self._pool, self._key = pool, key
+        self.checkpoint = RemoteCheckpoint.of(model)
+        self._validated: dict[DecodingSettings, str] = {}
         self._lock = threading.Lock()
 
     @property
     def config(self) -> Config:
-        """The settings the model came with."""
+        """The settings of the model."""
         return self.checkpoint.config
 
     def check(self, settings: DecodingSettings) -> None:
-        """As `Translator.check`; the answer is remembered."""
+        """Raise SettingsError if the model cannot decode with these settings. Results are cached."""
         with self._lock:
-            reason = self._checked.get(settings)
+            reason = self._validated.get(settings)
         if reason is None:
             try:
-                self._beside("check", {"settings": settings_text(settings)})
+                self._request("check", {"settings": encode_settings(settings)})
                 reason = ""
             except SettingsError as error:
                 reason = str(error)
             with self._lock:
-                if len(self._checked) >= CHECKED:
-                    self._checked.clear()
-                self._checked[settings] = reason
+                if len(self._validated) >= VALIDATION_CACHE_SIZE:
+                    self._validated.clear()
+                self._validated[settings] = reason
         if reason:
             raise SettingsError(reason)
 
@@ -126,81 +94,71 @@ class RemoteTranslator:
         tell: Mapping[int, Tell] | None = None,
         go_on: Callable[[], None] | None = None,
     ) -> Iterator[Translation]:
-        """As `Translator.translate_lines`."""
+        """Yield what `Translator.translate_lines` yields."""
         tell = tell or {}
-        with self._room.leased() as process:
-            about = {"lines": lines_text(lines), "settings": settings_text(settings), "told": list(tell)}
-            call = process.call("translate", {"key": self._key, **about})
-            try:
-                for answer in call.answers(PATIENCE_SECONDS, go_on):
-                    if answer.head["kind"] == "news":
-                        tell[answer.head["line"]](answer.head["text"])
-                    else:
-                        yield from TRANSLATIONS.validate_json(answer.body)
-            except TranslumeError:
-                call.tell("leave", {})
-                raise
+        values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(tell)}
+        with self._pool.lease() as worker:
+            call = worker.request("translate", {"model": self._key, **values})
+            for message in call.responses(HANG_TIMEOUT_SECONDS, go_on):
+                if "prefix" in message.values:
+                    tell[message.values["line"]](message.values["prefix"])
+                else:
+                    yield from TRANSLATIONS.validate_json(message.body)
 
     def score_all(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TargetScore]:
-        """As `Translator.score_all`."""
-        with self._room.leased() as process:
-            call = process.call("score", {"key": self._key, "pairs": list(pairs)})
-            for answer in call.answers(PATIENCE_SECONDS):
-                yield SCORE.validate_json(answer.body)
+        """Yield what `Translator.score_all` yields."""
+        with self._pool.lease() as worker:
+            call = worker.request("score", {"model": self._key, "pairs": list(pairs)})
+            for message in call.responses(HANG_TIMEOUT_SECONDS):
+                yield SCORE.validate_json(message.body)
 
     def inspected(self, values: Mapping[str, Any], limits: Limits, form: str, go_on: Callable[[], None]) -> str:
-        """What a request to inspect is answered with, as `inspecting.written` writes it."""
+        """Return the response to a request to inspect, as `inspection.written` writes it."""
         about = {"values": values, "limits": limits.to_dict(), "form": form}
-        return self._beside("inspect", about, go_on).decode()
+        return self._request("inspect", about, go_on).decode()
 
     def entropies(self, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
-        """What `drift.entropies` finds."""
-        about = {"source": source, "target": asdict(target), "settings": settings_text(settings)}
-        return NUMBERS.validate_json(self._beside("entropies", about))
+        """Return what `inspection.entropies` returns."""
+        about = {"source": source, "target": asdict(target), "settings": encode_settings(settings)}
+        return NUMBERS.validate_json(self._request("entropies", about))
 
-    def _beside(self, what: str, about: Mapping[str, Any], go_on: Callable[[], None] | None = None) -> bytes:
-        """The one result of what is done beside other work, tried once more where a process ends over it."""
+    def _request(self, method: str, values: Mapping[str, Any], go_on: Callable[[], None] | None = None) -> bytes:
+        """Return the response to a request that runs beside translations. Retry once if the worker ends."""
         try:
             try:
-                return self._asked(what, about, go_on)
-            except WorkerLostError:
-                return self._asked(what, about, go_on)
-        except WorkerLostError as error:
+                return self._try(method, values, go_on)
+            except ProcessLostError:
+                return self._try(method, values, go_on)
+        except ProcessLostError as error:
             raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
 
-    def _asked(self, what: str, about: Mapping[str, Any], go_on: Callable[[], None] | None) -> bytes:
-        call = self._room.any().call(what, {"key": self._key, **about})
-        try:
-            return b"".join([answer.body for answer in call.answers(PATIENCE_SECONDS, go_on)])
-        except TranslumeError:
-            call.tell("leave", {})
-            raise
+    def _try(self, method: str, values: Mapping[str, Any], go_on: Callable[[], None] | None) -> bytes:
+        call = self._pool.next_worker().request(method, {"model": self._key, **values})
+        return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, go_on)])
 
 
 class RemoteClassifier:
     """A classifier in worker processes; see `RemoteTranslator`."""
 
-    def __init__(self, room: Room, key: str, told: Told) -> None:
-        self._room, self._key = room, key
-        self.labels = Labels.from_json(told.labels or "", "labels")
-        source = Tokenizer.from_json(told.source, place="source")
-        config = Config.build(tomllib.loads(told.config), place="config")
-        self.checkpoint = Vocabularies(config=config, source_tokenizer=source, target_tokenizer=source)
+    def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
+        self._pool, self._key = pool, key
+        self.checkpoint = RemoteCheckpoint.of(model)
+        self.labels = Labels.from_json(model.labels or "", "labels")
 
     @property
     def config(self) -> Config:
-        """The settings the model came with."""
+        """The settings of the model."""
         return self.checkpoint.config
 
     def classify_all(self, texts: Iterable[str]) -> Iterator[Classification]:
-        """As `Classifier.classify_all`."""
-        with self._room.leased() as process:
-            call = process.call("classify", {"key": self._key, "texts": list(texts)})
-            for answer in call.answers(PATIENCE_SECONDS):
-                yield CLASSIFICATION.validate_json(answer.body)
+        """Yield what `Classifier.classify_all` yields."""
+        with self._pool.lease() as worker:
+            call = worker.request("classify", {"model": self._key, "texts": list(texts)})
+            for message in call.responses(HANG_TIMEOUT_SECONDS):
+                yield CLASSIFICATION.validate_json(message.body)
 
 
 Translates = Translator | RemoteTranslator
-"""What translates, here or in other processes."""
+"""A translator in this process or in workers."""
 Classifies = Classifier | RemoteClassifier
-"""What classifies, here or in other processes."""
+"""A classifier in this process or in workers."""

@@ -22,8 +22,7 @@ from translume.serving.access.keys import Keys
 from translume.serving.access.usage import Usage
 from translume.serving.server import Server
 from translume.serving.settings import KeySettings, ServeSettings
-from translume.serving.workers.loading import Loader
-from translume.serving.workers.reloaded import Reloaded
+from translume.serving.workers.loading import Loader, Reloaded
 
 AT_START: Final = ("host", "port", "metrics")
 """Settings that hold until the server is started again."""

@@ -1,82 +1,84 @@
-"""Work of many requests, put together: a bounded queue, batches by token budget, workers that do them."""
+"""A bounded request queue that forms batches by token budget and dispatches them to workers.
+
+Each request is one or several items (lines, pairs, texts) of one kind of work: the same operation, model and settings.
+Items wait in one heap per kind of work, ordered by due time. A thread per worker takes the work whose first item is
+due first, and fills a batch with the items of that work, from whichever requests, up to the token budget.
+"""
 
 import heapq
 import itertools
+import logging
 import math
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from translume.errors import TranslumeError
+from translume.processes import ProcessLostError, UnexpectedChildError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.failures import note, told_as
-from translume.serving.workers.thread import Worker
 
-PACE_SECONDS = 0.01
-"""How much later than the one before it each item of a request is due, at least."""
-SHARE = 0.5
-"""Share of the workers that a long request may take for itself; the more that wait, the less."""
-RECENT = 16
-"""Batches by which it is judged how fast work is done."""
-WAITING = 0.5
-"""Share of its time that an item may expect to wait for its turn; the rest is for its turn, and for misjudgement."""
-AHEAD = 64
-"""Items that wait whose tokens are counted at a time: to have another thread do it takes longer than to count."""
-LONGEST_WAIT_SECONDS = 60
-"""Most that a refused client is told to wait."""
-PATIENCE_SECONDS = 300.0
-"""After how long a batch is held for lost: long after the last of its requests was told to wait no more."""
+MIN_SPACING_SECONDS: Final = 0.01
+"""Minimum spacing between the due times of consecutive items of a request."""
+MAX_REQUEST_SHARE: Final = 0.5
+"""Share of the workers that one long request may use; less while other items wait."""
+RECENT_BATCHES: Final = 16
+"""Number of batches over which throughput is measured."""
+QUEUE_FRACTION: Final = 0.5
+"""Fraction of an item's timeout that may be spent in the queue. The rest is for processing and for misestimates."""
+MAX_RETRY_SECONDS: Final = 60
+"""Largest Retry-After value for a refused client."""
+
+log = logging.getLogger("translume.serving")
 
 
 class Work(Protocol):
-    """What is done to items. Hashable: items of equal works are done together."""
+    """An operation on items, such as translating lines with certain settings. Items of equal works share batches."""
 
     def size(self, item: Any) -> int:
-        """Tokens that an item counts for in a batch; TranslumeError where the item cannot be worked on at all."""
+        """Return the tokens an item counts for in a batch. Raises TranslumeError for an item that cannot be done."""
 
     def run(self, items: Sequence[Any]) -> Sequence[Any]:
-        """A result for each item, in order: a TranslumeError where it has none. What items give is theirs alone."""
+        """Return a result per item, in order; a TranslumeError where it failed. Results do not depend on the batch."""
 
 
 GoOn = Callable[[], None]
-"""Called between the parts of a piece of work; raises where nobody waits for it any more."""
+"""Called between the parts of a piece of work. Raises once its result is no longer needed."""
 
 
 @runtime_checkable
 class LongWork(Work, Protocol):
-    """Work that leaves off where nobody waits for any of its items any more."""
+    """Work that can be cancelled while it runs."""
 
     def run_while(self, items: Sequence[Any], go_on: GoOn) -> Sequence[Any]:
-        """As `run`, asking in between whether to go on."""
+        """Do the same as `run`, calling `go_on` regularly."""
 
 
 class Answer(Future[Any]):
-    """A future that knows, even where it is too late to cancel it, that nobody waits for it."""
+    """A future that also records a cancellation that came too late, after its item was started."""
 
     unwanted = False
 
-    def __init__(self, gone: Callable[[], object]) -> None:
-        """gone: is called when it is cancelled."""
+    def __init__(self, on_cancel: Callable[[], object]) -> None:
+        """on_cancel: called if the future is cancelled before its item was started."""
         super().__init__()
-        self._gone = gone
+        self._on_cancel = on_cancel
 
     def cancel(self) -> bool:
-        """Say that nobody waits; whether its item will not be begun."""
+        """Give up the result; return whether the item will not be started."""
         self.unwanted = True
         if cancelled := super().cancel():
-            self._gone()
+            self._on_cancel()
         return cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """What is told of a batch that was done. waited: seconds of each item in the queue.  seconds: of the work."""
+    """Metrics of a finished batch.  waited: seconds of each item in the queue.  seconds: of processing."""
 
     items: int
     tokens: int
@@ -85,26 +87,26 @@ class BatchDone:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """An item in the queue. size None: not yet known; times are those of `time.monotonic`.
+class _Item:
+    """An item in the queue. Times are those of `time.monotonic`; size is None until it was measured.
 
-    due: when its turn is.  tried: whether it was in a batch that failed, so that it is done alone, once more.
+    retried: whether the item was in a batch that failed, so that it is tried once more, alone.
     """
 
     work: Work
-    item: Any
-    came: float
+    value: Any
+    queued: float
     due: float
     deadline: float
     future: Answer
     size: int | None = None
-    tried: bool = False
+    retried: bool = False
 
 
 class Scheduler:
-    """Takes items from any thread and gives futures; refuses at once what it cannot keep. To be closed.
+    """Takes items from any thread and returns futures. To be closed.
 
-    Where work fails in a way that nobody foresaw, or its thread is lost, a new thread does each of its items once more,
+    If a batch fails unexpectedly, for example because a worker process ended, each of its items is tried once more,
     alone, so that only those fail that fail again.
     """
 
@@ -114,69 +116,71 @@ class Scheduler:
         queue: int,
         batch_tokens: int,
         told: Callable[[BatchDone], None] | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
         workers: int = 1,
     ) -> None:
-        """queue: most items that wait.  batch_tokens: most tokens worked on at once, unless one item has more.
+        """queue: capacity in items.  batch_tokens: largest batch, unless one item alone has more.
 
-        told: is called with each batch that was done, in the worker's thread.
-        patience_seconds: after which a batch that does not come back is given up.  workers: batches done at a time.
+        told: called with each finished batch, in the thread of its worker.  workers: batches processed at a time.
         """
-        self._room, self._batch_tokens, self._told = queue, batch_tokens, told
-        self._heaps: dict[Work, list[tuple[float, int, _Waiting]]] = {}
+        self._capacity, self._batch_tokens, self._on_batch, self._workers = queue, batch_tokens, told, workers
+        self._heaps: dict[Work, list[tuple[float, int, _Item]]] = {}
         self._count = 0
         self._order = itertools.count()
-        self._cancelled = threading.Event()  # set where items that wait may have been
+        self._cancelled = threading.Event()  # set if items in the queue may have been cancelled
         self._changed = threading.Condition()
         self._closing = False
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds and items of the last batches
-        # What others wrote runs in a worker, and so cannot end the thread that plans for it, whatever it raises.
-        self._workers = [Worker("translume-work", patience_seconds) for _ in range(workers)]
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_BATCHES)  # seconds and items
         self._threads = [
-            threading.Thread(target=self._serve, args=(worker,), name="translume-scheduler", daemon=True)
-            for worker in self._workers
+            threading.Thread(target=self._serve, name="translume-scheduler", daemon=True) for _ in range(workers)
         ]
         for thread in self._threads:
             thread.start()
 
     @property
     def waiting(self) -> int:
-        """How many items wait now."""
+        """Number of items in the queue."""
         return self._count
 
     @property
     def closing(self) -> bool:
-        """Whether no more items are taken."""
+        """Whether the scheduler takes no more items."""
         return self._closing
 
     def submit(self, work: Work, items: Sequence[Any], timeout_seconds: float) -> list["Future[Any]"]:
-        """A future for each item; one that is cancelled in time is not worked on.
+        """Queue items, and return a future for each. Cancel a future whose result is no longer needed.
 
-        timeout_seconds: after which a waiting item is given up, its future raising a RequestError.
-        Raises RequestError (503) where not all items fit into the queue, where so many wait that these would not have
-        their turn in time, and where the scheduler is closing. What has no chance takes no time from what has one.
+        timeout_seconds: an item that still waits after so long fails with RequestError (504).
+        Raises RequestError (503) if the queue has no room for all items, if the items would wait too long (see
+        `QUEUE_FRACTION`), and if the scheduler is closing.
         """
         now = time.monotonic()
         with self._changed:
             if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
                 raise refused
-            pace, end, answer = self._pace(len(items)), now + timeout_seconds, partial(Answer, self._cancelled.set)
-            taken = [
-                _Waiting(work=work, item=item, came=now, due=now + place * pace, deadline=end, future=answer())
+            spacing, deadline = self._spacing(len(items)), now + timeout_seconds
+            queued = [
+                _Item(
+                    work=work,
+                    value=item,
+                    queued=now,
+                    due=now + place * spacing,
+                    deadline=deadline,
+                    future=Answer(self._cancelled.set),
+                )
                 for place, item in enumerate(items)
             ]
-            for each in taken:
-                self._put(each)
+            for each in queued:
+                self._push(each)
             self._changed.notify_all()
-        return [each.future for each in taken]
+        return [each.future for each in queued]
 
     def refusal(self, timeout_seconds: float) -> RequestError | None:
-        """Why not even one item would be taken now, if it had so long; None where one would be."""
+        """Return the error with which one item with this timeout would be refused now; None if it would be taken."""
         with self._changed:
             return self._refused(1, timeout_seconds, time.monotonic())
 
     def close(self, seconds: float | None = None) -> bool:
-        """Take no more, finish what waits, and stop; False where that was not done within `seconds`."""
+        """Take no more items, finish those in the queue, and stop. Return False if that took more than `seconds`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -186,46 +190,45 @@ class Scheduler:
         done = not any(thread.is_alive() for thread in self._threads)
         if not done:
             with self._changed:
-                left = [each for heap in self._heaps.values() for _, _, each in heap]
+                left = [item for heap in self._heaps.values() for _, _, item in heap]
                 self._heaps.clear()
                 self._count = 0
-            for each in left:
-                _fail(each, RequestError(503, "the server was stopped before the text's turn", code="shutting_down"))
-        for worker in self._workers:
-            worker.close()
+            for item in left:
+                _fail(item, RequestError(503, "the server was stopped before the text's turn", code="shutting_down"))
         return done
 
     def _refused(self, count: int, timeout_seconds: float, now: float) -> RequestError | None:
         if self._closing:
             return RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
-        if self._count + count > self._room:
-            self._forget_cancelled()
-        if self._count + count > self._room:
-            reason = f"{self._count:,} lines wait and {count:,} came, wanted at most {self._room:,}; try later"
+        if self._count + count > self._capacity:
+            self._remove_cancelled()
+        if self._count + count > self._capacity:
+            reason = f"{self._count:,} lines wait and {count:,} came, wanted at most {self._capacity:,}; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
-        most = WAITING * timeout_seconds
+        most = QUEUE_FRACTION * timeout_seconds
         if (wait := self._wait_seconds(now, most)) > most:
             reason = f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         return None
 
-    def _pace(self, count: int) -> float:
-        """Seconds between the turns of a request's items: they are spread over the time that all that waits will take.
+    def _spacing(self, count: int) -> float:
+        """Return the seconds between the due times of a request's items.
 
-        Nobody is slower for it where nobody else comes: what is due first is done, however early.
+        They are spread over the time in which everything in the queue will be done, so that short requests overtake a
+        long one. This delays nothing: if workers are free, an item is started before it is due.
         """
-        share = SHARE * count / max(1, self._count + count)
-        return max(PACE_SECONDS, self._seconds_per_item / share) if count else PACE_SECONDS
+        share = MAX_REQUEST_SHARE * count / max(1, self._count + count)
+        return max(MIN_SPACING_SECONDS, self._seconds_per_item / share) if count else MIN_SPACING_SECONDS
 
-    def _put(self, each: _Waiting) -> None:
-        heapq.heappush(self._heaps.setdefault(each.work, []), (each.due, next(self._order), each))
+    def _push(self, item: _Item) -> None:
+        heapq.heappush(self._heaps.setdefault(item.work, []), (item.due, next(self._order), item))
         self._count += 1
 
-    def _forget_cancelled(self) -> None:
-        """Take what was cancelled out of the queue; looked through only where there may be such, for thousands wait."""
+    def _remove_cancelled(self) -> None:
+        """Remove cancelled items from the queue. Skipped if there are none, since the queue may be long."""
         if not self._cancelled.is_set():
             return
-        self._cancelled.clear()  # what is cancelled from now on is found the next time
+        self._cancelled.clear()  # a cancellation from now on is found next time
         for work, heap in list(self._heaps.items()):
             kept = [entry for entry in heap if not entry[2].future.cancelled()]
             self._count -= len(heap) - len(kept)
@@ -236,26 +239,28 @@ class Scheduler:
                 del self._heaps[work]
 
     def _wait_seconds(self, now: float, enough: float) -> float:
-        """How long it may take until an item has its turn that is due now, going by how fast others were of late.
+        """Estimate how long an item that is due now would wait, from recent throughput.
 
-        Counted exactly only where it may be more than `enough`: those that are due later do not stand before it.
+        If the whole queue takes at most `enough` seconds, return that bound. Otherwise count only the items that are
+        due before it.
         """
         most = self._count * self._seconds_per_item
         if most <= enough:
             return most
-        self._forget_cancelled()
+        self._remove_cancelled()
         return sum(entry[0] <= now for heap in self._heaps.values() for entry in heap) * self._seconds_per_item
 
     @property
     def _seconds_per_item(self) -> float:
-        """Over the last batches, full ones weighing most; 0 before anything was done."""
+        """Mean over the recent batches; 0 before the first."""
         recent = tuple(self._recent)
-        return sum(each[0] for each in recent) / max(1, sum(each[1] for each in recent)) / len(self._workers)
+        return sum(each[0] for each in recent) / max(1, sum(each[1] for each in recent)) / self._workers
 
     def _retry_seconds(self) -> int:
-        return max(1, min(LONGEST_WAIT_SECONDS, math.ceil(self._count * self._seconds_per_item)))
+        return max(1, min(MAX_RETRY_SECONDS, math.ceil(self._count * self._seconds_per_item)))
 
-    def _serve(self, worker: Worker) -> None:
+    def _serve(self) -> None:
+        """Form batches and run them, until the scheduler is closed and the queue is empty."""
         while True:
             with self._changed:
                 while not self._heaps and not self._closing:
@@ -263,59 +268,39 @@ class Scheduler:
                 if not self._heaps:
                     return
                 work = min(self._heaps, key=lambda each: self._heaps[each][0][:2])
-            batch = self._gather(worker, work)
+            batch = self._form_batch(work)
             if batch:
-                self._do(worker, work, batch)
-            # A model that was replaced meanwhile ends with the last that holds it.
+                self._run(work, batch)
+            # While this thread waits, it must not keep a model alive that was replaced.
             del work, batch
 
-    def _gather(self, worker: Worker, work: Work) -> list[_Waiting]:
-        """The items of a work that are due first, as many as the budget takes and are still wanted."""
-        batch: list[_Waiting] = []
+    def _form_batch(self, work: Work) -> list[_Item]:
+        """Take the items of a work that are due first, up to the token budget. Drop those no longer needed."""
+        batch: list[_Item] = []
         tokens = 0
-        while (entry := self._next(work)) is not None:
-            each = entry[2]
-            size = self._size(worker, each)
+        while (entry := self._pop(work)) is not None:
+            item = entry[2]
+            size = self._size(item)
             if size is None:
                 continue
-            if batch and (each.tried or tokens + size > self._batch_tokens):
+            if batch and (item.retried or tokens + size > self._batch_tokens):
                 with self._changed:
                     heapq.heappush(self._heaps.setdefault(work, []), entry)
                     self._count += 1
-                    self._changed.notify()  # another worker may have found nothing to do just now
+                    self._changed.notify()  # another thread may have found the queue empty just now
                 break
-            if each.tried and each.future.unwanted:
-                _fail(each, _unwanted())
+            if item.retried and item.future.unwanted:
+                _fail(item, _cancelled())
                 continue
-            # One that was tried is running for whoever waits, and cannot be cancelled any more.
-            if each.tried or each.future.set_running_or_notify_cancel():
-                batch.append(each)
+            # The future of a retried item is running already.
+            if item.retried or item.future.set_running_or_notify_cancel():
+                batch.append(item)
                 tokens += size
-            if each.tried:
+            if item.retried:
                 break
         return batch
 
-    def _size(self, worker: Worker, each: _Waiting) -> int | None:
-        """Tokens of an item that is still wanted and can be worked on; None, its owner being told, for others."""
-        if each.future.cancelled():
-            return None
-        if each.deadline <= time.monotonic():
-            late = RequestError(504, "the text waited for its turn until its deadline", code="deadline_exceeded")
-            _fail(each, late)
-            return None
-        if each.size is None:
-            with self._changed:
-                next_ones = [entry[2] for entry in self._heaps.get(each.work, ())[:AHEAD]]
-            error = worker.outcome(partial(_measure, each, next_ones)).exception()
-            if error is not None and not isinstance(error, TranslumeError):
-                note(error)
-                error = worker.outcome(partial(_measure, each)).exception()
-            if error is not None:
-                _fail(each, told_as(error))
-                return None
-        return each.size
-
-    def _next(self, work: Work) -> tuple[float, int, _Waiting] | None:
+    def _pop(self, work: Work) -> tuple[float, int, _Item] | None:
         with self._changed:
             heap = self._heaps.get(work)
             if heap is None:
@@ -326,75 +311,102 @@ class Scheduler:
                 del self._heaps[work]
             return entry
 
-    def _do(self, worker: Worker, work: Work, batch: list[_Waiting]) -> None:
+    def _size(self, item: _Item) -> int | None:
+        """Return the tokens of an item. None if it was cancelled, is late or cannot be done; its future then fails."""
+        if item.future.cancelled():
+            return None
+        if item.deadline <= time.monotonic():
+            _fail(item, RequestError(504, "the text waited for its turn until its deadline", code="deadline_exceeded"))
+            return None
+        if item.size is None:
+            try:
+                item.size = item.work.size(item.value)
+            except BaseException as error:  # the thread must go on
+                _fail(item, told_as(error))
+                return None
+        return item.size
+
+    def _run(self, work: Work, batch: list[_Item]) -> None:
+        """Run a batch, and resolve the futures of its items or queue them once more."""
         begun = time.monotonic()
-        done = worker.outcome(partial(_run, work, batch))
-        error = done.exception()
-        if error is not None and self._again(batch, error):
-            return
-        if error is None:
-            for each, result in zip(batch, done.result(), strict=True):
-                _resolve(each, result)
-        else:
+        try:
+            results = _results(work, batch)
+        except BaseException as error:  # the thread must go on
+            if self._retry(batch, error):
+                return
             _fail(batch[0], told_as(error))
+        else:
+            for item, result in zip(batch, results, strict=True):
+                _resolve(item, result)
         seconds = time.monotonic() - begun
         self._recent.append((seconds, len(batch)))
-        if self._told is not None:
-            waited = tuple(begun - each.came for each in batch)
-            tokens = sum(each.size or 0 for each in batch)
-            counts = BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds)
-            untold = worker.outcome(partial(self._told, counts)).exception()
-            if untold is not None:
-                note(untold)
+        if self._on_batch is not None:
+            waited = tuple(begun - item.queued for item in batch)
+            tokens = sum(item.size or 0 for item in batch)
+            try:
+                self._on_batch(BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds))
+            except BaseException as error:  # the thread must go on
+                note(error)
 
-    def _again(self, batch: Sequence[_Waiting], error: BaseException) -> bool:
-        """Whether a batch that failed is to be done once more, each item alone; then that is arranged."""
-        if batch[0].tried or (len(batch) == 1 and isinstance(error, TranslumeError)):
+    def _retry(self, batch: Sequence[_Item], error: BaseException) -> bool:
+        """Queue the items of a failed batch once more, each to run alone. Return False if that is pointless."""
+        if batch[0].retried or (len(batch) == 1 and isinstance(error, TranslumeError)):
             return False
         if not isinstance(error, TranslumeError):
             note(error)
         with self._changed:
-            for each in batch:
-                each.tried = True
-                self._put(each)
+            for item in batch:
+                item.retried = True
+                self._push(item)
             self._changed.notify_all()
         return True
 
 
-def _measure(first: _Waiting, others: Sequence[_Waiting] = ()) -> None:
-    """Count the tokens of an item, which may raise; then of others, each of which is told its own error at its turn."""
-    first.size = first.work.size(first.item)
-    for each in others:
-        if each.size is None:
-            with suppress(TranslumeError):
-                each.size = each.work.size(each.item)
-
-
-def _run(work: Work, batch: Sequence[_Waiting]) -> Sequence[Any]:
-    items = [each.item for each in batch]
+def _results(work: Work, batch: Sequence[_Item]) -> Sequence[Any]:
+    values = [item.value for item in batch]
 
     def go_on() -> None:
-        if all(each.future.unwanted for each in batch):
-            raise _unwanted()
+        if all(item.future.unwanted for item in batch):
+            raise _cancelled()
 
-    results = work.run_while(items, go_on) if isinstance(work, LongWork) else work.run(items)
-    if len(results) != len(items):
-        raise RuntimeError(f"{len(results)} results came of {len(items)} items")
+    results = work.run_while(values, go_on) if isinstance(work, LongWork) else work.run(values)
+    if len(results) != len(values):
+        raise RuntimeError(f"{len(results)} results for {len(values)} items")
     return results
 
 
-def _unwanted() -> RequestError:
-    return RequestError(499, "nobody waits for the answer any more")
+def _cancelled() -> RequestError:
+    return RequestError(499, "the request was cancelled")
 
 
-def _resolve(each: _Waiting, result: Any) -> None:
+def _resolve(item: _Item, result: Any) -> None:
     if isinstance(result, TranslumeError):
-        each.future.set_exception(result)
+        item.future.set_exception(result)
     else:
-        each.future.set_result(result)
+        item.future.set_result(result)
 
 
-def _fail(each: _Waiting, error: TranslumeError) -> None:
-    """Have a future raise, unless its owner has cancelled it just now."""
-    if each.future.running() or each.future.set_running_or_notify_cancel():
-        each.future.set_exception(error)
+def _fail(item: _Item, error: TranslumeError) -> None:
+    """Let a future raise an error, unless it was cancelled just now."""
+    if item.future.running() or item.future.set_running_or_notify_cancel():
+        item.future.set_exception(error)
+
+
+def told_as(error: BaseException) -> TranslumeError:
+    """Return the error for the client. An unexpected error is logged, and its message withheld."""
+    if isinstance(error, TranslumeError):
+        return error
+    note(error)
+    if isinstance(error, ProcessLostError):
+        return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
+    name = error.kind if isinstance(error, UnexpectedChildError) else type(error).__name__
+    return RequestError(500, f"the server failed at this text ({name}); its log says where")
+
+
+def note(error: BaseException) -> None:
+    """Log where an error was raised, without its message, which may quote a text."""
+    if isinstance(error, UnexpectedChildError):
+        fields = {"error": error.kind, "traceback": error.trace}
+    else:
+        fields = {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
+    log.error("work failed", extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""Models in processes of their own: the same answers, and whatever becomes of a process, nobody is left waiting."""
+"""Models in worker processes give the same answers, and requests survive workers that end or hang."""
 
 import contextlib
 import gc
@@ -20,15 +20,15 @@ from translume.checkpoint import commit, save_model, unique_tensors
 from translume.checkpoint.loading import model_files
 from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
+from translume.processes import Connection
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.channel import Channel
-from translume.serving.workers.main import TOGETHER, Working
+from translume.serving.workers.main import Worker
 from translume.serving.workers.models import Served, ServedClassifier
-from translume.serving.workers.plain import settings_text
-from translume.serving.workers.pool import Processes
+from translume.serving.workers.pool import WorkerPool
 from translume.serving.workers.proxy import RemoteTranslator
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import Computing
+from translume.translator.messages import CHUNK, encode_settings
 from translume.translator.plan import Line, LineError
 
 Start = Callable[..., Any]
@@ -50,14 +50,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, translator: Translator) -> 
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with Processes(1, PLAIN) as begun:
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(1, PLAIN) as begun:
         yield begun
 
 
 @pytest.fixture(scope="module")
-def remote(processes: Processes, folder: Path) -> Served:
-    found = processes.load("en-de", folder)
+def remote(pool: WorkerPool, folder: Path) -> Served:
+    found = pool.load("en-de", folder)
     assert isinstance(found, Served)
     return found
 
@@ -123,13 +123,13 @@ def test_streams_and_pages_and_what_is_told_of_models_are_the_same_too(near: Any
 
 
 def test_texts_are_classified_elsewhere_as_they_are_here(
-    processes: Processes, start: Start, make_classifier: Callable[..., Classifier], tmp_path: Path
+    pool: WorkerPool, start: Start, make_classifier: Callable[..., Classifier], tmp_path: Path
 ) -> None:
     classifier = make_classifier()
     checkpoint = classifier.checkpoint
     weights = unique_tensors(checkpoint.model)
     commit(tmp_path / "kinds", model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.labels))
-    found = processes.load("kinds", tmp_path / "kinds")
+    found = pool.load("kinds", tmp_path / "kinds")
     assert isinstance(found, ServedClassifier)
     far, near = start(found), start(ServedClassifier.of("kinds", classifier))
     for fields in ({"text": ["abc", "hgf e"]}, {"text": ["a", "b" * 20]}):
@@ -140,7 +140,7 @@ def test_texts_are_classified_elsewhere_as_they_are_here(
 
 
 def test_errors_are_those_that_they_were(remote: Served) -> None:
-    translator, before = remote.translator, 2 * TOGETHER + 3
+    translator, before = remote.translator, 2 * CHUNK + 3
     lines = [Line(number=number, text="ab c"[: number % 5]) for number in range(1, before + 3)]
     lines[before] = Line(number=before + 1, text="b" * 50)
     done: list[Translation] = []
@@ -155,62 +155,104 @@ def test_errors_are_those_that_they_were(remote: Served) -> None:
             translator.check(DecodingSettings(calibrated=True))
 
 
-def test_a_folder_that_is_no_model_is_said_in_its_own_words(processes: Processes, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_is_said_in_its_own_words(pool: WorkerPool, tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError) as caught:
-        processes.load("none", tmp_path / "none")
+        pool.load("none", tmp_path / "none")
     assert str(caught.value) == f"{tmp_path / 'none'}: not a model folder: there is no such folder"
 
 
-def test_a_search_is_left_off_where_its_process_is_told_to(folder: Path) -> None:
-    ours, theirs = socket.socketpair()
-    channel, working = Channel(ours), Working(Channel(theirs))
-    thread = threading.Thread(target=working.serve)
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    """The parent's end of a connection to a worker in a thread of this process."""
+    ours, theirs = (Connection(end) for end in socket.socketpair())
+    worker = Worker()
+    thread = threading.Thread(target=worker.serve, args=(theirs,))
     thread.start()
-    computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
-    load = {"name": "a", "folder": str(folder), "state": "", "computing": computing}
-    channel.send({"do": "load", "call": 0, "key": "0", **load})
-    assert [message.head["kind"] for message in (channel.receive(), channel.receive()) if message] == ["result", "done"]
-    held = threading.Event()
-    working._lanes["work"].submit(held.wait)
-    about = {"lines": [[0, "a b c", []]], "settings": settings_text(DecodingSettings()), "told": []}
-    channel.send({"do": "translate", "call": 1, "key": "0", **about})
-    channel.send({"do": "leave", "call": 1})
-    until(lambda: (left := working._left.get(1)) is not None and left.is_set())
-    held.set()
-    answer = channel.receive()
-    assert answer is not None
-    assert (answer.head["kind"], answer.head["error"]["status"]) == ("error", 499)
-    channel.end()
+    yield ours
+    ours.shutdown()
     thread.join(60)
-    for lane in working._lanes.values():
-        lane.shutdown()
-    for each in (channel, working._channel):
-        each.close()
+    for each in worker._threads.values():
+        each.shutdown()
+    for end in (ours, theirs):
+        end.close()
 
 
-def test_a_file_that_cannot_be_read_is_told_and_keeps_nobody_waiting(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def load(connection: Connection, folder: Path) -> list[str]:
+    """Load a model as "0", and return the types of the messages that follow."""
+    computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
+    values = {"model": "0", "name": "a", "folder": str(folder), "state": "", "computing": computing}
+    connection.send({"type": "request", "id": 0, "method": "load", "values": values})
+    found: list[str] = []
+    while not {"done", "error"} & set(found):
+        message = connection.receive()
+        assert message is not None
+        found.append(message.values["type"] if "error" not in message.values else str(message.values["error"]))
+        if "error" in message.values:
+            return found
+    return found
+
+
+def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(connection, folder) == ["response", "done"]
+    held, begun, translate_lines = threading.Event(), threading.Event(), Translator.translate_lines
+
+    def slow(*arguments: Any) -> Iterator[Translation]:
+        begun.set()
+        assert held.wait(60)
+        return translate_lines(*arguments)
+
+    monkeypatch.setattr(Translator, "translate_lines", slow)
+    values = {"lines": [[0, "a b c", []]], "settings": encode_settings(DecodingSettings()), "watched": []}
+    for number in (1, 2):
+        about = {"method": "translate", "values": {"model": "0", **values}}
+        connection.send({"type": "request", "id": number, **about})
+    assert begun.wait(60)
+    connection.send({"type": "cancel", "id": 1})
+    connection.send({"type": "request", "id": 3, "method": "unload", "values": {"model": "other"}})
+    answer = connection.receive()  # of the request after the cancellation
+    assert answer is not None
+    assert answer.values == {"type": "done", "id": 3}
+    held.set()
+    answer = connection.receive()
+    assert answer is not None
+    assert (answer.values["id"], answer.values["type"], answer.values["error"]["status"]) == (1, "error", 499)
+    kinds = [message.values["type"] for message in (connection.receive(), connection.receive()) if message]
+    assert kinds == ["response", "done"]
+
+
+def test_an_unexpected_error_is_sent_to_the_server(
+    connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("translume.serving.workers.main.served_in", unreadable)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        channel, working = Channel(ours), Working(Channel(theirs))
-        computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
-        load = {"name": "a", "folder": str(folder), "state": "", "computing": computing}
-        working._left[0] = threading.Event()
-        working._answer(0, {"do": "load", "call": 0, "key": "0", **load})
-        answer = channel.receive()
-    assert answer is not None
-    assert answer.head["kind"] == "error"
-    assert "PermissionError" in str(answer.head["error"])
+    (error,) = load(connection, folder)
+    assert "PermissionError" in error
+    assert "Permission denied" not in error.replace('raise PermissionError(13, "Permission denied")', "")
 
 
-def test_what_a_client_that_has_gone_asked_for_is_left_off(processes: Processes, far: Any) -> None:
+def test_a_worker_that_hangs_is_killed_and_its_requests_are_done_by_the_next(
+    pool: WorkerPool, far: Any, near: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert far.post("/v1/translate", text="a").status == 200
-    process = processes.any()
+    (pid,) = pool.pids
+    monkeypatch.setattr("translume.serving.workers.proxy.HANG_TIMEOUT_SECONDS", 5.0)
+    os.kill(pid, signal.SIGSTOP)
+    waiting = [asked(far, path, text="abc de") for path in ("/v1/translate", "/v1/inspect")]
+    until(lambda: pool.pids and pool.pids != [pid])
+    monkeypatch.undo()
+    for thread, answers in waiting:
+        thread.join(120)
+        assert answers[0].status == 200
+    assert waiting[0][1][0].json() == near.post("/v1/translate", text="abc de").json()
+    ended = [record.fields for record in caplog.records if record.message == "a worker process ended"]  # type: ignore[attr-defined]  # the server's own
+    assert ended == [{"worker": pid, "how": "SIGKILL"}]
+
+
+def test_the_request_of_a_client_that_disconnected_is_cancelled(pool: WorkerPool, far: Any) -> None:
+    assert far.post("/v1/translate", text="a").status == 200
+    process = pool.next_worker()
     body = b'{"text": "abc de"}'
     head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     with stopped(process.pid):
@@ -241,16 +283,16 @@ def asked(far: Any, path: str, **fields: Any) -> "tuple[threading.Thread, list[A
 
 
 @pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream", "/v1/inspect"])
-def test_what_a_killed_process_was_asked_is_answered_by_the_next(
-    processes: Processes, far: Any, near: Any, path: str, caplog: pytest.LogCaptureFixture
+def test_requests_to_a_killed_worker_are_answered_by_the_next(
+    pool: WorkerPool, far: Any, near: Any, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (pid,) = processes.pids
-    process = processes.any()
+    (pid,) = pool.pids
+    process = pool.next_worker()
     with stopped(pid):
         thread, answers = asked(far, path, text="abc de")
         until(lambda: process._calls)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: processes.pids and processes.pids != [pid])
+        until(lambda: pool.pids and pool.pids != [pid])
     thread.join(120)
     assert answers[0].status == 200
     if path == "/v1/translate":
@@ -259,49 +301,47 @@ def test_what_a_killed_process_was_asked_is_answered_by_the_next(
     assert ended == [{"worker": pid, "how": "SIGKILL"}]
 
 
-def test_where_native_code_crashed_is_in_the_log(
-    processes: Processes, far: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    (pid,) = processes.pids
+def test_where_native_code_crashed_is_in_the_log(pool: WorkerPool, far: Any, caplog: pytest.LogCaptureFixture) -> None:
+    (pid,) = pool.pids
     assert far.post("/v1/translate", text="a").status == 200
     os.kill(pid, signal.SIGSEGV)
-    until(lambda: processes.pids and processes.pids != [pid])
+    until(lambda: pool.pids and pool.pids != [pid])
     said = [record.fields for record in caplog.records if record.message == "a worker process said"]  # type: ignore[attr-defined]  # the server's own
     assert {"worker": pid, "line": "Fatal Python error: Segmentation fault"} in said
     assert far.post("/v1/translate", text="a").status == 200
 
 
 def test_a_process_that_comes_later_takes_no_other_model_for_the_one_that_is_served(
-    processes: Processes, make: Callable[..., Translator], start: Start, tmp_path: Path
+    pool: WorkerPool, make: Callable[..., Translator], start: Start, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
     save_model(folder, make(seed=3).checkpoint)
-    served = processes.load("model", folder)
+    served = pool.load("model", folder)
     live = start(served)
     assert live.post("/v1/translate", text="a").status == 200
     save_model(folder, make(seed=5).checkpoint)
-    (pid,) = processes.pids
+    (pid,) = pool.pids
     os.kill(pid, signal.SIGKILL)
-    until(lambda: processes.pids and processes.pids != [pid])
+    until(lambda: pool.pids and pool.pids != [pid])
     answer = live.post("/v1/translate", text="a")
     assert (answer.status, answer.json()["code"]) == (503, "model_unavailable")
     assert answer.headers["Retry-After"] == "10"
 
 
-def test_a_model_that_nobody_uses_any_more_is_forgotten_by_the_processes(processes: Processes, folder: Path) -> None:
-    served = processes.load("again", folder)
+def test_unused_models_are_unloaded(pool: WorkerPool, folder: Path) -> None:
+    served = pool.load("again", folder)
     assert isinstance(served, Served)
     translator = served.translator
     assert isinstance(translator, RemoteTranslator)
     key = translator._key
-    assert key in processes._loads
+    assert key in pool._models
     line = [Line(number=0, text="a")]
     assert len(list(translator.translate_lines(line, DecodingSettings()))) == 1
     other = RemoteTranslator.__new__(RemoteTranslator)
-    other._room, other._key = processes, key
+    other._pool, other._key = pool, key
     del served, translator
     gc.collect()
-    until(lambda: key not in processes._loads)
+    until(lambda: key not in pool._models)
 
     def unknown() -> bool:
         try:

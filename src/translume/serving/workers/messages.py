@@ -1,0 +1,55 @@
+"""What the server and its worker processes send each other, beyond `translator.messages`: results, errors, models."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from translume.processes import decode_error as decode_known_error
+from translume.processes import encode_error as encode_known_error
+from translume.serving.api.errors import RequestError
+from translume.translator import Classification, TargetScore, TextHypothesis
+from translume.translator.plan import Line, LineError
+
+HYPOTHESIS: Final = TypeAdapter(TextHypothesis)
+SCORE: Final = TypeAdapter(TargetScore)
+CLASSIFICATION: Final = TypeAdapter(Classification)
+NUMBERS: Final = TypeAdapter(list[float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """What the server knows of a model that a worker has loaded: everything but its weights.
+
+    state: of its folder.  facts: for clients.  config: TOML.  source, target: tokenizers as JSON; target is empty if
+    both are the same.  labels: of a classifier, as JSON.
+    """
+
+    state: str
+    facts: dict[str, Any]
+    config: str
+    source: str
+    target: str = ""
+    labels: str | None = None
+
+
+def encode_error(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON values for `decode_error`."""
+    match error:
+        case LineError():
+            return {"line": error.line.number, "reason": str(error).removeprefix(f"{error.line.place}: ")}
+        case RequestError():
+            about = {"code": error.code, "field": error.field, "retry_after": error.retry_after}
+            return {"status": error.status, "reason": str(error), "about": about}
+        case _:
+            return encode_known_error(error)
+
+
+def decode_error(values: Mapping[str, Any]) -> Exception:
+    """Return the error of `encode_error`."""
+    if "line" in values:
+        return LineError(Line(number=values["line"], text=""), values["reason"])
+    if "status" in values:
+        return RequestError(values["status"], values["reason"], **values["about"])
+    return decode_known_error(values)
