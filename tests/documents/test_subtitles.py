@@ -6,18 +6,18 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.documents.test_placing import done, straight
+from tests.documents.test_markup_placement import done, straight
 
 from translume.documents.files import FORMATS
-from translume.documents.sheet import Sheet
+from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
 
 def translated(text: str, change: Callable[[str], str] = str.upper) -> str:
     file = FORMATS[".srt"].read(text.encode())
-    sheet = Sheet.of(file.segments, "en")
+    sheet = SplitSegments.of(file.segments, "en")
     found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
-    return file.with_runs(list(sheet.joined(found))).decode()
+    return file.with_runs(list(sheet.join(found))).decode()
 
 
 SUBTITLES = """1
@@ -51,7 +51,7 @@ def test_text_is_translated_and_nothing_else() -> None:
 
 
 def test_a_sentence_goes_on_from_line_to_line_but_not_from_speaker_to_speaker() -> None:
-    lines = Sheet.of(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
+    lines = SplitSegments.of(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
     assert lines == ("I went to the store.", "Hello.", "Hi there.", "{curly} 50 %")
 
 

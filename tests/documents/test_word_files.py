@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.documents.test_placing import done, straight
+from tests.documents.test_markup_placement import done, straight
 
 from translume.documents import word
 from translume.documents.files import FORMATS
-from translume.documents.sheet import Sheet
+from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")
@@ -28,9 +28,9 @@ W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 def translated(data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
     file = FORMATS[".docx"].read(data)
-    sheet = Sheet.of(file.segments, "en")
+    sheet = SplitSegments.of(file.segments, "en")
     found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
-    return file.with_runs(list(sheet.joined(found)))
+    return file.with_runs(list(sheet.join(found)))
 
 
 def saved(document: Any) -> bytes:
@@ -134,30 +134,30 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {chr(98 + place)} "{f"&{chr(97 + place)};" * 10}">' for place in range(12)
 )
 REFUSED = {
-    "no archive": (b"a text", "it is no Word document (docx), or it is damaged"),
-    "an empty file": (b"", "it is no Word document (docx), or it is damaged"),
-    "half a file": (body("<w:p/>")[:150], "it is no Word document (docx), or it is damaged"),
-    "another archive": (archive({"a": "b"}), "it has no part word/document.xml, wanted a Word document (docx)"),
-    "broken XML": (body("<w:p>"), "word/document.xml is damaged: it is no XML"),
+    "no archive": (b"a text", "it is not a Word document (docx), or it is damaged"),
+    "an empty file": (b"", "it is not a Word document (docx), or it is damaged"),
+    "half a file": (body("<w:p/>")[:150], "it is not a Word document (docx), or it is damaged"),
+    "another archive": (archive({"a": "b"}), "it has no part word/document.xml, expected a Word document (docx)"),
+    "broken XML": (body("<w:p>"), "word/document.xml is damaged: it is not XML"),
     "entities": (
         body("<w:p><w:r><w:t>&m;</w:t></w:r></w:p>", f"{BOMB}]>"),
-        "word/document.xml is damaged: it is no XML",
+        "word/document.xml is damaged: it is not XML",
     ),
     "a document type": (
         body("<w:p/>", "<!DOCTYPE x>"),
-        "word/document.xml declares a document type, which no Word document does",
+        "word/document.xml declares a document type, which Word documents never do",
     ),
     "a file from elsewhere": (
         body("<w:p><w:r><w:t>&a;</w:t></w:r></w:p>", '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'),
-        "word/document.xml declares a document type, which no Word document does",
+        "word/document.xml declares a document type, which Word documents never do",
     ),
     "many parts": (
         archive({str(number): "" for number in range(word.MOST_PARTS + 1)}),
-        "it has 5,001 parts and 0 bytes when unpacked, wanted at most 5,000 and 85,577,600",
+        "it has 5,001 parts and 0 bytes when unpacked, expected at most 5,000 and 85,577,600",
     ),
     "much in little": (
         archive({"word/document.xml": b"\x00" * 20_000_000}),
-        "it has 1 parts and 20,000,000 bytes when unpacked, wanted at most 5,000 and ",
+        "it has 1 parts and 20,000,000 bytes when unpacked, expected at most 5,000 and ",
     ),
 }
 
@@ -176,12 +176,12 @@ def test_two_parts_of_one_name_and_locked_parts_are_refused() -> None:
         zipped.writestr("word/document.xml", "a")
         with pytest.warns(UserWarning, match="Duplicate"):
             zipped.writestr("word/document.xml", "b")
-    with pytest.raises(DocumentError, match=r"^it is damaged: two of its parts have one name$"):
+    with pytest.raises(DocumentError, match=r"^it is damaged: two of its parts have the same name$"):
         translated(file.getvalue())
     data = bytearray(body("<w:p/>"))
     place = data.rindex(b"PK\x01\x02")
     data[place + 8] |= 1
-    with pytest.raises(DocumentError, match=r"^it is locked with a password$"):
+    with pytest.raises(DocumentError, match=r"^it has a password$"):
         translated(bytes(data))
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_part_without_text_is_refused_before_any_work() -> None:
         )
     )
     data[data.index(b"0123456789")] = 0
-    with pytest.raises(DocumentError, match=r"^it is no Word document \(docx\), or it is damaged$"):
+    with pytest.raises(DocumentError, match=r"^it is not a Word document \(docx\), or it is damaged$"):
         FORMATS[".docx"].read(bytes(data))
 
 

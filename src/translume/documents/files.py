@@ -1,54 +1,81 @@
-"""Files that can be translated: by their suffix, what reads and writes them."""
+"""File formats that can be translated, and the plain ones among them: text and HTML."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from translume.documents.encoded import Encoded
-from translume.documents.hypertext import Hypertext
-from translume.documents.plain import PlainText
-from translume.documents.segment import Segment
+from translume.documents.encoding import EncodedText
+from translume.documents.html import HtmlText
+from translume.documents.segments import Segment
 from translume.documents.subtitles import Subtitles
 from translume.documents.word import WordFile
 
+_BREAKS: Final = re.compile(r"([\r\n]+)")
+
 
 class Document(Protocol):
-    """A file in segments."""
+    """A file as segments."""
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """What is translated, in order."""
+        """The texts to translate, in order."""
 
     def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
-        """The file with other runs, one for each of each segment."""
+        """Return the file with other texts: a tuple of runs for each segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """A text file; each line is a segment.  pieces: unchanged text, or None for each segment, in order."""
+
+    encoded: EncodedText
+    pieces: tuple[str | None, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, data: bytes) -> "PlainText":
+        """Read the lines of a file; DocumentError if it is not Unicode text."""
+        encoded = EncodedText.of(data)
+        parts = [(part, Segment(runs=(part,))) for part in _BREAKS.split(encoded.text)]
+        return cls(
+            encoded=encoded,
+            pieces=tuple(None if segment.has_letters else part for part, segment in parts),
+            segments=tuple(segment for _, segment in parts if segment.has_letters),
+        )
+
+    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
+        """As `Document.with_runs`."""
+        given = iter(runs)
+        return self.encoded.encode("".join("".join(next(given)) if piece is None else piece for piece in self.pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HtmlFile:
-    """A page of HTML in the encoding that it came in."""
+    """A page of HTML with its encoding."""
 
-    encoded: Encoded
-    page: Hypertext
+    encoded: EncodedText
+    page: HtmlText
 
     @classmethod
     def of(cls, data: bytes) -> "HtmlFile":
-        """The page in a file."""
-        encoded = Encoded.of_html(data)
-        return cls(encoded=encoded, page=Hypertext.of(encoded.text))
+        """Read the page in a file."""
+        encoded = EncodedText.of_html(data)
+        return cls(encoded=encoded, page=HtmlText.of(encoded.text))
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """As `Document` says."""
+        """As `Document.segments`."""
         return self.page.segments
 
     def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
-        """As `Document` says; letters that the encoding has not are written as references."""
+        """As `Document.with_runs`; characters that the encoding lacks become character references."""
         return self.encoded.encode(self.page.with_runs(runs), "xmlcharrefreplace")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file.  read: DocumentError for what is none."""
+    """A file format.  read: raises DocumentError if a file does not have the format."""
 
     read: Callable[[bytes], Document]
     media_type: str
@@ -62,4 +89,4 @@ FORMATS: Final = {
     ".vtt": Format(Subtitles.of, "text/vtt"),
     ".docx": Format(WordFile.of, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
 }
-"""By suffix, in small letters."""
+"""File formats by suffix, in lower case."""

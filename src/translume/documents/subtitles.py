@@ -1,7 +1,7 @@
-"""Subtitles (SubRip, WebVTT): what is shown at a time is a segment; numbers, times and other lines stay as they are.
+"""Subtitles (SubRip, WebVTT): each subtitle is a segment; numbers, times and other lines do not change.
 
-A line with --> begins a subtitle, and the next one, or its number, ends it. Files are not parsed further than that:
-libraries write times anew, and theirs take long for files that were made to do so.
+A line with --> begins a subtitle; the next one, or its number, ends it. Files are not parsed further: libraries
+reformat the times, and take very long for malicious files.
 """
 
 import re
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from translume.documents.encoded import Encoded
-from translume.documents.segment import Mark, Segment
+from translume.documents.encoding import EncodedText
+from translume.documents.segments import Mark, Segment
 from translume.errors import DocumentError
 
 _TIMES: Final = re.compile(r"\s{0,20}[\d:.,]{4,20} {0,9}-->\s{0,9}[\d:.,]{4,20}(?:\s|$)")
@@ -18,21 +18,21 @@ _NUMBER: Final = re.compile(r"\s{0,20}\d{1,9}\s*")
 _TAG: Final = re.compile(r"(</?[A-Za-z][^<>]{0,200}>|<[\d:.]{4,20}>|\{\\[^{}]{0,200}\})")
 _SPEAKER: Final = re.compile(r"\s*+(?:<[^<>]{0,200}>|\{\\[^{}]{0,200}\})*+\s*+[-–—]\s*+")
 _BLOCKS: Final = ("NOTE", "STYLE", "REGION")
-"""What other blocks of WebVTT begin with."""
+"""First words of other blocks of WebVTT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtitles:
-    """A file of subtitles.  pieces: text as it stands, or (segment, run)."""
+    """A file of subtitles.  pieces: unchanged text, or (segment, run)."""
 
-    encoded: Encoded
+    encoded: EncodedText
     pieces: tuple[str | tuple[int, int], ...]
     segments: tuple[Segment, ...]
 
     @classmethod
     def of(cls, data: bytes) -> "Subtitles":
-        """The subtitles of a file; DocumentError where it has none but is not empty."""
-        encoded = Encoded.of(data)
+        """Read the subtitles of a file; DocumentError if it is not empty but has none."""
+        encoded = EncodedText.of(data)
         lines = encoded.text.splitlines(keepends=True)
         times = [number for number, line in enumerate(lines) if "-->" in line and _TIMES.match(line)]
         if not times and encoded.text.strip():
@@ -47,14 +47,14 @@ class Subtitles:
         return cls(encoded=encoded, pieces=tuple(reader.pieces), segments=tuple(reader.segments))
 
     def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
-        """The file with other texts."""
+        """Return the file with other texts."""
         return self.encoded.encode(
             "".join(piece if isinstance(piece, str) else runs[piece[0]][piece[1]] for piece in self.pieces)
         )
 
 
 def _end(lines: Sequence[str], begin: int, following: int) -> int:
-    """Where the lines of a subtitle end, before the number of the next one or another block.  following: its times."""
+    """Return the end of a subtitle's lines.  following: line with the times of the next subtitle."""
     end = following
     if following < len(lines) and following - 1 > begin - 1 and _NUMBER.fullmatch(lines[following - 1]):
         end = following - 1
@@ -70,7 +70,7 @@ class _Reader:
     segments: list[Segment] = field(default_factory=list)
 
     def shown(self, lines: Sequence[str]) -> None:
-        """Read the lines of one subtitle: sentences go on from line to line, but not from one speaker to another."""
+        """Read the lines of one subtitle. Sentences continue across lines, but not across speakers."""
         begin = 0
         for number in range(1, len(lines) + 1):
             if number == len(lines) or not lines[number].strip() or _SPEAKER.match(lines[number]):
@@ -87,20 +87,20 @@ class _Reader:
             text = line.rstrip("\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029")
             for place, part in enumerate(_TAG.split(text)):
                 if place % 2:
-                    between.append((Mark.CLOSES if part.startswith("</") else Mark.OPENS, part))
+                    between.append((Mark.CLOSING if part.startswith("</") else Mark.OPENING, part))
                     runs.append("")
                 else:
                     runs[-1] += part
             if number + 1 < len(lines):
-                between.append((Mark.BREAKS, line[len(text) :]))
+                between.append((Mark.LINE_BREAK, line[len(text) :]))
                 runs.append("")
             else:
                 last = line[len(text) :]
         segment = Segment(runs=tuple(runs), marks=tuple(mark for mark, _ in between))
         for number, run in enumerate(runs):
-            self.pieces.append((len(self.segments), number) if segment.speaks else run)
+            self.pieces.append((len(self.segments), number) if segment.has_letters else run)
             if number < len(between):
                 self.pieces.append(between[number][1])
         self.pieces.append(last)
-        if segment.speaks:
+        if segment.has_letters:
             self.segments.append(segment)

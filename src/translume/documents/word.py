@@ -1,7 +1,7 @@
-"""Word documents (docx): each paragraph is a segment, up to tabs and line breaks; all that is no text stays as it is.
+"""Word documents (docx): each paragraph is a segment, split at tabs and line breaks.
 
-Parts of the archive in which nothing was translated are written as they came. XML is read without entities, without
-documents from elsewhere, and within bounds that are checked before anything is unpacked.
+Parts of the archive without translated text are copied unchanged. XML is parsed without entities and external
+documents, and within limits that are checked before anything is unpacked.
 """
 
 import io
@@ -16,13 +16,13 @@ from typing import Final
 
 from lxml import etree
 
-from translume.documents.segment import Mark, Segment
+from translume.documents.segments import Mark, Segment
 from translume.errors import DocumentError
 
 MOST_PARTS, MOST_BYTES, MOST_RATIO = 5000, 100_000_000, 200
-"""Of an archive: parts, bytes when unpacked, and how many times its own size that may be, from 1 MB on."""
+"""Limits of an archive: parts, unpacked bytes, and, from 1 MB on, unpacked bytes per byte of the archive."""
 LARGEST_TEXT = 20_000_000
-"""Bytes of all parts that have text."""
+"""Most unpacked bytes of all parts with text."""
 _WITH_TEXT: Final = re.compile(r"word/(?:document|header|footer|footnotes|endnotes|comments)\d*\.xml")
 _MAIN: Final = re.compile(r"word/document\d*\.xml")
 _W: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -34,14 +34,15 @@ _BROKEN: Final = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, NotImplementedError, RuntimeError, ValueError, OSError),
 )
-"""What zipfile raises for archives that are none."""
+"""Errors that zipfile raises for invalid archives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordFile:
-    """A document.  archive: the file.  trees: by name, parts with text.  places: the elements of each segment's runs.
+    """A Word document.
 
-    parts: which part each segment is in.
+    archive: the file.  trees: parts with text, by name.  places: XML elements of each segment's runs.
+    parts: name of the part of each segment.
     """
 
     archive: bytes
@@ -52,14 +53,14 @@ class WordFile:
 
     @classmethod
     def of(cls, data: bytes) -> "WordFile":
-        """The paragraphs of a document; DocumentError for what is none, or is too large when unpacked."""
+        """Read the paragraphs of a document; DocumentError if it is invalid or too large when unpacked."""
         trees: dict[str, etree._ElementTree] = {}
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 for name, content in _unpacked(archive, len(data)):
                     trees[name] = _tree(name, content)
         except _BROKEN:
-            raise DocumentError("it is no Word document (docx), or it is damaged") from None
+            raise DocumentError("it is not a Word document (docx), or it is damaged") from None
         if not any(map(_MAIN.fullmatch, trees)):
             raise DocumentError("it has no part word/document.xml, expected a Word document (docx)")
         found = [(name, *each) for name, tree in trees.items() for each in _segments(tree)]
@@ -72,7 +73,7 @@ class WordFile:
         )
 
     def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
-        """The document with other texts. It is to be called once, for it writes into the trees."""
+        """Return the document with other texts. Call it only once: it changes the trees."""
         changed: set[str] = set()
         for name, places, segment, written in zip(self.parts, self.places, self.segments, runs, strict=True):
             for place, before, after in zip(places, segment.runs, written, strict=True):
@@ -85,7 +86,7 @@ class WordFile:
         return self._packed(changed)
 
     def _packed(self, changed: set[str]) -> bytes:
-        """The archive with its parts in their order, those that changed written anew."""
+        """Return the archive with its parts in order and the changed ones replaced."""
         written = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(self.archive)) as before, zipfile.ZipFile(written, "w") as after:
             for entry in before.infolist():
@@ -102,9 +103,9 @@ class WordFile:
 
 
 def _unpacked(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, bytes]]:
-    """The parts that have text, with their names; all others are read too, for none may be damaged.
+    """Yield the parts with text and their names. All others are read too, to detect damage.
 
-    DocumentError for an archive that is a bomb, locked, or has two parts of one name.
+    Raises DocumentError for a zip bomb, a password, or two parts of one name.
     """
     entries = archive.infolist()
     whole = sum(entry.file_size for entry in entries)
@@ -115,12 +116,12 @@ def _unpacked(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, bytes]
             f"expected at most {MOST_PARTS:,} and {most:,}"
         )
     if any(entry.flag_bits & 1 for entry in entries):
-        raise DocumentError("it is locked with a password")
+        raise DocumentError("it has a password")
     if len({entry.filename for entry in entries}) < len(entries):
-        raise DocumentError("it is damaged: two of its parts have one name")
+        raise DocumentError("it is damaged: two of its parts have the same name")
     left = LARGEST_TEXT
     for entry in entries:
-        # No more is unpacked than a head says, and its check sum is looked at.
+        # zipfile unpacks at most the size in the header, and verifies the checksum.
         with archive.open(entry) as part:
             if not _WITH_TEXT.fullmatch(entry.filename):
                 while part.read(1_000_000):
@@ -138,14 +139,14 @@ def _tree(name: str, content: bytes) -> "etree._ElementTree":
     try:
         tree = etree.ElementTree(etree.fromstring(content, parser))
     except etree.XMLSyntaxError:
-        raise DocumentError(f"{name} is damaged: it is no XML") from None
+        raise DocumentError(f"{name} is damaged: it is not XML") from None
     if tree.docinfo.doctype:
-        raise DocumentError(f"{name} declares a document type, which no Word document does")
+        raise DocumentError(f"{name} declares a document type, which Word documents never do")
     return tree
 
 
 def _segments(tree: "etree._ElementTree") -> Iterator[tuple[tuple["etree._Element", ...], Segment]]:
-    """What is translated in a part: the text elements of its paragraphs, up to breaks, and their texts."""
+    """Yield the segments of a part with their text elements."""
     for space in (_W, _STRICT):
         for paragraph in tree.iter(f"{space}p"):
             texts: list[etree._Element] = []
@@ -159,7 +160,7 @@ def _segments(tree: "etree._ElementTree") -> Iterator[tuple[tuple["etree._Elemen
 
 
 def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element"]:
-    """Texts and breaks of a paragraph in order, without those of paragraphs that stand in it, such as text boxes."""
+    """Yield the texts and breaks of a paragraph, without those of nested paragraphs, such as text boxes."""
     waiting = list(reversed(paragraph))
     while waiting:
         element = waiting.pop()
@@ -172,6 +173,6 @@ def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element
 
 def _segment(texts: Sequence["etree._Element"]) -> Iterator[tuple[tuple["etree._Element", ...], Segment]]:
     runs = tuple(element.text or "" for element in texts)
-    segment = Segment(runs=runs, marks=(Mark.TURNS,) * (len(runs) - 1))
-    if segment.speaks:
+    segment = Segment(runs=runs, marks=(Mark.STYLE_CHANGE,) * (len(runs) - 1))
+    if segment.has_letters:
         yield tuple(texts), segment

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.documents.files import FORMATS
-from translume.documents.hypertext import Hypertext
-from translume.documents.sheet import Sheet
+from translume.documents.html import HtmlText
+from translume.documents.sentences import SplitSegments
 from translume.serving.api.body import form_fields, media_type, parse_json, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source, name_of, public
@@ -126,16 +126,16 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
 
 async def _translate_html(request: Request, server: Server, served: Served, texts: Sequence[str]) -> list[Translation]:
     """Translate texts that are HTML."""
-    pages, sheet = await run_in_threadpool(_sheet, texts, served.source)
-    if len(sheet.lines) > server.limits.lines:
-        reason = f"q: found {len(sheet.lines):,} sentences, expected at most {server.limits.lines:,}"
+    pages, split = await run_in_threadpool(_parsed, texts, served.source)
+    if len(split.lines) > server.limits.lines:
+        reason = f"q: found {len(split.lines):,} sentences, expected at most {server.limits.lines:,}"
         raise RequestError(413, reason, code="too_many_lines", field="q")
-    changes = {"nbest": 1, "alignment": sheet.marked}
+    changes = {"nbest": 1, "alignment": split.marked}
     settings = await run_in_threadpool(settings_with, served, changes, server.limits)
-    parts = [Part(text=line) for line in sheet.lines]
+    parts = [Part(text=line) for line in split.lines]
     seconds = server.limits.timeout_seconds
     done = await server.results(request, Translating(served.translator, settings), parts, seconds, ["q"] * len(parts))
-    runs = iter(await run_in_threadpool(lambda: list(sheet.joined(done))))
+    runs = iter(await run_in_threadpool(lambda: list(split.join(done))))
     return [
         Translation(source=text, text=page.with_runs([next(runs) for _ in page.segments]))
         for text, page in zip(texts, pages, strict=True)
@@ -144,13 +144,13 @@ async def _translate_html(request: Request, server: Server, served: Served, text
 
 def _visible(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the visible texts of HTML, from which its language is detected."""
-    return tuple(segment.text for text in texts for segment in Hypertext.of(text).segments)
+    return tuple(segment.text for text in texts for segment in HtmlText.of(text).segments)
 
 
-def _sheet(texts: Sequence[str], language: str) -> tuple[list[Hypertext], Sheet]:
+def _parsed(texts: Sequence[str], language: str) -> tuple[list[HtmlText], SplitSegments]:
     """Parse HTML pages, and split the text of all of them into sentences."""
-    pages = [Hypertext.of(text) for text in texts]
-    return pages, Sheet.of([segment for page in pages for segment in page.segments], language)
+    pages = [HtmlText.of(text) for text in texts]
+    return pages, SplitSegments.of([segment for page in pages for segment in page.segments], language)
 
 
 def _settings(served: Served, alternatives: int, server: Server) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from translume.atomic import replace_file
 from translume.documents.files import FORMATS
-from translume.documents.sheet import Sheet
+from translume.documents.sentences import SplitSegments
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
 from translume.serving.workers.scheduler import Scheduler, Work, told_as
@@ -188,11 +188,14 @@ class Jobs:
         """Translate a file and store the result."""
         document = FORMATS[order.suffix].read(order.data)
         segments = document.segments
-        sheets = [Sheet.of(segments[begin : begin + GROUP], order.language) for begin in range(0, len(segments), GROUP)]
-        job.lines = sum(len(sheet.lines) for sheet in sheets)
+        splits = [
+            SplitSegments.of(segments[begin : begin + GROUP], order.language)
+            for begin in range(0, len(segments), GROUP)
+        ]
+        job.lines = sum(len(split.lines) for split in splits)
         runs: list[tuple[str, ...]] = []
-        for sheet in sheets:
-            runs += sheet.joined(self._translated(job, order.work(sheet.marked), sheet.lines))
+        for split in splits:
+            runs += split.join(self._translated(job, order.work(split.marked), split.lines))
         self._store(job, document.with_runs(runs))
 
     def _translated(self, job: Job, work: Work, lines: Sequence[str]) -> list[Translation]:

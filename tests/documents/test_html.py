@@ -7,18 +7,17 @@ from html import unescape
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.documents.test_placing import done, straight
+from tests.documents.test_markup_placement import done, straight
 
-from translume.documents.hypertext import Hypertext
-from translume.documents.markup import Token, tokens
-from translume.documents.sheet import Sheet
+from translume.documents.html import HtmlText, Token, tokens
+from translume.documents.sentences import SplitSegments
 
 
 def translated(html: str, change: Callable[[str], str] = str.upper) -> str:
-    page = Hypertext.of(html)
-    sheet = Sheet.of(page.segments, "en")
+    page = HtmlText.of(html)
+    sheet = SplitSegments.of(page.segments, "en")
     return page.with_runs(
-        list(sheet.joined([done(line, change(line), straight(len(line.split()))) for line in sheet.lines]))
+        list(sheet.join([done(line, change(line), straight(len(line.split()))) for line in sheet.lines]))
     )
 
 
@@ -158,8 +157,8 @@ def test_letters_that_would_be_markup_are_written_as_references() -> None:
 
 
 def test_sentences_go_on_through_tags_and_not_through_blocks() -> None:
-    page = Hypertext.of("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
-    lines = Sheet.of(page.segments, "en").lines
+    page = HtmlText.of("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
+    lines = SplitSegments.of(page.segments, "en").lines
     assert lines == ("One", "Two three.", "Four five.", "Six", "seven", "eight")
 
 

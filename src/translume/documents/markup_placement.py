@@ -1,8 +1,8 @@
-"""Which words of a translation belong to which run of its source: marks keep their order, words say where they stand.
+"""Placement of markup in a translation, by word alignment.
 
-A mark stands in the translation where the words that it parted in the source are parted best. Since no mark passes
-another, every tag that was closed stays closed, and none is lost or doubled. What that costs: where a language turns
-two marked parts of a sentence round, the marks cannot follow.
+Each mark is placed where it best separates the words that it separates in the source. Marks keep their order, so closed
+tags stay closed, and none is lost or duplicated. The price: if the target language reverses two marked parts of a
+sentence, their marks cannot follow.
 """
 
 import itertools
@@ -13,22 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from translume.documents.segment import Mark, Segment
+from translume.documents.segments import Mark, Segment
 from translume.translator.plan import UNSPACED, between
 
 LARGEST_TABLE = 4_000_000
-"""Words times runs of one sentence up to which the best places are looked for."""
+"""Largest product of words and runs of a sentence for which the best placement is searched."""
 DEEPEST = 7
-"""Depths above it count as it."""
+"""Largest depth that is distinguished."""
 _WORD = re.compile(r"\S+")
 _CORE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """A translated part of a segment.  begin, end: of its source in the segment's text; spacing: behind it there.
+    """A translated sentence of a segment.
 
-    links: pairs of a source word and a target word, counted from 0 where spaces part them; empty where none are known.
+    begin, end: of its source in the segment's text.  spacing: white space after it there.
+    links: pairs of indices of a source word and a target word, split at white space; empty if unknown.
     """
 
     begin: int
@@ -40,15 +41,15 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """Letters of the target that stay together: a word, or the signs beside one.  owner: the run they are linked to."""
+    """Characters of the target that stay together: a word, or punctuation beside it.  owner: its run."""
 
     spacing: str
     text: str
     owner: int
 
 
-def placed(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, ...]:
-    """The runs of a translated segment; those of the source where the translation is the same as the source."""
+def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, ...]:
+    """Return the runs of a translated segment; those of the source if the translation equals the source."""
     if _joined(sentences) == segment.text:
         return segment.runs
     runs = [""] * len(segment.runs)
@@ -57,7 +58,7 @@ def placed(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, ...]:
     for sentence in sentences:
         atoms = _atoms(segment, sentence)
         ends = source + segment.text[sentence.begin : sentence.begin + 1]
-        wanted = segment.speaking(sentence.begin, sentence.end)
+        wanted = segment.runs_with_words(sentence.begin, sentence.end)
         order = _in_order([atom.owner for atom in atoms], wanted, segment.depths)
         for atom, run in zip(atoms, order, strict=True):
             space = between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
@@ -74,11 +75,11 @@ def _joined(sentences: Sequence[Sentence]) -> str:
 
 
 def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
-    """The target in parts that belong to one run each."""
+    """Split the target into parts that belong to one run each."""
     words = [(found.start(), found.group()) for found in _WORD.finditer(sentence.target)]
     sources = [(found.start(), found.end()) for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
     links = {target: source for source, target in sentence.links if source < len(sources)}
-    if len(words) < len(segment.speaking(sentence.begin, sentence.end)) and UNSPACED.search(sentence.target):
+    if len(words) < len(segment.runs_with_words(sentence.begin, sentence.end)) and UNSPACED.search(sentence.target):
         return _letters(segment, sentence)
     atoms: list[_Atom] = []
     end = 0
@@ -94,9 +95,9 @@ def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
 
 
 def _parts(segment: Segment, source: tuple[int, int], word: str, space: str, end: int | None) -> list[_Atom]:
-    """A target word, in up to three parts where signs beside its source word are in other runs than the word.
+    """Split a target word into up to three parts if punctuation beside its source word is in other runs than the word.
 
-    end: the run that signs at the end of the sentence are in; None in its midst.
+    end: the run of the punctuation at the end of the sentence; None within the sentence.
     """
     begin, behind = source
     first, core, last = _cores(segment.text[begin:behind])
@@ -117,7 +118,7 @@ def _cores(word: str) -> tuple[str, str, str]:
 
 
 def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
-    """Each letter by itself, for a target that is written without spaces."""
+    """Split a target that is written without spaces into letters."""
     atoms: list[_Atom] = []
     space = ""
     for place, letter in enumerate(sentence.target):
@@ -130,24 +131,24 @@ def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
 
 
 def _opposite(segment: Segment, sentence: Sentence, place: int) -> int:
-    """The run at the same share of the source as `place` has of the target: all that is known without links."""
+    """Return the run at the same relative position of the source as `place` in the target, for words without links."""
     length = sentence.end - sentence.begin
     return segment.owners[sentence.begin + min(length - 1, place * length // max(1, len(sentence.target)))]
 
 
-def _in_order(owners: Sequence[int], speaking: set[int], depths: Sequence[int]) -> list[int]:
-    """A run for each atom, never going back, that agrees with the most owners, and for the rest is in the fewest tags.
+def _in_order(owners: Sequence[int], required: set[int], depths: Sequence[int]) -> list[int]:
+    """Return a run for each atom, in non-decreasing order, that agrees with the most owners, and else is in few tags.
 
-    speaking: runs that must not stay empty, if there are atoms enough.  depths: of all runs.
-    The best path through a table [atoms, runs].
+    required: runs that must not be empty, if there are enough atoms.  depths: of all runs.
+    This is the best path through a table [atoms, runs], by dynamic programming.
     """
-    runs = sorted({*owners, *speaking})
-    if not owners or (speaking <= set(owners) and all(one <= two for one, two in itertools.pairwise(owners))):
+    runs = sorted({*owners, *required})
+    if not owners or (required <= set(owners) and all(one <= two for one, two in itertools.pairwise(owners))):
         return list(owners)
     if len(runs) * len(owners) > LARGEST_TABLE:
         return list(itertools.accumulate(owners, max))
-    must = np.array([run in speaking for run in runs]) & (len(owners) >= len(speaking))
-    # A block is a run that must be filled with those behind it that need not be: no path leaves one but for the next.
+    must = np.array([run in required for run in runs]) & (len(owners) >= len(required))
+    # A block is a required run with the optional ones after it. A path leaves a block only for the next one.
     block = np.cumsum(must)
     deep = np.array([min(depths[run], DEEPEST) for run in runs], dtype=np.int64)
     agreement = (DEEPEST + 1) * len(owners)
@@ -160,7 +161,7 @@ def _in_order(owners: Sequence[int], speaking: set[int], depths: Sequence[int]) 
         raised = best + block * apart
         highest = np.maximum.accumulate(raised)
         reached = np.maximum.accumulate(np.where(raised == highest, here, 0))
-        # Into the first run of a block: from it, or from the best of the block before.
+        # The first run of a block is reached from itself or from the best run of the previous block.
         entry = np.roll(reached, 1)
         stays = ~must | (here == 0) | (best >= best[entry])
         came[place] = np.where(stays, np.where(must, here, reached), entry)
@@ -174,19 +175,19 @@ def _in_order(owners: Sequence[int], speaking: set[int], depths: Sequence[int]) 
 
 
 def _gain(owner: int, deep: "np.ndarray[Any, np.dtype[np.int64]]", agreement: int) -> "np.ndarray[Any, np.dtype[Any]]":
-    """What an atom is worth in each run: much in its own, and the less the deeper in any other."""
+    """Return the gain of placing an atom in each run: high for its owner, and lower for deeper runs."""
     gain = -deep
     gain[owner] = agreement
     return gain
 
 
 def _space(segment: Segment, runs: list[str], ends: tuple[int, int], space: str) -> None:
-    """Write the space between the last word of one run and the first of another, or of the same, where it stands."""
+    """Write the space between the last word of one run and the first word of the same or another run."""
     before, after = ends
     marks = segment.marks[before:after]
-    if Mark.BREAKS in marks:
+    if Mark.LINE_BREAK in marks:
         return
-    if Mark.HOLDS in marks:
+    if Mark.OBJECT in marks:
         runs[before] += _tail(segment.runs[before])
         for place in range(before + 1, after):
             runs[place] += segment.runs[place] if segment.runs[place].isspace() else ""
@@ -196,7 +197,7 @@ def _space(segment: Segment, runs: list[str], ends: tuple[int, int], space: str)
 
 
 def _where(segment: Segment, before: int, after: int) -> int:
-    """The run whose end, or beginning if it is `after`, has the space: as in the source, else outside the tags."""
+    """Return the run that gets the space: as in the source, else outside tags. In `after` it goes to the beginning."""
     if before == after or _tail(segment.runs[before]):
         return before
     for place in range(before + 1, after):
@@ -204,11 +205,11 @@ def _where(segment: Segment, before: int, after: int) -> int:
             return place
     if _lead(segment.runs[after]):
         return after
-    return next((place for place in range(before, after) if segment.marks[place] is Mark.OPENS), after)
+    return next((place for place in range(before, after) if segment.marks[place] is Mark.OPENING), after)
 
 
 def _edged(segment: Segment, runs: list[str]) -> list[str]:
-    """The runs with the white space that the source has before its first word and after its last one."""
+    """Return the runs with the source's white space before its first word and after its last one."""
     filled = [place for place, run in enumerate(segment.runs) if run and not run.isspace()]
     if not filled:
         return list(segment.runs)

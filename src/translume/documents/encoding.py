@@ -1,4 +1,4 @@
-"""Texts in files: what encoding they are in, and back into it."""
+"""Detection of the encoding of text files, and encoding of other text in the same way."""
 
 import codecs
 import re
@@ -13,8 +13,8 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_AS_BROWSERS_DO: Final = {"iso8859-1": "cp1252", "ascii": "cp1252"}
-_OF_PAGES: Final = frozenset(
+_BROWSER_ALIASES: Final = {"iso8859-1": "cp1252", "ascii": "cp1252"}
+_PAGE_ENCODINGS: Final = frozenset(
     {
         *("utf-8", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp1252", "ascii"),
         *("gbk", "gb2312", "gb18030", "big5", "euc_jp", "shift_jis", "euc_kr"),
@@ -22,28 +22,28 @@ _OF_PAGES: Final = frozenset(
         *(f"iso8859-{number}" for number in range(1, 17)),
     }
 )
-"""Encodings of pages that browsers know too (encoding.spec.whatwg.org), by Python's names."""
+"""Encodings that browsers accept in pages (encoding.spec.whatwg.org), by Python's names."""
 PRESCANNED = 1024
-"""Bytes in which <meta charset> is looked for, as browsers do it."""
+"""Bytes that are searched for <meta charset>, as in browsers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """A text and how its file holds it.  mark: the byte order mark before it."""
+class EncodedText:
+    """The text of a file with its encoding.  mark: the byte order mark."""
 
     text: str
     encoding: str
     mark: bytes = b""
 
     @classmethod
-    def of(cls, data: bytes) -> "Encoded":
-        """UTF-8, or what a byte order mark says; DocumentError for what is no such text."""
+    def of(cls, data: bytes) -> "EncodedText":
+        """Decode text by its byte order mark, or as UTF-8; DocumentError if that fails."""
         mark, encoding = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
         return cls(_decoded(data, encoding or "utf-8", len(mark)), encoding or "utf-8", mark)
 
     @classmethod
-    def of_html(cls, data: bytes) -> "Encoded":
-        """As browsers do it: by a byte order mark, <meta charset>, as UTF-8, and if it is none, as Windows-1252."""
+    def of_html(cls, data: bytes) -> "EncodedText":
+        """Decode HTML as browsers do: by a byte order mark, by <meta charset>, as UTF-8, and else as Windows-1252."""
         if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS):
             return cls.of(data)
         found = _META.search(data, 0, PRESCANNED)
@@ -54,7 +54,7 @@ class Encoded:
             return cls(_decoded(data, encoding or "cp1252", 0), encoding or "cp1252")
 
     def encode(self, text: str, errors: str = "strict") -> bytes:
-        """Another text in the same way."""
+        """Encode another text in the same way."""
         return self.mark + text.encode(self.encoding, errors)
 
 
@@ -62,13 +62,13 @@ def _decoded(data: bytes, encoding: str, offset: int) -> str:
     try:
         return data[offset:].decode(encoding)
     except UnicodeDecodeError as error:
-        raise DocumentError(f"it is no {encoding} text at byte {offset + error.start}") from None
+        raise DocumentError(f"it is not {encoding} text at byte {offset + error.start}") from None
 
 
 def _known(name: str) -> str:
-    """Python's name of an encoding that pages may be in; empty for any other."""
+    """Return Python's name of an encoding that pages can have; empty for any other."""
     try:
         found = codecs.lookup(name).name
     except LookupError:
         return ""
-    return _AS_BROWSERS_DO.get(found, found) if found in _OF_PAGES else ""
+    return _BROWSER_ALIASES.get(found, found) if found in _PAGE_ENCODINGS else ""

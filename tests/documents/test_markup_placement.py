@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.documents.placing import DEEPEST, LARGEST_TABLE, Sentence, _in_order, placed
-from translume.documents.segment import Mark, Segment
-from translume.documents.sheet import Sheet
+from translume.documents.markup_placement import DEEPEST, LARGEST_TABLE, Sentence, _in_order, place_markup
+from translume.documents.segments import Mark, Segment
+from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.alignment import Alignment
 
-OPENS, CLOSES, HOLDS, TURNS, BREAKS = Mark
+OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK = Mark
 
 
 def translated(
     segment: Segment, change: Callable[[str], str], links: Callable[[int], list[tuple[int, int]]]
 ) -> tuple[str, ...]:
     """The runs, where `change` translates sentences and `links` tells by the number of words what belongs together."""
-    sheet = Sheet.of([segment], "en")
-    return next(sheet.joined([done(line, change(line), links(len(line.split()))) for line in sheet.lines]))
+    sheet = SplitSegments.of([segment], "en")
+    return next(sheet.join([done(line, change(line), links(len(line.split()))) for line in sheet.lines]))
 
 
 def done(source: str, target: str, links: list[tuple[int, int]]) -> Translation:
@@ -62,7 +62,7 @@ def test_what_is_translated_as_itself_stays_exactly_what_it_is(segment: Segment)
 def test_no_letter_is_lost_or_moved_whatever_the_translation(segment: Segment, target: str, linked: bool) -> None:
     if segment.text == "":
         return
-    found = placed(
+    found = place_markup(
         segment,
         [Sentence(begin=0, end=len(segment.text), spacing="", target=target, links=((0, 0), (9, 1)) if linked else ())],
     )
@@ -94,39 +94,39 @@ def _glued(segment: Segment) -> bool:
 
 
 def test_tags_stand_around_the_words_that_they_stood_around() -> None:
-    segment = Segment(runs=("Hello ", "bold", " world. And ", "it", "!"), marks=(OPENS, CLOSES, OPENS, CLOSES))
+    segment = Segment(runs=("Hello ", "bold", " world. And ", "it", "!"), marks=(OPENING, CLOSING, OPENING, CLOSING))
     assert translated(segment, str.upper, straight) == ("HELLO ", "BOLD", " WORLD. AND ", "IT", "!")
-    segment = Segment(runs=("I have seen a ", "red house", "."), marks=(OPENS, CLOSES))
+    segment = Segment(runs=("I have seen a ", "red house", "."), marks=(OPENING, CLOSING))
     links = [(0, 0), (1, 1), (3, 2), (4, 3), (5, 4), (2, 5)]
     found = translated(segment, lambda _: "Ich habe ein rotes Haus gesehen.", lambda _: links)
     assert found == ("Ich habe ein ", "rotes Haus", " gesehen.")
 
 
 def test_where_a_language_turns_the_order_round_marks_keep_theirs() -> None:
-    segment = Segment(runs=("", "a b", " c ", "d", ""), marks=(OPENS, CLOSES, OPENS, CLOSES))
+    segment = Segment(runs=("", "a b", " c ", "d", ""), marks=(OPENING, CLOSING, OPENING, CLOSING))
     assert translated(segment, backwards, turned) == ("", "d", " c b ", "a", "")
 
 
 def test_spaces_stand_outside_of_tags_and_beside_what_holds_them() -> None:
-    segment = Segment(runs=("Run ", " now, ", "", " ok "), marks=(HOLDS, OPENS, CLOSES))
+    segment = Segment(runs=("Run ", " now, ", "", " ok "), marks=(OBJECT, OPENING, CLOSING))
     assert translated(segment, str.upper, straight) == ("RUN ", " NOW, ", "", "OK ")
-    segment = Segment(runs=("one,", "two three"), marks=(OPENS,))
+    segment = Segment(runs=("one,", "two three"), marks=(OPENING,))
     spaced = [(0, 0), (0, 1), (1, 2)]
     assert translated(segment, lambda _: "eins und drei", lambda _: spaced) == ("eins und ", "drei")
 
 
 def test_lines_stay_lines() -> None:
-    segment = Segment(runs=("I went to", "the store."), marks=(BREAKS,))
+    segment = Segment(runs=("I went to", "the store."), marks=(LINE_BREAK,))
     assert translated(segment, str.upper, straight) == ("I WENT TO", "THE STORE.")
 
 
 def test_a_target_without_spaces_is_parted_where_the_source_is() -> None:
-    segment = Segment(runs=("I went ", "to the", " store"), marks=(OPENS, CLOSES))
+    segment = Segment(runs=("I went ", "to the", " store"), marks=(OPENING, CLOSING))
     assert translated(segment, lambda _: "我去商店了", lambda _: []) == ("我去", "商店", "了")
 
 
 def test_sentences_of_unspaced_scripts_are_joined_without_a_space() -> None:
-    segment = Segment(runs=("One. ", "Two."), marks=(OPENS,))
+    segment = Segment(runs=("One. ", "Two."), marks=(OPENING,))
     assert translated(segment, lambda text: "一。" if "O" in text else "二。", straight) == ("一。", "二。")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.documents.encoded import Encoded
+from translume.documents.encoding import EncodedText
 from translume.documents.files import FORMATS
 from translume.errors import DocumentError
 
@@ -17,7 +17,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufe
 def test_a_text_comes_back_as_the_bytes_that_it_was(text: str, how: tuple[bytes, str]) -> None:
     mark, encoding = how
     data = mark + text.encode(encoding)
-    found = Encoded.of(data)
+    found = EncodedText.of(data)
     assert (found.text, found.encode(found.text)) == (text, data)
     file = FORMATS[".txt"].read(data)
     assert file.with_runs([segment.runs for segment in file.segments]) == data
@@ -42,24 +42,24 @@ def test_a_text_comes_back_as_the_bytes_that_it_was(text: str, how: tuple[bytes,
 def test_pages_are_read_as_browsers_read_them(head: str, encoding: str) -> None:
     letter = {"koi8-r": "я", "shift_jis": "漢"}.get(encoding, "é")
     data = f"{head}<p>a{letter}</p>".encode(encoding)
-    found = Encoded.of_html(data)
+    found = EncodedText.of_html(data)
     assert (found.text, found.encode(found.text)) == (f"{head}<p>a{letter}</p>", data)
 
 
 def test_a_page_that_is_no_utf_8_is_windows_1252() -> None:
-    assert Encoded.of_html(b"caf\xe9 \x80").text == "café €"
+    assert EncodedText.of_html(b"caf\xe9 \x80").text == "café €"
     page = FORMATS[".html"].read(b"<p>caf\xe9</p>")
     assert page.with_runs([("漢 é",)]) == b"<p>&#28450; \xe9</p>"
 
 
 def test_what_is_no_text_is_refused_with_its_place() -> None:
     for data, reason in (
-        (b"ab\xff", "it is no utf-8 text at byte 2"),
-        (codecs.BOM_UTF16_LE + b"a", "it is no utf-16-le text at byte 2"),
-        (codecs.BOM_UTF8 + b"\xff", "it is no utf-8 text at byte 3"),
+        (b"ab\xff", "it is not utf-8 text at byte 2"),
+        (codecs.BOM_UTF16_LE + b"a", "it is not utf-16-le text at byte 2"),
+        (codecs.BOM_UTF8 + b"\xff", "it is not utf-8 text at byte 3"),
     ):
         with pytest.raises(DocumentError) as caught:
-            Encoded.of(data)
+            EncodedText.of(data)
         assert str(caught.value) == reason
-    with pytest.raises(DocumentError, match=r"^it is no cp1252 text at byte 1$"):
-        Encoded.of_html(b"\xff\x81")
+    with pytest.raises(DocumentError, match=r"^it is not cp1252 text at byte 1$"):
+        EncodedText.of_html(b"\xff\x81")
