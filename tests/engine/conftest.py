@@ -21,6 +21,7 @@ FOR_TORCH = [
     {"norm": "post", "tie": "all", "positions": "learned"},
     {"norm": "post", "activation": "gelu", "bias": False, "tie": "target"},
     {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
+    {"norm": "pre", "positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
     {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
     {"norm": "pre", "segments": 3, "activation": "swiglu"},
     {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},

@@ -166,7 +166,7 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
 
 
 def test_unsupported_layers_are_computed_by_torch(make, sources):
-    for changes in ({"positions": "rotary"}, {"width": 24}, {"feed_forward": 17}):
+    for changes in ({"positions": "rotary"}, {"positions": "relative"}, {"width": 24}, {"feed_forward": 17}):
         model = make(**{**WHOLE, **changes})
         assert native_layers(model.decoder, "fp32") is None
         assert self_test(Engine(model, Choice()), model).agrees

@@ -107,13 +107,16 @@ def test_what_cannot_be_expressed_is_refused_by_name_and_leaves_nothing(tmp_path
         ({"head": ProjectedSettings()},
          "model.head.kind: found 'projected', wanted a linear map and a softmax for CTranslate2"),
         ({"segments": 2}, "model.segments: found 2, wanted 0 for CTranslate2"),
+        ({"positions": "relative"},
+         "model.positions: found 'relative', wanted 'sinusoidal' or 'marian' or 'learned' or 'rotary' or 'none' "
+         "for CTranslate2"),
         ({"decoder_mixing": "ssru"}, "model.decoder_mixing: found 'ssru', wanted 'attention' for CTranslate2"),
     ]):  # fmt: skip
         save_model(tmp_path / str(place), checkpoint_of(**changes))
         with pytest.raises(SettingsError) as error:
             export(tmp_path / str(place), "ctranslate2", tmp_path / "out")
         assert str(error.value) == message
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
 
 
 def test_a_folder_with_something_in_it_is_not_written_over(tmp_path):

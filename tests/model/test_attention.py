@@ -6,9 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from translume.model.attention import AttentionOptions, attend, attention_weights, packed_attention
+from translume.model.attention import (
+    AttentionOptions,
+    attend,
+    attention_weights,
+    packed_attention,
+    rotate,
+    rotate_back,
+)
 from translume.model.layout import Layout
-from translume.model.positions import rotate, rotate_back, rotation
+from translume.model.positions import AttentionPositions
+from translume.model.positions.rotary import rotation
 
 HEADS, WIDTH = 3, 6
 
@@ -17,12 +25,15 @@ def layout(lengths: list[int]) -> Layout:
     return Layout.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
 
 
-def plain(query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, turn: Tensor | None) -> Tensor:
+def plain(
+    query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, turn: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     """Softmax(Q Kᵀ / √d) V of grids [B, T, D] and [B, S, D] in words of autograd."""
     query, keys, values = (x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in (query, keys, values))
     if turn is not None:
         query, keys = rotate(query, turn), rotate(keys, turn)
     scores = (query @ keys.mT) / math.sqrt(query.size(-1))
+    scores = scores if bias is None else scores + bias
     weights = scores.masked_fill(~allowed, -1e9).softmax(-1) * allowed
     return (weights @ values).transpose(1, 2).flatten(2)
 
@@ -38,7 +49,7 @@ def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary, form):
     short = None if turn is None else turn[:, :5]
     allowed = where.mask[:, None, None] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else True)
     expected = where.pack(plain(*where.unpack(x).chunk(3, -1), allowed, short))
-    mixing = AttentionOptions(HEADS, form, causal=causal, turn=turn)
+    mixing = AttentionOptions(HEADS, form, causal=causal, positions=AttentionPositions(turn))
     mixed = packed_attention(x, None, (where, where), mixing)
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
@@ -76,6 +87,26 @@ def test_attention_with_dropout_has_the_gradient_of_what_it_kept():
 
     assert not torch.equal(mix(x, y), packed_attention(x, y, (where, memory), AttentionOptions(HEADS)))
     assert torch.autograd.gradcheck(mix, (x, y), fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", ["plain", "fused"])
+@pytest.mark.parametrize("lengths", [[4, 1, 5], [4, 0, 5]])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_bias_is_added_to_the_scores_and_gets_its_gradient(causal, lengths, backend):
+    torch.manual_seed(3)
+    where = layout(lengths)
+    longest, size = max(lengths), where.grid.size(1)
+    x = torch.randn(sum(lengths), 3 * WIDTH, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(HEADS, size, size, dtype=torch.float64, requires_grad=True)
+    allowed = where.mask[:, None, None] & (torch.ones(longest, longest, dtype=torch.bool).tril() if causal else True)
+    parts = where.unpack(x).chunk(3, -1)
+    expected = where.pack(plain(*parts, allowed, None, bias[:, :longest, :longest]))
+    options = AttentionOptions(HEADS, backend, causal=causal, positions=AttentionPositions(bias=bias))
+    mixed = packed_attention(x, None, (where, where), options)
+    torch.testing.assert_close(mixed, expected)
+    seed = torch.randn_like(mixed)
+    found, wanted = (torch.autograd.grad(each, (x, bias), seed) for each in (mixed, expected))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_query_that_may_read_nothing_gets_zeros():

@@ -13,6 +13,7 @@ SHAPES = [
     (512, 500, 1, 1, {"norm": "pre"}),
     (512, 500, 1, 1, {"norm": "post"}),
     (512, 500, 1, 1, {"norm": "pre", "normalization": "rms", "activation": "swiglu", "positions": "rotary"}),
+    (64, 500, 2, 2, {"norm": "pre", "positions": "relative"}),
     (64, 101, 1, 1, {"norm": "pre"}),
     (64, 11, 1, 1, {"norm": "pre"}),
     (128, 997, 4, 4, {"norm": "post"}),

@@ -12,6 +12,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings
 from translume.model.layers import Ssru, recurrence
 from translume.model.layout import Layout
+from translume.model.positions import NO_POSITIONS
 from translume.model.state import GROWTH
 
 
@@ -78,7 +79,7 @@ def test_a_unit_by_hand():
         made.forget.bias.fill_(math.log(3.0))
         made.update.weight.fill_(2.0)
     x = torch.tensor([[2.0], [-6.0], [4.0]])
-    packed = made.packed(x, Layout.of(torch.ones(1, 3, dtype=torch.bool)), causal=True)
+    packed = made.packed(x, Layout.of(torch.ones(1, 3, dtype=torch.bool)), NO_POSITIONS, causal=True)
     torch.testing.assert_close(packed, torch.tensor([[1.0], [0.0], [0.3125]]))
 
 
@@ -92,8 +93,8 @@ def test_packed_and_cached_are_the_formula_and_so_are_their_gradients(lengths, b
     forget = torch.sigmoid(grid @ made.forget.weight.mT + (made.forget.bias if bias else 0.0))
     start = grid.new_zeros(len(lengths), 5)
     expected = layout.pack(plain(forget, grid @ made.update.weight.mT, start).relu())
-    packed = made.packed(x, layout, causal=True)
-    cached = layout.pack(made.cached(grid, made.begin(grid), 0))
+    packed = made.packed(x, layout, NO_POSITIONS, causal=True)
+    cached = layout.pack(made.cached(grid, made.begin(grid), 0, NO_POSITIONS))
     seed, parameters = torch.randn_like(expected), [x, *made.parameters()]
     wanted = torch.autograd.grad(expected, parameters, seed, retain_graph=True)
     for found in (packed, cached):
@@ -111,7 +112,7 @@ def test_any_split_gives_the_same_numbers_to_the_bit_where_the_maps_do(dtype):
     whole = recurrence(*gates, torch.zeros(3, 5)).relu().to(dtype)
     past, read = made.begin(x), []
     for place in range(x.size(1)):
-        read.append(made.cached(x[:, place : place + 1], past, place))
+        read.append(made.cached(x[:, place : place + 1], past, place, NO_POSITIONS))
     assert torch.equal(torch.cat(read, 1), whole)
     assert past.cells.dtype == torch.float32
 
@@ -124,7 +125,7 @@ def test_in_bf16_what_a_forget_gate_near_one_adds_is_not_rounded_away():
     made.forget.bias.fill_(math.log(255.0))
     made.update.weight.fill_(1.0)
     x = torch.ones(256, 1, dtype=torch.bfloat16)
-    packed = made.packed(x, Layout.of(torch.ones(1, 256, dtype=torch.bool)), causal=True)
+    packed = made.packed(x, Layout.of(torch.ones(1, 256, dtype=torch.bool)), NO_POSITIONS, causal=True)
     forget = float(made.forget.bias.float().sigmoid())
     assert float(packed[-1]) == pytest.approx(1 - forget**256, rel=0.03)
 

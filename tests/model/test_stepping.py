@@ -16,6 +16,8 @@ VARIANTS = [
     {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
     {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
     {"norm": "pre", "positions": "rotary", "bias": False, "activation": "gelu", "tie": "all"},
+    {"norm": "pre", "positions": "relative", "relative_buckets": 6, "relative_max_distance": 9},
+    {"norm": "post", "positions": "relative", "decoder_layers": 1, "tie": "all"},
     {"norm": "pre", "segments": 3, "activation": "swiglu"},
     {"norm": "post", "segments": 2, "scale_embeddings": False, "positions": "learned"},
     {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1},

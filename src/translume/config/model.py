@@ -1,11 +1,39 @@
 """[model]: what the weights mean; saved with them and never changed afterwards."""
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from translume.config.base import Settings
 from translume.config.heads import HeadSettings, SoftmaxSettings
+from translume.errors import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What the settings know of a position encoding; everything else is in its class.
+
+    implementation: "module:Class".  even: which size must be even: "width", or "head", the width of an attention head.
+    settings: names of the settings that only this encoding reads.
+    """
+
+    implementation: str
+    even: Literal["", "width", "head"] = ""
+    settings: tuple[str, ...] = ()
+
+
+POSITIONS = {
+    "sinusoidal": Positions("translume.model.positions.added:Sinusoidal", even="width"),
+    "marian": Positions("translume.model.positions.added:MarianSinusoidal", even="width"),
+    "learned": Positions("translume.model.positions.added:Learned"),
+    "rotary": Positions("translume.model.positions.rotary:Rotary", even="head"),
+    "relative": Positions(
+        "translume.model.positions.relative:RelativeBias", settings=("relative_buckets", "relative_max_distance")
+    ),
+    "none": Positions("translume.model.positions:PositionEncoding"),
+}
+"""The position encodings by name; a new one is a module in `model.positions` and a line here."""
 
 
 class ModelSettings(Settings):
@@ -43,11 +71,16 @@ class ModelSettings(Settings):
     """Added to the variance in every norm."""
     activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
     """Of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
-    positions: Literal["sinusoidal", "marian", "learned", "rotary", "none"] = "sinusoidal"
-    """How positions are known: added sinusoids, added learned vectors, rotated queries and keys (Su et al. 2021).
+    positions: str = "sinusoidal"
+    """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
+    keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
-    "marian" is for models trained by Marian, whose sinusoids have slightly longer wavelengths.
+    "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian.
     """
+    relative_buckets: int = Field(default=32, ge=4, le=65_536)
+    """For positions "relative": number of ranges of distances with a bias of their own."""
+    relative_max_distance: int = Field(default=128, ge=2, le=1_048_576)
+    """For positions "relative": distances from here on share the last bias; more than half of `relative_buckets`."""
     max_positions: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest source or target in tokens, end mark included."""
     scale_embeddings: bool = True
@@ -77,12 +110,31 @@ class ModelSettings(Settings):
     def _attention_heads_divide_width(self) -> Self:
         if self.width % self.attention_heads:
             raise ValueError(f"width {self.width} is not divisible by attention_heads {self.attention_heads}")
-        if self.positions == "rotary" and self.width // self.attention_heads % 2:
+        return self
+
+    @field_validator("positions")
+    @classmethod
+    def _positions_are_known(cls, name: str) -> str:
+        if name not in POSITIONS:
+            raise ValueError(f"found {name!r}{nearest(name, POSITIONS)}")
+        return name
+
+    @model_validator(mode="after")
+    def _positions_fit(self) -> Self:
+        encoding, head_width = POSITIONS[self.positions], self.width // self.attention_heads
+        if encoding.even == "head" and head_width % 2:
+            raise ValueError(f"{self.positions} positions need an even width per head, found {head_width}")
+        if encoding.even == "width" and self.width % 2:
+            raise ValueError(f"{self.positions} positions need an even width, found {self.width}")
+        for name, other in ((name, other) for name, other in POSITIONS.items() if name != self.positions):
+            for setting in other.settings:
+                if getattr(self, setting) != type(self).model_fields[setting].default:
+                    raise ValueError(f"{setting} is set with positions '{self.positions}', expected '{name}'")
+        if self.relative_max_distance <= self.relative_buckets // 2:
             raise ValueError(
-                f"rotary positions need an even width per head, found {self.width // self.attention_heads}"
+                f"relative_max_distance is {self.relative_max_distance}, expected more than half of "
+                f"relative_buckets, {self.relative_buckets // 2}"
             )
-        if self.positions in ("sinusoidal", "marian") and self.width % 2:
-            raise ValueError(f"sinusoidal positions need an even width, found {self.width}")
         return self
 
     @model_validator(mode="after")

@@ -169,7 +169,7 @@ class Engine:
         x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
         if scale != 1.0:
             x.mul_(scale)
-        return x.add_(added[position : position + ids.size(1)]) if added.numel() else x
+        return x.add_(added[position : position + ids.size(1)]) if added is not None else x
 
 
 def _prepare_step(ids: Tensor, state: EngineState) -> StepInput:

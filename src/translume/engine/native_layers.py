@@ -49,8 +49,8 @@ class Shape:
         first = layers[0]
         mixer = first.self_attention
         heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
-        if isinstance(mixer, SelfAttention) and mixer.rotary:
-            raise NativeError("rotary positions are not supported")
+        if isinstance(mixer, SelfAttention) and part.embedding.positions.in_attention:
+            raise NativeError("positions applied by attention are not supported")
         width, inner = first.feed_forward.outer.weight.shape
         if width // heads % LANES or inner % LANES:
             raise NativeError(f"the widths of heads and feed-forward blocks must be multiples of {LANES}")

@@ -98,14 +98,14 @@ class SearchModel:
         table, positions = embedding.table.weight, embedding.positions.table
         if not isinstance(layers, NativeLayers) or not isinstance(head, NativeLinear) or not table.is_contiguous():
             return None
-        if {table.dtype, positions.dtype} != {torch.float32}:
+        if table.dtype != torch.float32 or (positions is not None and positions.dtype != torch.float32):
             return None
         return cls(
             layers=layers,
             head=head,
             table=table.detach(),
             scale=embedding.scale,
-            positions=positions.detach().contiguous() if positions.numel() else None,
+            positions=None if positions is None else positions.detach().contiguous(),
             refiner=refiner,
         )
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from translume.engine.probe import Choice
 from translume.engine.state import StepInput
-from translume.model.attention import SelfAttention
+from translume.model.attention import SelfAttention, rotate
 from translume.model.layers import DecoderLayer, Ssru
-from translume.model.positions import rotate, rotation
 from translume.model.transformer import Decoder
 
 Function = Callable[[Tensor], Tensor]
@@ -36,26 +35,24 @@ class TorchLayers:
         """Run the layers over embedded target tokens x [N, D], which may be overwritten."""
         state, count, ancestors = step.state, step.count, step.ancestors
         past, cross, position = state.cache.past, state.cache.cross, state.position
+        positions = self._decoder.embedding.positions.for_attention(position, count, causal=True, device=x.device)
+        unread = _causal_bias(position, count, x) if ancestors is None else _ancestor_bias(ancestors, state.width)
+        if positions.bias is not None:
+            bias = positions.bias.repeat_interleave(state.width, -1)  # the K keys of a position are next to each other
+            unread = bias if unread is None else bias + unread
         masks = _Masks(
             position=position,
             width=state.width,
             count=count,
-            unread=_causal_bias(position, count, x) if ancestors is None else _ancestor_bias(ancestors, state.width),
+            unread=unread,
             origin=None if ancestors is None or position == 0 else ancestors[:, :, position - 1],
             source_bias=state.cache.source_bias,
-            rotation=self._rotation(position, count, x),
+            rotation=positions.rotation,
         )
         for number, layer in enumerate(self._layers):
             x = layer(x, past[2 * number : 2 * number + 2], cross[2 * number : 2 * number + 2], masks)
         result: Tensor = self._decoder.norm(x)
         return result
-
-    def _rotation(self, position: int, count: int, x: Tensor) -> Tensor | None:
-        """The rotation of queries and keys by rotary positions; None for other position encodings."""
-        attention = next(iter(self._decoder.stack)).self_attention
-        if not isinstance(attention, SelfAttention) or not attention.rotary:
-            return None
-        return rotation(torch.arange(position, position + count, device=x.device), x.size(-1) // attention.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +61,10 @@ class _Masks:
 
     position: of the first token read.  width: K.  count: tokens read per hypothesis, t; 1 unless K is 1.
     unread: [B, 1, K, (position+1)·K], −inf at what is not an ancestor; [t, position+t], the causal mask; None where K
-        and t are 1.
+        and t are 1. A position bias is added to it.
     origin: [B, K], the hypothesis of the position before that each continues; None where K is 1 or at the first one.
     source_bias: [B, 1, 1, S], −inf at padding; None without padding.
-    rotation: of these positions, for rotary positions.
+    rotation: of these positions, if the position encoding rotates.
     """
 
     position: int

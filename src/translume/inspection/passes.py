@@ -79,10 +79,11 @@ def context_of(model: Transformer, sources: tuple[Tensor, Tensor, Tensor], owner
 
 def encode(encoder: Encoder, x: Tensor, layout: Layout, record: LayerRecord | None = None) -> Tensor:
     """Return the memory [n, D] of embedded sources [n, D], as `Encoder.packed`; `record` gets attention weights."""
+    positions = encoder.positions(layout)
     for layer in encoder.stack:
-        attend: SubLayer = partial(layer.self_attention.packed, layout=layout, causal=False)
+        attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False)
         if record is not None:
-            weigh = partial(_weights, attention=layer.self_attention, layout=layout, causal=False)
+            weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=encoder, causal=False)
             attend = _recorded(attend, weigh, record.encoder)
         x = layer(x, attend)
     result: Tensor = encoder.norm(x)
@@ -103,16 +104,16 @@ def decode(
 
     record: gets the layers' states; with `attention` also their attention weights.
     """
-    x = decoder.embedding(layout.pack(target), layout.places)
+    x, positions = decoder.embedding(layout.pack(target), layout.places), decoder.positions(layout)
     grid = memory_layout.unpack(memory) if record is not None and attention else None
     for layer in decoder.stack:
-        attend: SubLayer = partial(layer.self_attention.packed, layout=layout, causal=True)
+        attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
         cross_attend: SubLayer = partial(
             layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout
         )
         if record is not None and grid is not None:
             if isinstance(layer.self_attention, SelfAttention):
-                weigh = partial(_weights, attention=layer.self_attention, layout=layout, causal=True)
+                weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=decoder, causal=True)
                 attend = _recorded(attend, weigh, record.decoder)
             else:
                 record.decoder.append(None)
@@ -127,8 +128,10 @@ def decode(
     return result
 
 
-def _weights(x: Tensor, attention: SelfAttention, layout: Layout, causal: bool) -> Tensor:
-    return attention.weights(layout.unpack(x), layout.mask, causal=causal)
+def _weights(x: Tensor, attention: SelfAttention, layout: Layout, encoding: Encoder | Decoder, causal: bool) -> Tensor:
+    count = layout.mask.size(1)  # the grid of `positions` may be wider
+    positions = encoding.embedding.positions.for_attention(0, count, causal=causal, device=x.device)
+    return attention.weights(layout.unpack(x), layout.mask, positions, causal=causal)
 
 
 def _cross_weights(x: Tensor, attention: CrossAttention, layout: Layout, memory: tuple[Tensor, Layout]) -> Tensor:

@@ -17,6 +17,7 @@ from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.layers import FeedForward, Residual
+from translume.model.positions import encoding_class, encodings_where
 from translume.text import Tokenizer
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
@@ -37,6 +38,10 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
         )
     if settings.segments:
         raise SettingsError(f"model.segments: found {settings.segments}, wanted 0 for CTranslate2")
+    known = encodings_where(lambda encoding: encoding.ctranslate2 is not None)
+    if settings.positions not in known:
+        wanted = " or ".join(map(repr, known))
+        raise SettingsError(f"model.positions: found {settings.positions!r}, wanted {wanted} for CTranslate2")
     if settings.decoder_mixing != "attention":
         raise SettingsError(
             f"model.decoder_mixing: found {settings.decoder_mixing!r}, wanted 'attention' for CTranslate2"
@@ -77,8 +82,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         "ffn_glu": settings.activation == "swiglu",
         "rms_norm": settings.normalization == "rms",
     }
-    if settings.positions == "rotary":
-        options |= {"rotary_dim": 0, "rotary_interleave": False}
+    options |= encoding_class(settings.positions).ctranslate2 or {}
     heads = settings.attention_heads
     encoder = TransformerEncoderSpec(settings.encoder_layers, heads, **options)
     decoder = TransformerDecoderSpec(settings.decoder_layers, heads, **options)
@@ -88,9 +92,10 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     ):
         embedding.weight = _copy(side.embedding.table.weight)
         theirs.scale_embeddings = settings.scale_embeddings
-        if settings.positions != "rotary":
-            table = side.embedding.positions.table
-            if not table.numel():  # without a table CTranslate2 adds its own sinusoids
+        positions = side.embedding.positions
+        if not positions.in_attention:
+            table = positions.table
+            if table is None:  # without a table CTranslate2 adds sinusoids of its own
                 table = torch.zeros(settings.max_positions, settings.width)
             theirs.position_encodings.encodings = _copy(table)
         if settings.norm == "pre":

@@ -8,6 +8,7 @@ from translume.config import ModelSettings
 from translume.errors import SettingsError
 from translume.interchange.weight_names import Part, Row, same, to_ours, to_theirs
 from translume.model import Transformer
+from translume.model.positions import encodings_where
 
 
 def weights_to_torch(model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
@@ -32,7 +33,8 @@ def refuse_for_torch(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that torch.nn.Transformer cannot express."""
     possible: dict[str, tuple[object, ...]] = {
         "normalization": ("layer",), "activation": ("relu", "gelu"), "bias": (True,),
-        "positions": ("sinusoidal", "marian", "learned", "none"), "decoder_mixing": ("attention",),
+        "positions": encodings_where(lambda encoding: not encoding.in_attention),
+        "decoder_mixing": ("attention",),
     }  # fmt: skip
     for name, values in possible.items():
         found = getattr(settings, name)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from translume.config import ModelSettings
 from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
-from translume.model.positions import rotate, rotate_back, rotation
+from translume.model.positions import NO_POSITIONS, AttentionPositions
 from translume.model.state import KeyValue, LayerPast
 
 AttentionBackend = Literal["plain", "fused"]
@@ -20,189 +20,206 @@ AttentionBackend = Literal["plain", "fused"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """How tokens are mixed. causal: each reads those up to itself.  rate: of dropout on the weights.
+    """Options of `packed_attention`.
 
-    turn: [2, G, D/H], rotary positions, or None.
+    dropout: rate on the attention weights.  causal: each token reads itself and those before it.
+    positions: of self-attention, for the G places of the layout's grid.
     """
 
     heads: int
-    form: AttentionBackend = "plain"
-    rate: float = 0.0
+    backend: AttentionBackend = "plain"
+    dropout: float = 0.0
     causal: bool = False
-    turn: Tensor | None = None
+    positions: AttentionPositions = NO_POSITIONS
 
 
 def packed_attention(
-    first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], mixing: AttentionOptions
+    first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions
 ) -> Tensor:
-    """[n, D] from queries, keys and values [n, 3D] of one sequence, or queries [n, D], keys and values [m, 2D] of two.
+    """Attend over whole sequences whose tokens are packed without padding, as in training and scoring.
 
-    layouts: of the queries, and of the keys and values.
+    Return [n, D] from queries, keys and values [n, 3D] of one sequence, or from queries [n, D] and keys and values
+    [m, 2D] of two. layouts: of the queries, and of the keys and values.
     """
-    if mixing.form == "fused":
-        return _fused(first, second, layouts, mixing)
-    result: Tensor = _Plain.apply(first, second, layouts, mixing)  # type: ignore[no-untyped-call]  # torch's has no types
+    if options.backend == "fused":
+        return _fused(first, second, layouts, options)
+    bias = options.positions.bias
+    bias = None if bias is None else bias.to(first.dtype)
+    result: Tensor = _Plain.apply(first, second, bias, layouts, options)  # type: ignore[no-untyped-call]  # torch's has no types
     return result
 
 
-def _fused(first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], mixing: AttentionOptions) -> Tensor:
+def _split_heads(
+    first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [B, H, G, d], keys and values [B, H, S, d]; queries and keys are rotated where positions say so."""
     layout, memory_layout = layouts
     if second is None:
-        query, keys, values = layout.split(first, 3, mixing.heads).unbind(0)
+        query, keys, values = layout.split(first, 3, options.heads).unbind(0)
     else:
-        (query,) = layout.split(first, 1, mixing.heads).unbind(0)
-        keys, values = memory_layout.split(second, 2, mixing.heads).unbind(0)
-    if mixing.turn is not None:
-        query, keys = rotate(query, mixing.turn), rotate(keys, mixing.turn)
-    allowed = None if mixing.causal or memory_layout.grid.all() else memory_layout.grid[:, None, None]
+        (query,) = layout.split(first, 1, options.heads).unbind(0)
+        keys, values = memory_layout.split(second, 2, options.heads).unbind(0)
+    rotation = options.positions.rotation
+    if rotation is not None:
+        query, keys = rotate(query, rotation), rotate(keys, rotation)
+    return query, keys, values
+
+
+def _fused(first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions) -> Tensor:
+    layout, memory_layout = layouts
+    query, keys, values = _split_heads(first, second, layouts, options)
+    bias, causal = options.positions.bias, options.causal
+    mask = None if causal or memory_layout.grid.all() else memory_layout.grid[:, None, None]
+    if bias is not None:
+        mask = _masked_bias(bias.to(query.dtype), mask, causal=causal)
     mixed = F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=allowed, dropout_p=mixing.rate, is_causal=mixing.causal
+        query, keys, values, attn_mask=mask, dropout_p=options.dropout, is_causal=causal and bias is None
     )
     return layout.join(mixed.contiguous()[None])
 
 
+def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    """[B or 1, H, t, S]: the bias [H, t, S], −inf where a bool mask is False or, if causal, keys follow the query."""
+    if causal:
+        mask = causal_mask(bias.size(1), bias.size(2) - bias.size(1), bias.device)
+    return bias[None] if mask is None else bias.masked_fill(~mask, -math.inf).reshape(-1, *bias.shape)
+
+
 class _Plain(torch.autograd.Function):
-    """softmax(Q Kᵀ) V written out, with a backward pass that makes one gradient for all parts of its input."""
+    """softmax(Q Kᵀ / √d + bias) V written out, with a backward pass that builds one gradient for each input."""
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], mixing: AttentionOptions
-    ) -> Tensor:
-        heads, causal, turn, rate = mixing.heads, mixing.causal, mixing.turn, mixing.rate
+        ctx: Any, first: Tensor, second: Tensor | None, bias: Tensor | None, layouts: tuple[Layout, Layout],
+        options: AttentionOptions,
+    ) -> Tensor:  # fmt: skip
         layout, memory_layout = layouts
-        if second is None:
-            query, keys, values = layout.split(first, 3, heads).unbind(0)  # each [B, H, G, d]
-        else:
-            (query,) = layout.split(first, 1, heads).unbind(0)
-            keys, values = memory_layout.split(second, 2, heads).unbind(0)
-        if turn is not None:
-            query, keys = rotate(query, turn), rotate(keys, turn)
+        query, keys, values = _split_heads(first, second, layouts, options)
         scale = query.size(-1) ** -0.5
         query = query.mul(scale)
         weights = _matmul(query, keys.mT)  # [B, H, G, S]
-        if causal:
+        if bias is not None:
+            weights += bias
+        if options.causal:
             future = torch.full(weights.shape[-2:], -math.inf, dtype=weights.dtype, device=weights.device).triu_(1)
             weights += future
-        bias = memory_layout.bias(weights.dtype)
-        if bias is not None and not causal:  # padding stands at the end, where no real token of a causal row looks
-            weights += bias
+        padding = memory_layout.bias(weights.dtype)
+        if padding is not None and not options.causal:  # causal rows end in padding, which no token of theirs reads
+            weights += padding
         weights = torch.softmax(weights, -1)
         if memory_layout.empty_rows:
             weights = weights.nan_to_num(0.0)
         mask, kept = None, weights
-        if rate > 0.0:
-            threshold, factor = rounded(rate)
+        if options.dropout > 0.0:
+            threshold, factor = rounded(options.dropout)
             mask = keep_mask(weights.shape, threshold, weights.device)
             kept = mask.to(weights.dtype).mul_(weights).mul_(factor)
             ctx.factor = factor
-        ctx.save_for_backward(query, keys, values, weights, mask, turn)
-        ctx.layouts, ctx.two, ctx.scale = layouts, second is not None, scale
+        ctx.save_for_backward(query, keys, values, weights, mask, options.positions.rotation)
+        ctx.layouts, ctx.two, ctx.scale, ctx.biased = layouts, second is not None, scale, bias is not None
         return layout.join(_matmul(kept, values)[None])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, keys, values, weights, mask, turn = ctx.saved_tensors
+        query, keys, values, weights, mask, rotation = ctx.saved_tensors
         layout, memory_layout = ctx.layouts
-        (grown,) = layout.split(gradients[0].contiguous(), 1, query.size(1)).unbind(0)
-        layout.clear_padding(grown)
-        kept, grown_weights = weights, _matmul(grown, values.mT)
+        (grad,) = layout.split(gradients[0].contiguous(), 1, query.size(1)).unbind(0)
+        layout.clear_padding(grad)
+        kept, grad_weights = weights, _matmul(grad, values.mT)
         if mask is not None:
             scaled = mask.to(weights.dtype).mul_(ctx.factor)
             kept = weights * scaled
-            grown_weights *= scaled
-        grown_scores = _through_softmax(grown_weights, weights)
+            grad_weights *= scaled
+        grad_scores = _softmax_backward(grad_weights, weights)
         both = query.new_empty(2 if ctx.two else 3, *keys.shape)  # (queries,) keys, values in one grid, for one `join`
-        grown_query = query.new_empty(query.shape) if ctx.two else both[0]
-        grown_keys, grown_values = both[-2], both[-1]
-        _matmul(grown_scores, keys, grown_query)
-        grown_query.mul_(ctx.scale)
-        _matmul(grown_scores.mT, query, grown_keys)
-        _matmul(kept.mT, grown, grown_values)
-        if turn is not None:
-            grown_query.copy_(rotate_back(grown_query, turn))
-            grown_keys.copy_(rotate_back(grown_keys, turn))
+        grad_query = query.new_empty(query.shape) if ctx.two else both[0]
+        grad_keys, grad_values = both[-2], both[-1]
+        _matmul(grad_scores, keys, grad_query)
+        grad_query.mul_(ctx.scale)
+        _matmul(grad_scores.mT, query, grad_keys)
+        _matmul(kept.mT, grad, grad_values)
+        if rotation is not None:
+            grad_query.copy_(rotate_back(grad_query, rotation))
+            grad_keys.copy_(rotate_back(grad_keys, rotation))
+        grad_bias = grad_scores.sum(0) if ctx.biased else None
         if ctx.two:
-            first, second = layout.join(grown_query[None]), memory_layout.join(both)
-            return first, second, None, None
-        return layout.join(both), None, None, None
+            return layout.join(grad_query[None]), memory_layout.join(both), grad_bias, None, None
+        return layout.join(both), None, grad_bias, None, None
 
 
-def _through_softmax(grown: Tensor, weights: Tensor) -> Tensor:
-    """The gradient in the scores [B, H, T, S] whose softmax is `weights`, in the place of that in the weights."""
-    grown.mul_(weights)
-    return grown.addcmul_(weights, grown.sum(-1, keepdim=True), value=-1.0)
+def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
+    """Turn the gradient in the weights [B, H, T, S], the softmax of the scores, into that in the scores, in place."""
+    grad.mul_(weights)
+    return grad.addcmul_(weights, grad.sum(-1, keepdim=True), value=-1.0)
 
 
 def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Batched product of [B, H, T, x] and [B, H, x, S], written to `out` if there is one."""
+    """Batched product of [B, H, T, x] and [B, H, x, S], written to `out` if given."""
     batch, heads, rows, _ = left.shape
     flat = None if out is None else out.view(batch * heads, rows, -1)
     return torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=flat).view(batch, heads, rows, -1)
 
 
 class SelfAttention(nn.Module):
-    """Softmax(Q Kᵀ / √d) V with H heads, of a sequence over itself."""
+    """softmax(Q Kᵀ / √d) V with H heads, of a sequence over itself."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.rotary = settings.positions == "rotary"
-        self.form: AttentionBackend = "plain"
+        self.backend: AttentionBackend = "plain"
         self.query_key_value = nn.Linear(width, 3 * width, settings.bias)
         self.output = nn.Linear(width, width, settings.bias)
         initialise(self.query_key_value, parts=3)
         initialise(self.output)
 
-    def packed(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
-        """x [n, D], the tokens of a layout, to the same shape; causal: each reads those up to itself."""
-        turn = None
-        if self.rotary:
-            turn = rotation(torch.arange(layout.grid.size(1), device=x.device), x.size(-1) // self.heads)
-        mixing = AttentionOptions(self.heads, self.form, self.dropout if self.training else 0.0, causal, turn)
-        mixed = packed_attention(self.query_key_value(x), None, (layout, layout), mixing)
-        result: Tensor = self.output(mixed)
+    def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
+        """x [n, D], the tokens of a layout, to the same shape; positions: of the G places of its grid."""
+        dropout = self.dropout if self.training else 0.0
+        options = AttentionOptions(self.heads, self.backend, dropout, causal, positions)
+        result: Tensor = self.output(packed_attention(self.query_key_value(x), None, (layout, layout), options))
         return result
 
     def begin(self, memory: Tensor) -> KeyValue:
-        """What `cached` needs before the first token, for the sentences of a memory [B, S, D]."""
+        """Return the empty cache for the sentences of a memory [B, S, D]."""
         none = memory.new_empty(memory.size(0), self.heads, 0, memory.size(2) // self.heads)
         return KeyValue(none, none, 0)
 
-    def cached(self, x: Tensor, past: LayerPast, place: int) -> Tensor:
-        """x [N, t, D] at places `place` … to the same shape; their keys and values are added to the past."""
+    def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
+        """x [N, t, D] at places `place` … to the same shape; their keys and values are added to the cache."""
         assert isinstance(past, KeyValue)
-        query, keys, values = self._heads(x, place)
+        query, keys, values = self._heads(x, positions)
         past.write(keys, values, place)
         keys, values = past.read(place + x.size(1))
-        mixed = attend(query, keys, values, causal_mask(x.size(1), place, x.device))
-        result: Tensor = self.output(_merge(mixed))
+        mask = causal_mask(x.size(1), place, x.device)
+        if positions.bias is not None:
+            mask = _masked_bias(positions.bias.to(x.dtype), mask, causal=False)
+        result: Tensor = self.output(_merge(attend(query, keys, values, mask)))
         return result
 
-    def weights(self, x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
-        """The attention weights [N, H, t, t] that `packed` and `cached` never show; mask [N, t]."""
-        query, keys, _ = self._heads(x, 0)
+    def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
+        """Return the attention weights [N, H, t, t] of tokens x [N, t, D]; mask [N, t]."""
+        query, keys, _ = self._heads(x, positions)
         allowed = mask[:, None, None]
         if causal:
             allowed = allowed & torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).tril()
-        return attention_weights(query, keys, allowed)
+        return attention_weights(query, keys, allowed, positions.bias)
 
-    def _heads(self, x: Tensor, place: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, positions: AttentionPositions) -> tuple[Tensor, Tensor, Tensor]:
         query, keys, values = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, -1))
-        if self.rotary:
-            turn = rotation(torch.arange(place, place + x.size(1), device=x.device), query.size(-1))
-            query, keys = rotate(query, turn), rotate(keys, turn)
+        if positions.rotation is not None:
+            query, keys = rotate(query, positions.rotation), rotate(keys, positions.rotation)
         return query, keys, values
 
 
 class CrossAttention(nn.Module):
-    """Softmax(Q Kᵀ / √d) V with H heads, of the target over the memory."""
+    """softmax(Q Kᵀ / √d) V with H heads, of the target over the memory."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.form: AttentionBackend = "plain"
+        self.backend: AttentionBackend = "plain"
         self.query = nn.Linear(width, width, settings.bias)
         self.key_value = nn.Linear(width, 2 * width, settings.bias)
         self.output = nn.Linear(width, width, settings.bias)
@@ -211,21 +228,21 @@ class CrossAttention(nn.Module):
         initialise(self.output)
 
     def read(self, memory: Tensor) -> KeyValue:
-        """Keys and values of a memory [B, S, D], made once a sentence."""
+        """Return the keys and values of a memory [B, S, D], computed once a sentence."""
         keys, values = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, -1))
         return KeyValue(keys, values, memory.size(1))
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
         """x [n, D] and memory [m, D], the tokens of two layouts with the same rows, to [n, D]."""
-        mixing = AttentionOptions(self.heads, self.form, self.dropout if self.training else 0.0)
-        mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), mixing)
+        options = AttentionOptions(self.heads, self.backend, self.dropout if self.training else 0.0)
+        mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), options)
         result: Tensor = self.output(mixed)
         return result
 
     def cached(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """x [B·K, t, D] over the memory of B sentences, mask [B, S], to the shape of x.
 
-        The K rows of a sentence are read as one long query, so that its keys are not copied K times.
+        The K rows of a sentence are one long query, so that its keys are not copied K times.
         """
         batch, length = mask.size(0), x.size(1)
         query = self.query(x).view(batch, -1, x.size(2))  # [B, K·t, D]
@@ -235,33 +252,46 @@ class CrossAttention(nn.Module):
         return result
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
-        """The attention weights [B, H, t, S] that `packed` and `cached` never show."""
+        """Return the attention weights [B, H, t, S] of x [B, t, D] over a memory; mask [B, S]."""
         return attention_weights(_split(self.query(x), self.heads), memory.keys, mask[:, None, None])
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor | None) -> Tensor:
-    """query [N, H, t, d] over keys and values [N, H, S, d]; allowed is True where reading is, and broadcasts.
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """query [N, H, t, d] over keys and values [N, H, S, d]; mask: True where reading is allowed, or added to scores.
 
     A query that may read nothing gets zeros.
     """
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
 
-def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor) -> Tensor:
-    """The weights [N, H, t, S] behind `attend`; zeros for a query that may read nothing."""
+def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return the weights [N, H, t, S] that `attend` applies; zeros for a query that may read nothing."""
     scores = query @ keys.mT / math.sqrt(query.size(-1))
+    if bias is not None:
+        scores = scores + bias
     return scores.masked_fill(~allowed, -math.inf).softmax(-1).masked_fill(~allowed, 0.0)
 
 
 def causal_mask(count: int, place: int, device: torch.device) -> Tensor | None:
-    """[count, place + count]: what the tokens at `place` … may read; None for a single one, which reads all."""
+    """[count, place + count]: True where tokens at `place` … may read; None for a single one, which reads all."""
     if count == 1:
         return None
     return torch.ones(count, place + count, dtype=torch.bool, device=device).tril(place)
 
 
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate x [..., T, d] by [2, T, d] cosines and sines; component i is paired with component i + d/2."""
+    first, second = x.chunk(2, -1)
+    return x * rotation[0].to(x.dtype) + torch.cat([-second, first], -1) * rotation[1].to(x.dtype)
+
+
+def rotate_back(x: Tensor, rotation: Tensor) -> Tensor:
+    """Invert `rotate`; this is also its gradient."""
+    return rotate(x, torch.stack([rotation[0], -rotation[1]]))
+
+
 def initialise(linear: nn.Linear, parts: int = 1) -> None:
-    """Xavier's uniform weights (Glorot and Bengio 2010) for each of `parts` maps stacked in one; biases zero."""
+    """Set Xavier uniform weights (Glorot and Bengio 2010) for each of `parts` maps stacked in one, and zero biases."""
     for weight in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(weight)
     if linear.bias is not None:

@@ -145,11 +145,11 @@ class Classifier(nn.Module):
         """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
         return [] if self.encoder.embedding.frozen is None else [self.encoder.embedding.table.weight]
 
-    def use_attention(self, form: AttentionBackend) -> None:
-        """Compute attention in this form from now on; the numbers agree but for rounding."""
+    def use_attention(self, backend: AttentionBackend) -> None:
+        """Choose how attention is computed; results agree up to rounding."""
         for module in self.modules():
             if isinstance(module, SelfAttention):
-                module.form = form
+                module.backend = backend
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
         """One vector [B, H] for each source [B, S] where mask [B, S] is True."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from translume.config import ModelSettings
 from translume.errors import SettingsError
 from translume.model.dropout import Dropout
-from translume.model.positions import Positions
+from translume.model.positions import position_encoding
 
 
 class BandedTable(nn.Module):
@@ -106,7 +106,7 @@ class Embedding(nn.Module):
         self.table = nn.Embedding(size, settings.width)
         nn.init.normal_(self.table.weight, std=settings.width**-0.5)
         self.scale = math.sqrt(settings.width) if settings.scale_embeddings else 1.0
-        self.positions = Positions(settings)
+        self.positions = position_encoding(settings)
         self.segments = nn.Embedding(segments, settings.width) if segments else None
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=settings.width**-0.5)

@@ -11,6 +11,7 @@ from translume.config import ModelSettings
 from translume.model.attention import CrossAttention, SelfAttention, initialise
 from translume.model.dropout import Dropout
 from translume.model.layout import Layout
+from translume.model.positions import AttentionPositions
 from translume.model.state import Cells, LayerPast
 
 
@@ -57,8 +58,8 @@ class Ssru(nn.Module):
         initialise(self.forget)
         initialise(self.update)
 
-    def packed(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
-        """x [n, D], the tokens of a layout, to the same shape; causal: True, as there is no other way to read."""
+    def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
+        """x [n, D], the tokens of a layout, to the same shape; causal must be True. An SSRU needs no positions."""
         assert causal
         forget, update = (layout.unpack(each) for each in self._gates(x))  # [B, T, D]
         cells = recurrence(forget, update, forget.new_zeros(forget.size(0), forget.size(2)))
@@ -68,8 +69,8 @@ class Ssru(nn.Module):
         """What `cached` needs before the first token, for the sentences of a memory [B, S, D]."""
         return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_wide(memory)))
 
-    def cached(self, x: Tensor, past: LayerPast, place: int) -> Tensor:
-        """x [N, t, D] at places `place` … to the same shape; their cells are added to the past."""
+    def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
+        """x [N, t, D] at places `place` … to the same shape; their cells are added to the cache."""
         assert isinstance(past, Cells)
         cells = recurrence(*self._gates(x), past.read(place))
         past.write(cells, place)

@@ -16,6 +16,7 @@ from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, norm_of
 from translume.model.layout import Layout
 from translume.model.penalties import with_penalties
+from translume.model.positions import AttentionPositions
 from translume.model.state import DecoderState, Past, Selectable
 
 
@@ -40,11 +41,15 @@ class Encoder(nn.Module):
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
         """The same for the tokens of a layout alone, [n, D]."""
-        x = self.embed(source, layout)
+        x, positions = self.embed(source, layout), self.positions(layout)
         for layer in self.stack:
-            x = layer(x, partial(layer.self_attention.packed, layout=layout, causal=False))
+            x = layer(x, partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False))
         result: Tensor = self.norm(x)
         return result
+
+    def positions(self, layout: Layout) -> AttentionPositions:
+        """Return what `SelfAttention.packed` of every layer is given about positions."""
+        return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
 
     def embed(self, source: Tensor, layout: Layout) -> Tensor:
         """What the first layer reads: [n, D] for ids [B, S] and their layout."""
@@ -85,11 +90,16 @@ class Decoder(nn.Module):
         places = torch.arange(start, start + count, device=target.device).expand(target.shape)
         asked: list[Tensor] = []
         x = self.embedding(target, places)
+        positions = self.embedding.positions.for_attention(start, count, causal=True, device=x.device)
         for layer, past, cross in zip(self.stack, state.past.layers, state.cross, strict=True):
-            attend = partial(layer.self_attention.cached, past=past, place=start)
+            attend = partial(layer.self_attention.cached, past=past, place=start, positions=positions)
             look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
             x = layer(x, attend, look if state.attention is None else partial(_noted, look=look, asked=asked))
         return self.norm(x), state.advanced(count, self._attention(asked[-1], state) if asked else None)
+
+    def positions(self, layout: Layout) -> AttentionPositions:
+        """Return what `SelfAttention.packed` of every layer is given about positions."""
+        return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=True, device=layout.grid.device)
 
     def _attention(self, asked: Tensor, state: DecoderState) -> Tensor:
         """[N, S], how the last of tokens [N, t, D], as the last layer's cross-attention got them, sees the source."""
@@ -103,9 +113,9 @@ class Decoder(nn.Module):
 
         target: ids [B, T] laid out by `layout`, bos first, padding last.  memory: [m, D] laid out by `memory_layout`.
         """
-        x = self.embedding(layout.pack(target), layout.places)
+        x, positions = self.embedding(layout.pack(target), layout.places), self.positions(layout)
         for layer in self.stack:
-            attend = partial(layer.self_attention.packed, layout=layout, causal=True)
+            attend = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
             look = partial(layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout)
             x = layer(x, attend, look)
         result: Tensor = self.norm(x)
@@ -134,11 +144,11 @@ class Transformer(nn.Module):
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
 
-    def use_attention(self, form: AttentionBackend) -> None:
-        """Compute attention of whole sequences in this form from now on; the numbers agree but for rounding."""
+    def use_attention(self, backend: AttentionBackend) -> None:
+        """Choose how attention over whole sequences is computed; results agree up to rounding."""
         for module in self.modules():
             if isinstance(module, SelfAttention | CrossAttention):
-                module.form = form
+                module.backend = backend
 
     def start(self, source: Tensor, mask: Tensor) -> DecoderState:
         """Encode source ids [B, S] where mask [B, S] is True; the state before the first target token."""

@@ -81,10 +81,11 @@ def cross_attention(model: Transformer, source: Tensor, mask: Tensor, target: Te
     state = decoder.start(model.encoder(source, mask), mask)
     places = torch.arange(target.size(1), device=target.device).expand(target.shape)
     x = decoder.embedding(target, places)
+    positions = decoder.embedding.positions.for_attention(0, target.size(1), causal=True, device=x.device)
     layers = list(decoder.stack)
     asked: list[Tensor] = []
     for layer, past, cross in list(zip(layers, state.past.layers, state.cross, strict=True))[: max(1, len(layers) - 1)]:
-        attend = partial(layer.self_attention.cached, past=past, place=0)
+        attend = partial(layer.self_attention.cached, past=past, place=0, positions=positions)
         look = partial(layer.cross_attention.cached, memory=cross, mask=mask)
         x = layer(x, attend, partial(_noted, look=look, asked=asked))
     place = len(asked) - 1

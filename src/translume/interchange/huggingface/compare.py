@@ -13,6 +13,7 @@ from transformers.utils import logging
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslumeError
 from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
+from translume.model.positions import encoding_class
 from translume.text import Tokenizer
 
 TOLERANCE = 1e-3
@@ -36,10 +37,10 @@ def suppress_transformers_output() -> Iterator[None]:
 def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:
     """Compare our log-probabilities with those of the model in `folder`. Raises TranslumeError if they differ too much.
 
-    If our model has Marian's sinusoids, they are copied into the model of transformers.
+    If the architecture in transformers has other position vectors than our model, ours are copied into it.
     """
     theirs, tokenizer = _theirs(folder)
-    if checkpoint.config.model.positions == "marian":
+    if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         _copy_positions(checkpoint, theirs)
     forced = forced_targets(checkpoint)
     for text in _texts(checkpoint.source_tokenizer, forced.sources):

@@ -27,7 +27,8 @@ from translume.interchange.huggingface.weights import (
     weights_to_marian,
     weights_to_pegasus,
 )
-from translume.model.positions import sinusoids
+from translume.model.positions import encoding_class
+from translume.model.positions.added import sinusoids
 from translume.text import Tokenizer
 
 Sinusoids = Literal["hf", "marian"]
@@ -111,7 +112,7 @@ def _weights(
     fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary)
     expected = (weights_to_marian if marian else weights_to_pegasus)(fresh, settings)
     for name, tensor in state.items():
-        if name in POSITIONS.values() and (marian or settings.positions == "sinusoidal"):
+        if name in POSITIONS.values() and (marian or not encoding_class(settings.positions).trained):
             continue
         if name not in expected:
             raise ModelFolderError(f"{path}: holds {name}, which a {foreign.architecture} of config.json does not have")

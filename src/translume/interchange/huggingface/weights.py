@@ -13,6 +13,7 @@ from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.weight_names import Row, same, stacked, to_ours, to_theirs
 from translume.model import Transformer
+from translume.model.positions import encoding_class, encodings_where
 
 _OURS = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
 _THEIRS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
@@ -36,7 +37,9 @@ def weights_to_pegasus(model: Transformer, settings: ModelSettings) -> dict[str,
     refuse_for_pegasus(settings)
     renamed = _renamed(model, settings)
     tables = (model.encoder.embedding.positions.table, model.decoder.embedding.positions.table)
-    renamed.update(zip(POSITIONS.values(), (table.detach().clone() for table in tables), strict=True))
+    for name, table in zip(POSITIONS.values(), tables, strict=True):
+        assert table is not None  # `refuse_for_pegasus` names other encodings
+        renamed[name] = table.detach().clone()
     return renamed
 
 
@@ -44,7 +47,7 @@ def weights_from_pegasus(state: Mapping[str, Tensor], settings: ModelSettings) -
     """Return our state dict from that of a Pegasus model of the shape in `settings`."""
     refuse_for_pegasus(settings)
     renamed = _ours(state, settings)
-    if settings.positions == "learned":
+    if encoding_class(settings.positions).trained:
         renamed |= {ours: _found(state, ours, (theirs,)) for ours, theirs in POSITIONS.items()}
     return renamed
 
@@ -99,12 +102,17 @@ def _found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Ten
 
 def refuse_for_marian(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that MarianMTModel cannot express."""
-    _refuse(settings, "MarianMTModel", {"norm": ("post",), "positions": ("sinusoidal",)}, tuple(_TABLES))
+    _refuse(settings, "MarianMTModel", {"norm": ("post",), "positions": _positions("MarianMTModel")}, tuple(_TABLES))
 
 
 def refuse_for_pegasus(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that PegasusForConditionalGeneration cannot express."""
-    _refuse(settings, "Pegasus", {"norm": ("pre",), "positions": ("sinusoidal", "learned")}, ("all",))
+    positions = _positions("PegasusForConditionalGeneration")
+    _refuse(settings, "Pegasus", {"norm": ("pre",), "positions": positions}, ("all",))
+
+
+def _positions(architecture: str) -> tuple[str, ...]:
+    return encodings_where(lambda encoding: architecture in encoding.huggingface)
 
 
 def _refuse(
