@@ -1,4 +1,4 @@
-"""A small network whose every weight is random, biases and gains too; and a folder as OPUS-MT's are."""
+"""A small network with random weights, biases and gains, and a folder in the format of OPUS-MT."""
 
 import io
 import json
@@ -46,7 +46,7 @@ TARGETS = (
 
 
 def sentencepiece_of(lines, **options) -> bytes:
-    """A SentencePiece model learnt from a few lines."""
+    """A SentencePiece model trained on a few lines."""
     import sentencepiece
 
     written = io.BytesIO()
@@ -67,7 +67,7 @@ def pieces_of(model: bytes) -> list[str]:
 
 
 def vocabulary_of(*models: bytes) -> dict[str, int]:
-    """Ids as OPUS-MT has them: the end first, padding last."""
+    """Ids in the order of OPUS-MT: EOS first, padding last."""
     pieces = dict.fromkeys(piece for model in models for piece in pieces_of(model))
     words = ["</s>", "<unk>", *pieces, ">>deu<<", "<pad>"]
     return {word: number for number, word in enumerate(words)}
@@ -76,7 +76,7 @@ def vocabulary_of(*models: bytes) -> dict[str, int]:
 def write_marian(
     folder: Path, *, separate: bool = False, tokenizer: dict[str, object] | None = None, **changes
 ) -> Path:
-    """A folder as OPUS-MT's are: random weights, two SentencePiece models, one vocabulary; by save_pretrained."""
+    """Save a folder like OPUS-MT's: random weights, two SentencePiece models, one vocabulary."""
     from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def write_marian(
 
 @pytest.fixture(scope="session")
 def opus() -> SimpleNamespace:
-    """What makes such folders and their parts."""
+    """Functions that make such folders and their parts."""
     return SimpleNamespace(
         write=write_marian, sentencepiece_of=sentencepiece_of, vocabulary_of=vocabulary_of, pieces_of=pieces_of
     )

@@ -1,4 +1,4 @@
-"""Our weights in CTranslate2, which must believe what we believe."""
+"""Exports to CTranslate2 give the same log-probabilities and translations."""
 
 import json
 
@@ -51,7 +51,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_an_export_believes_what_the_model_believes(tmp_path, changes):
+def test_an_export_gives_the_log_probabilities_of_the_model(tmp_path, changes):
     checkpoint = checkpoint_of(**changes)
     save_model(tmp_path / "model", checkpoint)
     certificate = export(tmp_path / "model", "ctranslate2", tmp_path / "out")
@@ -60,7 +60,7 @@ def test_an_export_believes_what_the_model_believes(tmp_path, changes):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["translume"] == certificate.to_dict()
 
 
-def test_greedy_search_writes_the_same(tmp_path):
+def test_greedy_search_gives_the_same_text(tmp_path):
     checkpoint = checkpoint_of()
     save_model(tmp_path / "model", checkpoint)
     export(tmp_path / "model", "ctranslate2", tmp_path / "out")
@@ -82,14 +82,14 @@ def test_greedy_search_writes_the_same(tmp_path):
         assert found.hypotheses[0] == [pieces[each] for each in ids]
 
 
-def test_int8_weights_are_written_and_their_distance_is_said(tmp_path):
+def test_int8_weights_are_written_and_their_difference_is_reported(tmp_path):
     save_model(tmp_path / "model", checkpoint_of())
     certificate = export(tmp_path / "model", "ctranslate2", tmp_path / "out", dtype="int8")
     assert 1e-4 < certificate.difference < 3.0
     assert certificate.dtype == "int8"
 
 
-def test_it_is_compared_with_as_many_threads_as_torch_has(tmp_path, monkeypatch):
+def test_the_comparison_uses_the_threads_of_torch(tmp_path, monkeypatch):
     told, made = {}, ctranslate2.Translator
 
     def noted(*places, **options):
@@ -102,7 +102,7 @@ def test_it_is_compared_with_as_many_threads_as_torch_has(tmp_path, monkeypatch)
     assert told["intra_threads"] == torch.get_num_threads()
 
 
-def test_what_cannot_be_expressed_is_refused_by_name_and_leaves_nothing(tmp_path):
+def test_unsupported_settings_are_refused_by_name_and_leave_no_files(tmp_path):
     for place, (changes, message) in enumerate([
         ({"head": ProjectedSettings()},
          "model.head.kind: found 'projected', wanted a linear map and a softmax for CTranslate2"),
@@ -119,7 +119,7 @@ def test_what_cannot_be_expressed_is_refused_by_name_and_leaves_nothing(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
 
 
-def test_a_folder_with_something_in_it_is_not_written_over(tmp_path):
+def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(TranslumeError) as error:

@@ -32,7 +32,7 @@ def marian_of(model, settings):
 
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu", "scale_embeddings": False}])
 @torch.no_grad()
-def test_hidden_states_and_beliefs_equal_marians(make, changes):
+def test_hidden_states_and_logits_equal_those_of_marian(make, changes):
     model, settings = make(**changes)
     theirs = marian_of(model, settings)
     source, target = torch.randint(3, SIZE, (3, 7)), torch.randint(3, SIZE, (3, 5))
@@ -53,7 +53,7 @@ def test_hidden_states_and_beliefs_equal_marians(make, changes):
     torch.testing.assert_close(belief, wanted.logits.flatten(0, 1).log_softmax(-1), rtol=0, atol=2e-5)
 
 
-def test_weights_come_back_from_marian(make):
+def test_weights_survive_a_round_trip_through_marian(make):
     model, settings = make()
     fresh = build_model(settings, SIZE, SIZE)
     fresh.load_state_dict(weights_from_marian(marian_of(model, settings).state_dict(), settings))
@@ -61,7 +61,7 @@ def test_weights_come_back_from_marian(make):
         assert torch.equal(ours, back), name
 
 
-def test_what_marian_cannot_express_is_refused_by_name(make):
+def test_settings_unsupported_by_marian_are_refused_by_name(make):
     model, settings = make(norm="pre")
     with pytest.raises(SettingsError) as caught:
         weights_to_marian(model, settings)

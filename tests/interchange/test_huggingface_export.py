@@ -1,4 +1,4 @@
-"""A whole model folder in transformers: its weights, its tokenizer, its translations."""
+"""Exports to transformers: weights, tokenizer and translations."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def checkpoint_of(**changes):
 
 @pytest.mark.parametrize(("kind", "unknown"), [("bpe", "bytes"), ("bpe", "token"), ("unigram", "token")])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_the_library_reads_every_text_as_we_do(kind, unknown, lowercase):
+def test_the_exported_tokenizer_gives_the_same_ids_for_every_text(kind, unknown, lowercase):
     tokenizer = train_tokenizer(TokenizerSettings(kind=kind, unknown=unknown, lowercase=lowercase, size=401), TEXTS[:5])
     library = library_tokenizer(tokenizer)
     for text in TEXTS:
@@ -67,7 +67,7 @@ def test_an_export_translates_like_the_model(tmp_path, changes):
         assert written[0].tolist()[1:] == list(wanted.ids)
 
 
-def test_weights_come_back_from_pegasus(tmp_path):
+def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
     for number, positions in enumerate(("sinusoidal", "learned")):
         checkpoint = checkpoint_of(positions=positions)
         save_model(tmp_path / f"model{number}", checkpoint)
@@ -92,7 +92,7 @@ def test_weights_come_back_from_pegasus(tmp_path):
          "model.decoder_mixing: found 'ssru', wanted 'attention' for MarianMTModel"),
     ],
 )  # fmt: skip
-def test_what_transformers_cannot_express_is_refused_by_name(tmp_path, changes, message):
+def test_settings_unsupported_by_transformers_are_refused_by_name(tmp_path, changes, message):
     save_model(tmp_path / "model", checkpoint_of(**changes))
     with pytest.raises(SettingsError) as error:
         export(tmp_path / "model", "huggingface", tmp_path / "out")
@@ -100,7 +100,7 @@ def test_what_transformers_cannot_express_is_refused_by_name(tmp_path, changes, 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_that_the_library_cannot_express_is_refused():
+def test_an_unsupported_tokenizer_is_refused():
     tokenizer = train_tokenizer(TokenizerSettings(kind="wordpiece", size=401), TEXTS[:5])
     with pytest.raises(SettingsError) as error:
         library_tokenizer(tokenizer)

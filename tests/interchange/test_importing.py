@@ -1,4 +1,4 @@
-"""Folders of transformers become models that say the same, or are refused by name and leave nothing behind."""
+"""Imports from transformers reproduce the model, or are refused by name and leave no files."""
 
 import json
 
@@ -50,7 +50,7 @@ def checkpoint_of(tokenizer=None, **changes):
     ],
     ids=["pegasus", "learned", "marian", "swish", "gelu", "tie-target", "tie-none"],
 )  # fmt: skip
-def test_an_export_comes_back_bit_for_bit(tmp_path, changes):
+def test_an_export_is_imported_bit_for_bit(tmp_path, changes):
     before = checkpoint_of(**changes)
     save_model(tmp_path / "model", before)
     translume.export(tmp_path / "model", "huggingface", tmp_path / "out")
@@ -78,7 +78,7 @@ def test_an_export_comes_back_bit_for_bit(tmp_path, changes):
     ],
     ids=["lower-case", "unigram", "unknown-tokens"],
 )
-def test_tokenizers_of_exports_come_back(tmp_path, settings):
+def test_tokenizers_of_exports_are_imported(tmp_path, settings):
     before = checkpoint_of(settings, encoder_layers=1, decoder_layers=1)
     save_model(tmp_path / "model", before)
     translume.export(tmp_path / "model", "huggingface", tmp_path / "out")
@@ -93,7 +93,7 @@ def test_tokenizers_of_exports_come_back(tmp_path, settings):
     [(False, {}), (True, {"activation_function": "relu", "scale_embedding": False})],
     ids=["one-vocabulary", "two-vocabularies"],
 )
-def test_a_marian_folder_translates_as_transformers_does(opus, tmp_path, separate, changes):
+def test_a_marian_folder_translates_as_in_transformers(opus, tmp_path, separate, changes):
     source = opus.write(tmp_path / "opus", separate=separate, tokenizer=PLAIN, **changes)
     found = translume.import_model(source, tmp_path / "out")
     assert found.certificate.tokens > 500
@@ -114,7 +114,7 @@ def test_a_marian_folder_translates_as_transformers_does(opus, tmp_path, separat
         )
 
 
-def test_marians_own_sinusoids_are_another_model(opus, tmp_path):
+def test_marian_s_own_sinusoids_give_another_model(opus, tmp_path):
     source = opus.write(tmp_path / "opus", tokenizer=PLAIN)
     translume.import_model(source, tmp_path / "hf")
     found = translume.import_model(source, tmp_path / "marian", positions="marian")
@@ -128,11 +128,11 @@ def test_marians_own_sinusoids_are_another_model(opus, tmp_path):
     assert float((tables[0] - tables[1]).abs().max()) > 0.1
 
 
-def test_exports_and_imports_compute_with_the_threads_they_are_told(monkeypatch):
-    told = []
+def test_exports_and_imports_use_the_threads_option(monkeypatch):
+    threads = []
 
     def noted(*arguments, **options):
-        told.append(torch.get_num_threads())
+        threads.append(torch.get_num_threads())
         raise SettingsError("noted")
 
     monkeypatch.setattr("translume.interchange.export.export", noted)
@@ -143,12 +143,12 @@ def test_exports_and_imports_compute_with_the_threads_they_are_told(monkeypatch)
             for words, wanted in (([], before), (["--threads", "3"], 3), (["--threads", "1"], 1)):
                 torch.set_num_threads(before)
                 CliRunner().invoke(main, [verb, *places, *words])
-                assert told.pop() == wanted
+                assert threads.pop() == wanted
     finally:
         torch.set_num_threads(before)
 
 
-def test_the_certificate_stands_in_the_folder_and_on_its_card(opus, tmp_path):
+def test_the_certificate_is_in_the_folder_and_on_the_model_card(opus, tmp_path):
     source = opus.write(tmp_path / "opus", tokenizer=PLAIN)
     found = translume.import_model(source, tmp_path / "out")
     (path,) = (tmp_path / "out").glob("import-*.json")
@@ -217,7 +217,7 @@ def folder(original, tmp_path):
          "model: width 34 is not divisible by attention_heads 5"),
     ],
 )  # fmt: skip
-def test_what_we_cannot_express_is_refused_by_name(folder, tmp_path, values, message):
+def test_unsupported_settings_are_refused_by_name(folder, tmp_path, values, message):
     change(folder, **values)
     assert refused(folder, tmp_path / "out", SettingsError) == f"{folder / 'config.json'}: {message}"
 
@@ -255,7 +255,7 @@ def test_a_missing_file_is_named(folder, tmp_path, name, message):
         ('{"tokenizer_class": 3}', "AttributeError: 'int' object has no attribute 'removesuffix'"),
     ],
 )
-def test_what_transformers_cannot_read_is_one_line(tmp_path, text, found):
+def test_a_folder_unreadable_by_transformers_is_a_one_line_error(tmp_path, text, found):
     save_model(tmp_path / "model", checkpoint_of())
     folder = tmp_path / "foreign" / "exported"
     folder.parent.mkdir()
@@ -267,7 +267,7 @@ def test_what_transformers_cannot_read_is_one_line(tmp_path, text, found):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
-def test_pickles_and_shards_are_refused_with_what_to_do(folder, tmp_path, name):
+def test_pickles_and_shards_are_refused_with_advice(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)
     assert refused(folder, tmp_path / "out", ModelFolderError) == (
         f"{folder / name}: not read, wanted model.safetensors in one file; load the model in transformers and "
@@ -282,7 +282,7 @@ def test_pickles_and_shards_are_refused_with_what_to_do(folder, tmp_path, name):
         ("[]", "found list, wanted a JSON object"),
     ],
 )
-def test_a_bad_config_is_one_line(folder, tmp_path, text, reason):
+def test_a_bad_config_is_a_one_line_error(folder, tmp_path, text, reason):
     (folder / "config.json").write_text(text)
     assert refused(folder, tmp_path / "out", DataError) == f"{folder / 'config.json'}: {reason}"
 
@@ -295,7 +295,7 @@ def weights(folder, edit):
     return path
 
 
-def test_weights_that_do_not_fit_are_named(folder, tmp_path):
+def test_weights_of_another_shape_are_named(folder, tmp_path):
     name = "model.encoder.layers.0.fc1.weight"
     path = weights(folder, lambda state: state.update({name: state[name][:5].clone()}))
     wanted = f"{path}: {name} is [5, 34], wanted [29, 34] by config.json"
@@ -310,21 +310,21 @@ def test_missing_weights_are_named(folder, tmp_path):
     )
 
 
-def test_weights_too_many_are_named(folder, tmp_path):
+def test_unknown_weights_are_named(folder, tmp_path):
     path = weights(folder, lambda state: state.update({"model.encoder.layernorm_embedding.weight": torch.zeros(34)}))
     assert refused(folder, tmp_path / "out", ModelFolderError) == (
         f"{path}: holds model.encoder.layernorm_embedding.weight, which a MarianMTModel of config.json does not have"
     )
 
 
-def test_tables_that_are_tied_and_differ_are_named(folder, tmp_path):
+def test_tied_tables_that_differ_are_named(folder, tmp_path):
     path = weights(folder, lambda state: state.update({"lm_head.weight": state["model.shared.weight"] + 1.0}))
     assert refused(folder, tmp_path / "out", ModelFolderError) == (
         f"{path}: lm_head.weight: differs from model.shared.weight, with which config.json ties it"
     )
 
 
-def test_damaged_weights_are_one_line(folder, tmp_path):
+def test_damaged_weights_are_a_one_line_error(folder, tmp_path):
     (folder / "model.safetensors").write_bytes(b"no")
     message = refused(folder, tmp_path / "out", ModelFolderError)
     assert message.startswith(f"{folder / 'model.safetensors'}: damaged: ")
@@ -358,7 +358,7 @@ def test_a_tokenizer_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch
     assert ": transformers reads " in refused(folder, tmp_path / "out", TranslumeError)
 
 
-def test_what_changes_a_search_and_cannot_be_carried_is_told(folder, tmp_path):
+def test_search_settings_that_are_left_out_are_noted(folder, tmp_path):
     path = folder / "generation_config.json"
     pad = json.loads(path.read_text())["pad_token_id"]
     values = {"no_repeat_ngram_size": 3, "bad_words_ids": [[pad], [5, 7]], "early_stopping": True, "num_beams": 1}
@@ -405,7 +405,7 @@ def test_pegasus_that_is_not_tied_is_refused(tmp_path):
     )
 
 
-def test_a_folder_that_is_taken_or_missing_is_refused(folder, tmp_path):
+def test_an_existing_target_or_missing_source_is_refused(folder, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("kept")

@@ -1,4 +1,4 @@
-"""Texts get the ids that SentencePiece and MarianTokenizer give them, whatever the text."""
+"""Texts have the ids that SentencePiece and MarianTokenizer give them."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_a_text_has_the_pieces_that_sentencepiece_finds(pair, text):
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
-def test_known_text_comes_back_normalised_and_from_json_as_before(pair, text):
+def test_known_text_is_decoded_normalised_also_after_a_round_trip_through_json(pair, text):
     ours, _ = pair
     ids = ours.encode(text)
     normal = ours.normalise(text)
@@ -77,7 +77,7 @@ def test_known_text_comes_back_normalised_and_from_json_as_before(pair, text):
         assert (spans[0][0], spans[-1][1]) == (0, len(normal))
 
 
-def test_the_file_of_a_tokenizer_brings_it_back(pair):
+def test_a_saved_tokenizer_is_loaded_again(pair):
     ours, _ = pair
     back = Tokenizer.from_json(ours.to_json())
     assert back.digest == ours.digest
@@ -111,7 +111,7 @@ def test_source_and_target_have_the_ids_of_marian_tokenizer(marian, text):
     assert [*target.encode(text), 0] == theirs(text_target=text)["input_ids"]
 
 
-def test_ids_spell_what_marian_tokenizer_spells(marian):
+def test_ids_are_decoded_as_by_marian_tokenizer(marian):
     _, target, theirs = marian
     for line in LINES:
         ids = target.encode(line)
@@ -130,7 +130,7 @@ def test_special_ids_are_the_models(folder, marian):
     assert source.specials == SpecialIds(pad=words["<pad>"], bos=words["<pad>"], eos=0, unk=1)
 
 
-def test_the_likeliest_segmentation_worked_by_hand():
+def test_the_most_probable_segmentation_in_an_example_by_hand():
     # " ab": " a" + "b" is −3, " " + "ab" is −2.5; c is in no piece, and two of them are one unknown token.
     pieces = SentencePieces(scores={" ": -1.0, " a": -1.0, "b": -2.0, "ab": -1.5}, rules={"Q": "a", "..": ""})
     words = ("</s>", "<unk>", " ", " a", "b", "ab", "<pad>")
@@ -158,7 +158,7 @@ def test_the_likeliest_segmentation_worked_by_hand():
         ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces: found False, wanted True"),
     ],
 )  # fmt: skip
-def test_what_is_cut_otherwise_is_refused_by_name(opus, tmp_path, options, message):
+def test_options_that_change_the_segmentation_are_refused_by_name(opus, tmp_path, options, message):
     path = tmp_path / "a.spm"
     path.write_bytes(opus.sentencepiece_of(LINES, normalization_rule_name="identity", **options))
     with pytest.raises(SettingsError) as error:
@@ -175,7 +175,7 @@ def plain(opus, tmp_path_factory):
 
 @settings(max_examples=100, deadline=None)
 @given(cut=st.floats(0, 1), noise=st.binary(max_size=7))
-def test_a_damaged_file_is_one_line(plain, cut, noise):
+def test_a_damaged_file_is_a_one_line_error(plain, cut, noise):
     model, path = plain.read_bytes(), plain.with_name("damaged.spm")
     path.write_bytes(model[: int(cut * len(model))] + noise)
     try:
@@ -203,7 +203,7 @@ def test_a_sentencepiece_tokenizer_cannot_be_trained():
         ('{"</s>": 0, "<unk>": 1}', "found 2 tokens, wanted {size} by config.json"),
     ],
 )
-def test_a_bad_vocabulary_is_one_line(opus, tmp_path, content, message):
+def test_a_bad_vocabulary_is_a_one_line_error(opus, tmp_path, content, message):
     folder = opus.write(tmp_path / "model", tokenizer={"normalization_rule_name": "identity"})
     config = read_foreign_config(folder)
     (folder / "vocab.json").write_text(content)

@@ -44,7 +44,7 @@ def test_hidden_states_equal_torch_nn_transformers(make, changes):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_weights_come_back_from_torch(make, norm):
+def test_weights_survive_a_round_trip_through_torch(make, norm):
     model, settings = make(norm=norm)
     ours = model.state_dict()
     back = weights_from_torch(weights_to_torch(model, settings), settings)
@@ -65,7 +65,7 @@ def test_weights_come_back_from_torch(make, norm):
          "model.decoder_mixing: found 'ssru', wanted 'attention' for torch.nn.Transformer"),
     ],
 )  # fmt: skip
-def test_what_torch_cannot_express_is_refused_by_name(make, changes, message):
+def test_settings_unsupported_by_torch_are_refused_by_name(make, changes, message):
     model, settings = make(**changes)
     with pytest.raises(SettingsError) as caught:
         weights_to_torch(model, settings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear
+from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear, scaled_queries
 from translume.engine.probe import Dtype
 from translume.engine.state import StepInput
 from translume.kernels import loading
@@ -123,13 +123,10 @@ class NativeLayers:
 
     def _pack(self, linear: nn.Linear, head_size: int = 0) -> loading.Linear:
         """Pack a linear layer. head_size: divide the queries, which are the first outputs, by its square root."""
-        weight = linear.weight.detach().float()
-        bias = None if linear.bias is None else linear.bias.detach().float()
         if head_size:
-            factor = torch.ones(weight.size(0))
-            factor[: weight.size(1)] = head_size**-0.5
-            weight, bias = weight * factor[:, None], None if bias is None else bias * factor
-        packed = self._linear(weight, bias)
+            packed = self._linear(*scaled_queries(linear, linear.in_features, head_size))
+        else:
+            packed = self._linear(linear.weight, linear.bias)
         self._kept.append(packed)
         return packed.struct
 

@@ -268,6 +268,14 @@ def packed_as(kind: str, weight: Tensor, bias: Tensor | None) -> PackedLinear | 
     return packed if bool(error <= TOLERANCES[kind]) else None
 
 
+def scaled_queries(linear: nn.Linear, count: int, head_size: int) -> tuple[Tensor, Tensor | None]:
+    """Return fp32 weight and bias of a layer whose first `count` outputs, the queries, are divided by √head_size."""
+    factor = torch.ones(linear.weight.size(0))
+    factor[:count] = head_size**-0.5
+    bias = None if linear.bias is None else linear.bias.detach().float() * factor
+    return linear.weight.detach().float() * factor[:, None], bias
+
+
 def _test_rows(weight: Tensor) -> Tensor:
     """Five rows [5, K] of different magnitudes, one of them zero."""
     generator = torch.Generator().manual_seed(weight.size(1))

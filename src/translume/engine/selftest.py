@@ -1,6 +1,6 @@
 """Compare an engine with the plain model on this machine, and check that results do not depend on the batch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,7 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as a JSON object."""
-        return {
-            "difference": self.difference,
-            "agrees": self.agrees,
-            "alone_equals_batched": self.alone_equals_batched,
-        }
+        return asdict(self)
 
 
 @torch.inference_mode()

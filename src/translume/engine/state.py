@@ -153,8 +153,8 @@ class EngineState:
     def _select_rows(self, rows: Tensor, owners: Tensor, context: Selectable | None) -> "EngineState":
         """Copy the rows into a new cache with one row per sentence."""
         slots = owners if self.slots is None else self.slots[owners]
-        places = owners if self.cache.indirect else slots
-        ancestors = None if self.ancestors is None else self.ancestors[places, rows % self.width]
+        indices = owners if self.cache.indirect else slots
+        ancestors = None if self.ancestors is None else self.ancestors[indices, rows % self.width]
         cache = self.cache.gather(slots, ancestors, self.position)
         self.cache.mark_changed()
         return EngineState(cache, self.position, context=context)
@@ -171,8 +171,8 @@ class EngineState:
             kept = origin.new_zeros(stay.numel(), 1, self.position)
         ancestors = None
         if kept is not None:
-            gather = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
-            ancestors = gather if cache.indirect else torch.empty_like(gather).index_copy_(0, slots, gather)
+            selected = kept.gather(1, origin[..., None].expand(-1, -1, self.position))
+            ancestors = selected if cache.indirect else torch.empty_like(selected).index_copy_(0, slots, selected)
         ordered = slots.numel() == cache.past.size(1) and bool(
             (slots == torch.arange(slots.numel(), device=slots.device)).all()
         )

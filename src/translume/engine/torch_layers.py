@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from translume.engine.packing import scaled_queries
 from translume.engine.probe import Choice
 from translume.engine.state import StepInput
 from translume.model.attention import SelfAttention, rotate
@@ -84,7 +85,7 @@ class _Layer:
         self.heads, self.pre_norm = cross.heads, layer.around_cross.before
         self.mixer = _SsruCells(mixer, choice) if isinstance(mixer, Ssru) else _SelfAttention(mixer, choice)
         width = cross.query.weight.size(1)
-        self.cross_query = _pack_scaled(cross.query, width // self.heads, width, choice)
+        self.cross_query = choice.pack(*scaled_queries(cross.query, width, width // self.heads)).forward
         self.cross_output = _pack(cross.output, choice)
         self.inner, self.outer = _pack(forward.inner, choice), _pack(forward.outer, choice)
         self.activation = _ACTIVATIONS[forward.activation]
@@ -114,7 +115,9 @@ class _SelfAttention:
     def __init__(self, attention: SelfAttention, choice: Choice) -> None:
         self.heads = attention.heads
         width = attention.output.weight.size(1)
-        self.query_key_value = _pack_scaled(attention.query_key_value, width // self.heads, width, choice)
+        self.query_key_value = choice.pack(
+            *scaled_queries(attention.query_key_value, width, width // self.heads)
+        ).forward
         self.output = _pack(attention.output, choice)
 
     def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
@@ -183,14 +186,6 @@ def _ancestor_bias(ancestors: Tensor, width: int) -> Tensor:
 
 def _pack(linear: nn.Linear, choice: Choice) -> Function:
     return choice.pack(linear.weight, linear.bias).forward
-
-
-def _pack_scaled(linear: nn.Linear, size: int, rows: int, choice: Choice) -> Function:
-    """Pack a linear layer whose first `rows` outputs, the queries, are divided by √size."""
-    factor = torch.ones(linear.weight.size(0))
-    factor[:rows] = size**-0.5
-    bias = None if linear.bias is None else linear.bias.detach().float() * factor
-    return choice.pack(linear.weight.detach().float() * factor[:, None], bias).forward
 
 
 def _norm(norm: nn.Module) -> Function:
