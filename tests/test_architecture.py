@@ -199,6 +199,45 @@ def test_no_error_is_swallowed_whole(path: Path) -> None:
     assert not wrong
 
 
+TASK_NAMES = {"sequence", "classification", "language_model"}
+CLASSES_OF_TASKS = {
+    "Checkpoint",
+    "ClassifierCheckpoint",
+    "Classifier",
+    "Served",
+    "ServedClassifier",
+    "RemoteClassifier",
+}
+CLASSES_OF_TASKS |= {"ClassifySettings", "Labels"}
+
+
+def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, code) of comparisons with a task's name, and of choices by a class that one task only has.
+
+    An assertion chooses nothing.
+    """
+    asserted = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Assert) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in asserted:
+            continue
+        inside = list(ast.walk(node))
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            if {each.value for each in inside if isinstance(each, ast.Constant)} & TASK_NAMES:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.MatchClass):
+            if dotted(node.cls) in CLASSES_OF_TASKS:
+                yield node.cls.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and dotted(node.func) in ("isinstance", "issubclass"):
+            classes = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+            if classes & CLASSES_OF_TASKS:
+                yield node.lineno, ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) != "tasks"], ids=lambda p: p.name)
+def test_only_the_tasks_package_branches_on_the_task(path: Path) -> None:
+    assert not list(branches_on_task(tree_of(path)))
+
+
 @every_file
 def test_foreign_toolkits_stay_in_their_rooms(path: Path) -> None:
     found = third_party(tree_of(path), path)

@@ -264,7 +264,8 @@ def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
     done = run("translate", trained, text="a\n")
     assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
     done = run("evaluate", trained, files / "valid.tsv", files / "valid.tsv")
-    assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
+    expected = f"Error: evaluate: {trained} is a classifier, expected MODEL FILE with texts and labels\n"
+    assert (done.exit_code, done.stderr) == (1, expected)
 
 
 def test_a_translator_is_no_classifier(make, files, tmp_path):
@@ -276,7 +277,7 @@ def test_a_translator_is_no_classifier(make, files, tmp_path):
     wanted = f"Error: {folder}: is a translator, expected a classifier; use `translume translate`\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
     done = run("evaluate", folder, files / "valid.tsv")
-    wanted = f"Error: evaluate: {folder} is a translator, wanted MODEL SOURCE REFERENCE\n"
+    wanted = f"Error: evaluate: {folder} is a translator, expected MODEL SOURCE REFERENCE\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 

@@ -1,4 +1,4 @@
-"""`init` of one TSV or JSONL file of pairs, and of labelled texts."""
+"""`init` of one TSV or JSONL file with source and target, and of labelled texts."""
 
 import json
 import random
@@ -140,7 +140,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "train.en",
             ["one two"],
             (),
-            "{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file of pairs "
+            "{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file with source and target "
             "(named .jsonl, .ndjson or .json)",
         ),
         (
@@ -156,7 +156,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "{file}:1: found 3 columns; --columns 0,1 says which are text and label, counted from 0",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
-        ("a.tsv", [], (), "{file}: empty file, wanted one pair a line"),
+        ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
         (
             "a.jsonl",
             ['{"a": "b", "n": 1}'],

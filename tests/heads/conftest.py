@@ -2,13 +2,13 @@
 
 import typing
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
 import torch
 
 from translume.config import heads
-from translume.config.implementation import implementation
 from translume.model import Head, HeadData, HeadSizes
 
 WIDTH, VOCABULARY = 13, 101
@@ -47,7 +47,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
         tied = torch.nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         settings = kind(**chosen)
         sizes = HeadSizes(width=width, vocabulary=vocabulary, source_vocabulary=vocabulary)
-        head = implementation(settings.implementation)(settings, sizes, None if settings.tie == "none" else tied)
+        head = resolve_name(settings.implementation)(settings, sizes, None if settings.tie == "none" else tied)
         head.learn(data(vocabulary))
         with torch.no_grad():
             for name, parameter in head.named_parameters():

@@ -1,11 +1,12 @@
 """Gradients made in the forward pass: whatever the loss is multiplied by, and however often they are asked for."""
 
+from pkgutil import resolve_name
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from translume.config import EntmaxSettings, MixtureSettings, SigmoidSettings, SoftmaxSettings
-from translume.config.implementation import implementation
 from translume.model import HeadSizes, LossOptions
 
 ROWS, VOCABULARY, WIDTH = 7, 101, 13
@@ -16,7 +17,7 @@ every_kind = pytest.mark.parametrize("kind", [SoftmaxSettings, SigmoidSettings, 
 def made(kind):
     """A head, its leaves and its smoothed loss."""
     torch.manual_seed(2)
-    head = implementation(kind.implementation)(kind(), HeadSizes(width=WIDTH, vocabulary=VOCABULARY,
+    head = resolve_name(kind.implementation)(kind(), HeadSizes(width=WIDTH, vocabulary=VOCABULARY,
                                                                  source_vocabulary=VOCABULARY), None)  # fmt: skip
     hidden = torch.randn(ROWS, WIDTH, requires_grad=True)
     loss = head.loss(hidden, torch.arange(ROWS) % 5, None, LossOptions(0.1)).objective

@@ -1,9 +1,10 @@
 """What a head's validation is called: its settings say so without torch, and the head does it."""
 
+from pkgutil import resolve_name
+
 import pytest
 import torch
 
-from translume.config.implementation import implementation
 from translume.model import HeadSizes, LossOptions
 
 from .conftest import VOCABULARY, WIDTH, data, kinds
@@ -12,7 +13,7 @@ from .conftest import VOCABULARY, WIDTH, data, kinds
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.model_fields["kind"].default)
 def test_the_settings_name_what_the_loss_gives_in_evaluation(kind):
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=VOCABULARY)
-    head = implementation(kind.implementation)(kind(), sizes, None).eval()
+    head = resolve_name(kind.implementation)(kind(), sizes, None).eval()
     if kind.model_fields["kind"].default != "shortlist":  # whose candidates are not those of its loss
         head.learn(data(VOCABULARY))
     source = torch.tensor([[4, 5, 6, 7, 2]])

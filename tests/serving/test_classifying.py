@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
         422,
         "invalid_value",
         "model",
-        "model: 'topics' tells labels, wanted one that translates; ask /v1/classify",
+        "model: 'topics' is a classifier, expected a translator; use /v1/classify",
     )
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import cast
 
 import torch
 from torch import nn
 
 from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings
-from translume.config.implementation import implementation
 from translume.errors import DataError, SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
@@ -51,7 +51,7 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     banded = isinstance(settings.head, AdaptiveSettings)
     tied = None if tie == "none" else target.table if banded else target.table.weight
     sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
-    head = implementation(settings.head.implementation)(settings.head, sizes, tied)
+    head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
     if tied is not None:
         _quieten(model)
@@ -66,7 +66,7 @@ def build_classifier(settings: ModelSettings, source_size: int, classes: int) ->
     embedding.keep_frozen()
     pooling = Pooling.of(head_settings, settings.width)
     sizes = HeadSizes(width=pooling.size, vocabulary=classes, source_vocabulary=source_size)
-    head = implementation(head_settings.implementation)(head_settings, sizes, None)
+    head = resolve_name(head_settings.implementation)(head_settings, sizes, None)
     with torch.no_grad():
         head.weight.mul_(INITIAL_HEAD_SCALE)
     return Classifier(Encoder(settings, embedding), pooling, settings.dropout, head)

@@ -14,7 +14,6 @@ from translume.cli.group import resume_with
 from translume.cli.options import (
     FILE,
     FOLDER,
-    calibrate,
     calibration_options,
     changed,
     compute,
@@ -63,15 +62,32 @@ def command(
     Of a classifier, name one TSV or JSONL file with texts and labels: it prints accuracy, a row for each class, who is
     taken for whom, and the calibration error, which --calibration draws.
     """
-    from translume.evaluation import compare, measure, metric_from
+    from translume.checkpoint import read_config
+    from translume.tasks import task_of
 
     resume_with(["Interrupted; nothing was measured"])
     if write is not None:
         check_writable(write)
     check_picture()
+    evaluate = task_of(read_config(model)).part("evaluate")
+    evaluate(model, source, reference, other=other, write=write, record=record, as_json=as_json)
+
+
+def evaluate_translator(
+    model: Path,
+    source: Path,
+    reference: Path | None,
+    *,
+    other: Path | None,
+    write: Path | None,
+    record: bool,
+    as_json: bool,
+) -> None:
+    """Translate SOURCE and print how near it comes to REFERENCE."""
+    from translume.evaluation import compare, measure, metric_from
+
     if reference is None:
-        _of_classifier(model, source, other, write=write, record=record, as_json=as_json)
-        return
+        raise SettingsError(f"evaluate: {model} is a translator, expected MODEL SOURCE REFERENCE")
     sources, references = _parallel(source, reference)
     translator = _load(model)
     opponent = None if other is None else _load(other)
@@ -101,20 +117,6 @@ def command(
     lines += [json.dumps(each.to_dict()) if as_json else str(each) for each in judged]
     for line in lines:
         click.echo(line)
-
-
-def _of_classifier(
-    model: Path, file: Path, other: Path | None, *, write: Path | None, record: bool, as_json: bool
-) -> None:
-    from translume.checkpoint import read_config
-
-    if read_config(model).data.task != "classification":
-        raise SettingsError(f"evaluate: {model} is a translator, wanted MODEL SOURCE REFERENCE")
-    if other is not None or calibrate().fit:
-        raise SettingsError("evaluate: --compare and --fit-temperature are for translators, found a classifier")
-    from translume.cli.judging import evaluate_classifier
-
-    evaluate_classifier(model, file, write=write, record=record, as_json=as_json)
 
 
 def _load(model: Path) -> "Translator":

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from translume.cli.options import FILE
 from translume.cli.terminal import Meter, note
+from translume.tasks import find_task, task_names
 
 if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
-    from translume.recommend.choosing import Choice, Value
+    from translume.recommend.choosing import Choice, Recommendation, Value
     from translume.recommend.columns import Columns
 
-Task = Literal["sequence", "classification"]
 HELD_OUT_NAMES = ("valid", "val", "dev")
 
 
@@ -31,10 +31,10 @@ HELD_OUT_NAMES = ("valid", "val", "dev")
 @click.option("--valid", type=FILE, help="The same in one TSV or JSONL file.")
 @click.option(
     "--task",
-    type=click.Choice(["sequence", "classification"]),
+    type=click.Choice(task_names()),
     default="sequence",
     show_default=True,
-    help="What is learnt: text to text, or the label of a text.",
+    help="What is learnt: " + "; ".join(f"{name}: {find_task(name).summary}" for name in task_names()) + ".",
 )
 @click.option(
     "--columns",
@@ -48,7 +48,7 @@ def command(
     valid_source: Path | None,
     valid_target: Path | None,
     valid: Path | None,
-    task: Task,
+    task: str,
     columns: str | None,
 ) -> None:
     """Print settings chosen from the data's size and scripts, as commented TOML.
@@ -72,7 +72,7 @@ def command(
         held = valid_source or _beside(train_source), valid_target or _beside(train_target)
         files = _parallel((train_source, train_target), held)
     else:
-        found = columns_told(columns) if columns else columns_found(train_source, labelled=task == "classification")
+        found = columns_told(columns) if columns else columns_found(train_source, find_task(task))
         if valid_source is None:
             valid = valid or _beside(train_source)
         files = _together(train_source, valid, found)
@@ -96,7 +96,7 @@ def _together(train: Path, valid: Path | None, columns: "Columns") -> "dict[str,
     return files | {name: (str(file),) for name, file in named.items()}
 
 
-def _print_chosen(files: "dict[str, Value]", task: Task) -> None:
+def _print_chosen(files: "dict[str, Value]", task: str) -> None:
     """Look at the data, choose, and print."""
     from translume.config import DataSettings
     from translume.recommend.choosing import Choice
@@ -106,65 +106,17 @@ def _print_chosen(files: "dict[str, Value]", task: Task) -> None:
     valid = (*data.valid_source, *data.valid)
     if valid:
         _count(data, "valid")
-    chosen, scripts = (_of_classifier if task == "classification" else _of_pairs)(data, count)
+    found: Recommendation = find_task(task).part("recommend")(data, count)
+    for line in found.notes:
+        note(line)
+    chosen = found.choices
     named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
     languages = [choice for choice in chosen if choice.path.endswith("_language") or choice.path == "data.task"]
     rest = [choice for choice in chosen if choice not in languages]
-    counted = _counted(count, "text" if task == "classification" else "pair")
+    counted = _counted(count, find_task(task).example)
     click.echo(_toml([*languages, *named, *rest], counted), nl=False)
     held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
-    note(f"{counted}{scripts}; {held}")
-
-
-def _of_pairs(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
-    """What is chosen for sources and targets, and a word on their scripts."""
-    from translume.data import read_pairs
-    from translume.recommend.choosing import Choice, choose
-    from translume.recommend.columns import language_of_columns
-    from translume.recommend.survey import language_of, languages_of, survey
-
-    if data.train:
-        languages = language_of_columns(data.columns)
-        languages = languages if any(languages) else languages_of(Path(data.train[0]))
-    else:
-        languages = language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
-    source = survey((pair.source for pair in read_pairs(data, "train")), languages[0])
-    target = survey((pair.target for pair in read_pairs(data, "train")), languages[1])
-    chosen = [
-        Choice(path="data.source_language", value=source.language),
-        Choice(path="data.target_language", value=target.language),
-        *choose(count, source, target),
-    ]
-    return chosen, ", " + " to ".join(side.script or "no letters" for side in (source, target))
-
-
-def _of_classifier(data: "DataSettings", count: int) -> "tuple[list[Choice], str]":
-    """What is chosen for texts with labels, and a word on what there is."""
-    from translume.data import read_pairs
-    from translume.errors import DataError
-    from translume.recommend.choosing import Choice
-    from translume.recommend.choosing_class import choose_class
-    from translume.recommend.survey import language_of, survey
-    from translume.recommend.survey_labels import FEW_TEXTS, survey_labelled
-
-    file = (*data.train_source, *data.train)[0]
-    side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))
-    found = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
-    if found.labels < 2 or (count >= FEW_TEXTS and found.labels * 2 > count):
-        hint = "; --columns TEXT,LABEL says where they stand" if data.train else ""
-        labels = (*data.train_target, *data.train)[0]
-        raise DataError(
-            f"{labels}: found {found.labels:,} different labels of {count:,} texts, wanted at least 2, "
-            f"and many texts of each{hint}"
-        )
-    if found.lone:
-        note(f"{file}:1: no other text has the label '{found.lone}'; if this is a header, take the line out")
-    chosen = [
-        Choice(path="data.source_language", value=side.language),
-        Choice(path="data.task", value="classification"),
-        *choose_class(side, found),
-    ]
-    return chosen, f" with {found.labels:,} labels, {side.script or 'no letters'}"
+    note(f"{counted}{found.summary}; {held}")
 
 
 def _count(data: "DataSettings", split: "Split") -> int:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from translume.translator import Translator
 
 
-_VIEW = "translume.inspect"
+VIEW = "translume.inspect"
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 ENTRIES, PAGE_ENTRIES = 10, 50
 """Of a list about a corpus, unless --top says otherwise."""
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str | Path | None) -> None:
-    ctx.meta.setdefault(_VIEW, {})[parameter.name] = value
+    ctx.meta.setdefault(VIEW, {})[parameter.name] = value
 
 
 @click.command(
@@ -109,21 +109,36 @@ def command(
     and their labels, how far its probabilities may be believed.
     """
     from translume.checkpoint import read_config
-    from translume.inspection.tracing import METHODS
-    from translume.translator import load_translator
+    from translume.tasks import task_of
 
     if (text is None) == (corpus is None):
         raise SettingsError("inspect: wanted one of TEXT and --corpus SOURCE TARGET")
-    view, where = click.get_current_context().meta[_VIEW], compute()
+    view = click.get_current_context().meta[VIEW]
     given = target if target is not None else reference
     _refuse_unread(corpus is not None, view, given=given)
     if questions():
         refuse_beside(html, given)
     if html is not None:
         check_writable(html)
-    if read_config(model).data.task == "classification":
-        _of_classifier(model, text, corpus, given=given, html=html, as_json=as_json)
-        return
+    inspect = task_of(read_config(model)).part("inspect")
+    inspect(model, text, corpus, target=target, reference=reference, html=html, as_json=as_json)
+
+
+def inspect_translator(
+    model: Path,
+    text: str | None,
+    corpus: tuple[Path, Path] | None,
+    *,
+    target: str | None,
+    reference: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a translator predicted for TEXT, or for the pairs of a corpus."""
+    from translume.inspection.tracing import METHODS
+    from translume.translator import load_translator
+
+    view, where = click.get_current_context().meta[VIEW], compute()
     if corpus is not None:
         counted = click.get_current_context().get_parameter_source("top") == COMMANDLINE
         count = view["top"] if counted else PAGE_ENTRIES if html else ENTRIES
@@ -145,7 +160,7 @@ def _show(
     from translume.inspection import record_beam, trace
     from translume.inspection.tracing import EVERYTHING, METHODS
 
-    view = click.get_current_context().meta[_VIEW]
+    view = click.get_current_context().meta[VIEW]
     settings = changed(translator.config, "decoding").decoding
     more = methods_told(view["attribution"], METHODS)
     with blaming_attribution():
@@ -170,38 +185,6 @@ def _show(
         console = Console(highlight=False, soft_wrap=True)
         for line in trace_lines(found, beam=beam):
             console.print(line)
-
-
-def _of_classifier(
-    model: Path,
-    text: str | None,
-    corpus: tuple[Path, Path] | None,
-    *,
-    given: str | None,
-    html: Path | None,
-    as_json: bool,
-) -> None:
-    from translume.cli.classify import load_as_told
-    from translume.cli.inspecting_class import CLASSES, inspect_labelled, inspect_text
-
-    context = click.get_current_context()
-    view = context.meta[_VIEW]
-    if questions():
-        raise SettingsError(f"inspect: {NAMES} are for translators, found a classifier")
-    told = context.get_parameter_source("alternatives") == COMMANDLINE
-    if given is not None or view["compare"] is not None or told:
-        raise SettingsError(
-            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
-        )
-    if corpus is not None and html is not None:
-        raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
-    asked = context.get_parameter_source("top") == COMMANDLINE
-    if corpus is not None:
-        inspect_labelled(load_as_told(model), corpus, count=view["top"] if asked else ENTRIES, as_json=as_json)
-        return
-    assert text is not None
-    k = view["top"] if asked else CLASSES
-    inspect_text(load_as_told(model), text, k=k, attribution=view["attribution"], html=html, as_json=as_json)
 
 
 def _refuse_unread(of_corpus: bool, view: dict[str, Any], *, given: str | None) -> None:

@@ -9,8 +9,11 @@ import click
 
 from translume.atomic import write_file
 from translume.cli.attributing import blaming_attribution, methods_told
+from translume.cli.classify import load_as_told
+from translume.cli.inspect import COMMANDLINE, ENTRIES, VIEW
 from translume.cli.terminal import Meter, note
-from translume.errors import DataError
+from translume.cli.what_if import NAMES, questions
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.evaluation.classification import ClassScores
@@ -20,6 +23,37 @@ if TYPE_CHECKING:
 BAR = 20
 CLASSES = 3
 """Classes that evidence is shown for, unless --top says otherwise."""
+
+
+def inspect_classifier(
+    model: Path,
+    text: str | None,
+    corpus: tuple[Path, Path] | None,
+    *,
+    target: str | None,
+    reference: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the classes of TEXT and the evidence for them, or calibration and mistakes on two files."""
+    context = click.get_current_context()
+    view = context.meta[VIEW]
+    if questions():
+        raise SettingsError(f"inspect: {NAMES} are for translators, found a classifier")
+    alternatives = context.get_parameter_source("alternatives") == COMMANDLINE
+    if target is not None or reference is not None or view["compare"] is not None or alternatives:
+        raise SettingsError(
+            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
+        )
+    if corpus is not None and html is not None:
+        raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
+    top = view["top"] if context.get_parameter_source("top") == COMMANDLINE else None
+    classifier = load_as_told(model)
+    if corpus is not None:
+        inspect_labelled(classifier, corpus, count=top or ENTRIES, as_json=as_json)
+        return
+    assert text is not None
+    inspect_text(classifier, text, k=top or CLASSES, attribution=view["attribution"], html=html, as_json=as_json)
 
 
 def inspect_text(

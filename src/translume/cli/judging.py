@@ -9,7 +9,9 @@ import click
 
 from translume.cli.calibrating import draw_classes
 from translume.cli.classify import load_as_told, tell_of_cuts
+from translume.cli.options import calibrate
 from translume.cli.terminal import Meter
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.evaluation.classification import ClassScores
@@ -19,11 +21,24 @@ WHOLE_TABLE = 12
 MOST_CONFUSED = 20
 
 
-def evaluate_classifier(model: Path, file: Path, *, write: Path | None, record: bool, as_json: bool) -> None:
+def evaluate_classifier(
+    model: Path,
+    file: Path,
+    reference: Path | None,
+    *,
+    other: Path | None,
+    write: Path | None,
+    record: bool,
+    as_json: bool,
+) -> None:
     """Print how good the classifier in a folder is on a TSV or JSONL file with texts and labels."""
     from translume.data import read_pairs
     from translume.evaluation.classification import measure_classification
 
+    if reference is not None:
+        raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE with texts and labels")
+    if other is not None or calibrate().fit:
+        raise SettingsError("evaluate: --compare and --fit-temperature are for translators, found a classifier")
     classifier = load_as_told(model)
     data = classifier.config.data
     files = data.model_copy(update={"train": (str(file),), "train_source": (), "train_target": (), "weights": ()})

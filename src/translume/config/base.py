@@ -1,6 +1,7 @@
 """What every group of settings is: frozen, strict, documented field by field."""
 
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -16,7 +17,6 @@ from pydantic import (
 )
 
 from translume.config.faults import explain
-from translume.config.implementation import implementation
 from translume.errors import SettingsError, nearest
 
 LARGEST = 2**53
@@ -81,7 +81,7 @@ class OneOf:
 
     def allowed(self) -> list[str]:
         """Return the names."""
-        names: list[str] = implementation(self.function)()
+        names: list[str] = resolve_name(self.function)()
         return names
 
     def __call__(self, value: str) -> str:

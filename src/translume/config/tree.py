@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Self
 
 from translume.config.base import Settings
 from translume.config.data import DataSettings
 from translume.config.decoding import DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
-from translume.config.implementation import implementation
 from translume.config.model import ModelSettings
 from translume.config.reading import build, read_text, values_in
 from translume.config.tokenizer import TokenizerSettings
@@ -53,7 +53,7 @@ class Config(Settings):
     def build(cls, values: Mapping[str, Any], overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
         """The settings in nested mappings."""
         config = build(cls, values, overrides, place)
-        implementation("translume.tasks:check_settings")(config.data, config.model, config.training, place)
+        resolve_name("translume.tasks:check_settings")(config.data, config.model, config.training, place)
         return config
 
     @property

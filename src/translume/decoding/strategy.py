@@ -1,6 +1,7 @@
 """What a strategy is, and which one settings ask for."""
 
 from collections.abc import Iterable
+from pkgutil import resolve_name
 from typing import ClassVar, Protocol
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
-from translume.config.implementation import implementation
 from translume.decoding.beam import Beam, Candidates
 from translume.decoding.coverage import Coverage
 from translume.decoding.length import LengthPenalty
@@ -87,5 +87,5 @@ def refuse_unread(settings: DecodingSettings, given: Iterable[str]) -> None:
 
 
 def _class_of(name: str) -> type[Buildable]:
-    found: type[Buildable] = implementation(STRATEGIES[name])
+    found: type[Buildable] = resolve_name(STRATEGIES[name])
     return found

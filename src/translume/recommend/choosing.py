@@ -3,9 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+from translume.config import DataSettings
 from translume.config.evaluation import tokenizer_of
-from translume.recommend.survey import Side
+from translume.data import read_pairs
+from translume.recommend.columns import language_of_columns
+from translume.recommend.survey import Side, language_of, languages_of, survey
 
 Value = str | int | float | bool | tuple[str | int, ...]
 
@@ -71,6 +75,32 @@ class Choice:
     path: str
     value: Value
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Settings for a corpus.  summary: what was found, in words.  notes: what a person should check."""
+
+    choices: list[Choice]
+    summary: str
+    notes: tuple[str, ...] = ()
+
+
+def choose_for_pairs(data: DataSettings, count: int) -> Recommendation:
+    """Choose settings for `count` pairs of sources and targets."""
+    if data.train:
+        languages = language_of_columns(data.columns)
+        languages = languages if any(languages) else languages_of(Path(data.train[0]))
+    else:
+        languages = language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
+    source = survey((pair.source for pair in read_pairs(data, "train")), languages[0])
+    target = survey((pair.target for pair in read_pairs(data, "train")), languages[1])
+    choices = [
+        Choice(path="data.source_language", value=source.language),
+        Choice(path="data.target_language", value=target.language),
+        *choose(count, source, target),
+    ]
+    return Recommendation(choices, ", " + " to ".join(side.script or "no letters" for side in (source, target)))
 
 
 def choose(pairs: int, source: Side, target: Side) -> list[Choice]:

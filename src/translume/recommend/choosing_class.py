@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
-from translume.recommend.choosing import Choice
-from translume.recommend.survey import Side
-from translume.recommend.survey_labels import Labelled
+from translume.config import DataSettings
+from translume.data import read_pairs
+from translume.errors import DataError
+from translume.recommend.choosing import Choice, Recommendation
+from translume.recommend.survey import Side, language_of, survey
+from translume.recommend.survey_labels import FEW_TEXTS, Labelled, survey_labelled
 
 SPECIALS = 4
 MOST_WORDS, FEWEST_WORDS = 30_000, 200
@@ -14,6 +18,31 @@ SHORTEST, LONGEST = 128, 2048
 PASSES = 20
 FEWEST_UPDATES, MOST_UPDATES = 800, 2000
 """Updates, however many texts there are, but that all are read twice."""
+
+
+def choose_for_labels(data: DataSettings, count: int) -> Recommendation:
+    """Choose settings for `count` texts with labels. Raises DataError where the labels look like texts."""
+    file = (*data.train_source, *data.train)[0]
+    side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))
+    found = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
+    if found.labels < 2 or (count >= FEW_TEXTS and found.labels * 2 > count):
+        hint = "; --columns TEXT,LABEL says where they stand" if data.train else ""
+        labels = (*data.train_target, *data.train)[0]
+        raise DataError(
+            f"{labels}: found {found.labels:,} different labels of {count:,} texts, wanted at least 2, "
+            f"and many texts of each{hint}"
+        )
+    notes: tuple[str, ...] = ()
+    if found.lone:
+        lone = f"{file}:1: no other text has the label '{found.lone}'; if this is a header, take the line out"
+        notes = (lone,)
+    choices = [
+        Choice(path="data.source_language", value=side.language),
+        Choice(path="data.task", value=data.task),
+        *choose_class(side, found),
+    ]
+    summary = f" with {found.labels:,} labels, {side.script or 'no letters'}"
+    return Recommendation(choices, summary, notes)
 
 
 def choose_class(side: Side, found: Labelled) -> list[Choice]:

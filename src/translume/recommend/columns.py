@@ -10,6 +10,7 @@ from translume.config import DataSettings
 from translume.data import read_lines, read_pairs
 from translume.data.pairs import origins
 from translume.errors import DataError, SettingsError
+from translume.tasks import Task
 
 Columns = tuple[int | str, ...]
 
@@ -25,27 +26,26 @@ def columns_told(told: str) -> Columns:
     return tuple(int(part) if part.isascii() and part.isdigit() and len(part) < 10 else part for part in parts)
 
 
-def columns_found(file: Path, *, labelled: bool) -> Columns:
+def columns_found(file: Path, task: Task) -> Columns:
     """The columns of a file that has two of them; empty where they stand as [data] expects them unless told.
 
     Raises DataError, which asks for --columns, where it cannot be told.
     """
+    sides = " and ".join(task.keys)
     line = next(iter(read_lines(file)), None)
     if line is None:
-        raise DataError(f"{file}: empty file, wanted one {'text and its label' if labelled else 'pair'} a line")
+        raise DataError(f"{file}: empty file, expected one {sides} per line")
     if is_json(file):
-        return _keys(file, line, labelled=labelled)
+        return _keys(file, line, task)
     fields = line.split("\t")
     if len(fields) == 1:
-        kinds = "texts and labels" if labelled else "pairs"
         raise DataError(
-            f"{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file of {kinds} "
+            f"{file}:1: found no tab, wanted two parallel files, or one TSV or JSONL file with {sides} "
             "(named .jsonl, .ndjson or .json)"
         )
     if len(fields) > 2:
-        sides = "text and label" if labelled else "source and target"
         raise DataError(f"{file}:1: found {len(fields)} columns; --columns 0,1 says which are {sides}, counted from 0")
-    return (1, 0) if labelled and _label_is_first(file) else ()
+    return (1, 0) if task.predicts == "classes" and _label_is_first(file) else ()
 
 
 def language_of_columns(columns: Columns) -> tuple[str, str]:
@@ -61,17 +61,16 @@ def is_json(file: Path) -> bool:
     return origin.kind == "json"
 
 
-def _keys(file: Path, line: str, *, labelled: bool) -> Columns:
-    usual = ("text", "label") if labelled else ("source", "target")
+def _keys(file: Path, line: str, task: Task) -> Columns:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):  # read_pairs says what is wrong with it
         return ()
     texts = dict(_texts(value)) if isinstance(value, dict) else {}
-    if all(key in texts for key in usual):
+    if all(key in texts for key in task.keys):
         return ()
-    if labelled or len(texts) != 2:
-        sides = " and ".join(usual)
+    if task.predicts == "classes" or len(texts) != 2:
+        sides = " and ".join(task.keys)
         found = ", ".join(texts) or "none"
         raise DataError(f"{file}:1: found texts under: {found}; --columns KEY,KEY says which are {sides}")
     return tuple(texts)

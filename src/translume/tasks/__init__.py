@@ -1,4 +1,4 @@
-"""What a model learns to do: one module per task. Importing this package loads neither torch nor pydantic's models."""
+"""What a model learns to do: one module per task. Importing this package loads neither torch nor pydantic."""
 
 from translume.tasks.task import Task, check_settings, find_task, metric_names, task_names, task_of
 

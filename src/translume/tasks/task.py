@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
-from translume.config.implementation import implementation
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Task:
 
     def part(self, name: str) -> Any:
         """Import and return a part: `task.part("network")` is the function that the string `task.network` names."""
-        return implementation(getattr(self, name))
+        return resolve_name(getattr(self, name))
 
     def larger_is_better(self, metric: str) -> bool:
         """Return whether a larger value of `training.metric` is better; "nll" is smaller for better models."""

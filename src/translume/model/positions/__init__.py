@@ -6,13 +6,13 @@ what it needs and where it can be expressed; no other code branches on its name.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
-from translume.config.implementation import implementation
 from translume.config.model import POSITIONS
 
 
@@ -69,7 +69,7 @@ class PositionEncoding(nn.Module):
 
 def encoding_class(name: str) -> type[PositionEncoding]:
     """Return the class of an encoding, by its name in `model.positions`."""
-    found: type[PositionEncoding] = implementation(POSITIONS[name].implementation)
+    found: type[PositionEncoding] = resolve_name(POSITIONS[name].implementation)
     return found
 
 

@@ -12,13 +12,11 @@ from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
-from translume.serving.workers.models import Models, Served, ServedClassifier
-from translume.serving.workers.work import PROBE, PROBING
-from translume.translator import load_classifier
-from translume.translator.engines import Computing, translator_in
-from translume.translator.plan import Line
+from translume.serving.workers.models import AnyServed, Models
+from translume.tasks import task_of
+from translume.translator.engines import Computing
 
-Load = Callable[[str, Path], Served | ServedClassifier]
+Load = Callable[[str, Path], AnyServed]
 """Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
 MANIFEST: Final = "manifest_sha256"
 """Name under which clients see the digest of a model's manifest."""
@@ -68,7 +66,7 @@ class Reloaded:
 class _Held:
     """A loaded model, its folder, and the folder's state at that time; see `state_of`."""
 
-    served: Served | ServedClassifier
+    served: AnyServed
     folder: Path
     state: str
 
@@ -121,17 +119,14 @@ class Loader:
     def _loaded(self, name: str, folder: Path) -> _Held:
         state = state_of(folder)
         served = self._load(name, folder)
-        if isinstance(served, ServedClassifier):
-            list(served.classifier.classify_all([PROBE]))
-        else:
-            list(served.translator.translate_lines([Line(number=0, text=PROBE)], PROBING))
+        served.probe()
         return _Held(served=served, folder=folder, state=state)
 
 
 def with_manifest(load: Load) -> Load:
     """Let `load` also tell clients the SHA-256 of manifest.json, which identifies the model to the last weight."""
 
-    def load_with_manifest(name: str, folder: Path) -> Served | ServedClassifier:
+    def load_with_manifest(name: str, folder: Path) -> AnyServed:
         digest = state_of(folder)
         served = load(name, folder)
         return replace(served, facts={**served.facts, MANIFEST: digest})
@@ -139,12 +134,10 @@ def with_manifest(load: Load) -> Load:
     return load_with_manifest
 
 
-def served_in(name: str, folder: Path, computing: Computing) -> Served | ServedClassifier:
-    """Load the model of a folder, a translator or a classifier, in this process."""
-    if read_config(folder).data.task != "classification":
-        return Served.of(name, translator_in(folder, computing))
-    dtype, threads = computing.plain_dtype, computing.threads
-    return ServedClassifier.of(name, load_classifier(folder, device=computing.device, dtype=dtype, threads=threads))
+def served_in(name: str, folder: Path, computing: Computing) -> AnyServed:
+    """Load the model of a folder into this process, as its task serves it."""
+    served: AnyServed = task_of(read_config(folder)).part("served").load(name, folder, computing)
+    return served
 
 
 def state_of(folder: Path) -> str:

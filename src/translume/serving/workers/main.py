@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from translume.errors import TranslumeError
 from translume.processes import Connection, Request, connect, requests
@@ -25,8 +25,7 @@ from translume.serving.workers.messages import (
     LoadedModel,
     encode_error,
 )
-from translume.serving.workers.models import Models, Served, ServedClassifier
-from translume.translator import Classifier, Translator
+from translume.serving.workers.models import AnyServed, Models
 from translume.translator.engines import Computing
 from translume.translator.messages import decode_lines, decode_settings, encode, encode_translations
 
@@ -49,7 +48,7 @@ class Worker:
     """Holds models, and handles the requests of the server."""
 
     def __init__(self) -> None:
-        self._models: dict[str, Served | ServedClassifier] = {}
+        self._models: dict[str, AnyServed] = {}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in set(THREADS.values())}
 
     def serve(self, connection: Connection) -> None:
@@ -79,41 +78,32 @@ class Worker:
         if values["state"] not in ("", state):
             raise TranslumeError(f"{folder}: the model has changed since the server loaded it; reload the server")
         served = self._models[values["model"]] = served_in(values["name"], folder, Computing(**values["computing"]))
-        model: Translator | Classifier
-        if isinstance(served, ServedClassifier):
-            assert isinstance(served.classifier, Classifier)
-            model, target, labels = served.classifier, "", served.classifier.labels.to_json()
-        else:
-            assert isinstance(served.translator, Translator)
-            model, labels = served.translator, None
-            reads, writes = model.checkpoint.source_tokenizer, model.checkpoint.target_tokenizer
-            target = "" if reads is writes else writes.to_json()
+        checkpoint: Any = served.model.checkpoint
+        source, target = checkpoint.source_tokenizer, checkpoint.target
         return LoadedModel(
             state=state,
+            task=checkpoint.config.data.task,
             facts=dict(served.facts),
-            config=model.config.to_toml(),
-            source=model.checkpoint.source_tokenizer.to_json(),
-            target=target,
-            labels=labels,
+            config=checkpoint.config.to_toml(),
+            source=source.to_json(),
+            target="" if target is source else target.to_json(),
         )
 
 
-def _results(request: Request, served: Served | ServedClassifier) -> Iterator[bytes]:
+def _results(request: Request, served: Any) -> Iterator[bytes]:
     """Yield the bodies of the responses to a request that needs a model."""
     values = request.values
-    if isinstance(served, ServedClassifier):
-        yield from (encode(CLASSIFICATION, each) for each in served.classifier.classify_all(values["texts"]))
-        return
-    translator = served.translator
-    assert isinstance(translator, Translator)
+    model = served.model
 
     def check_cancelled() -> None:
         if request.cancelled.is_set():
             raise RequestError(499, "the request was cancelled")
 
     match request.method:
+        case "classify":
+            yield from (encode(CLASSIFICATION, each) for each in model.classify_all(values["texts"]))
         case "check":
-            translator.check(decode_settings(values["settings"]))
+            model.check(decode_settings(values["settings"]))
         case "translate":
 
             def send_prefix(line: int, text: str) -> None:
@@ -121,10 +111,10 @@ def _results(request: Request, served: Served | ServedClassifier) -> Iterator[by
 
             tell = {line: partial(send_prefix, line) for line in values["watched"]}
             lines, settings = decode_lines(values["lines"]), decode_settings(values["settings"])
-            yield from encode_translations(translator.translate_lines(lines, settings, tell, check_cancelled))
+            yield from encode_translations(model.translate_lines(lines, settings, tell, check_cancelled))
         case "score":
             pairs = ((source, target) for source, target in values["pairs"])
-            yield from (encode(SCORE, each) for each in translator.score_all(pairs))
+            yield from (encode(SCORE, each) for each in model.score_all(pairs))
         case "inspect":
             limits = Limits.model_validate(values["limits"])
             wanted = resolve_inspection(values["values"], Models([served]), limits)
@@ -132,7 +122,7 @@ def _results(request: Request, served: Served | ServedClassifier) -> Iterator[by
         case "entropies":
             target = HYPOTHESIS.validate_python(values["target"])
             settings = decode_settings(values["settings"])
-            yield encode(NUMBERS, entropies(translator, values["source"], target, settings))
+            yield encode(NUMBERS, entropies(model, values["source"], target, settings))
 
 
 def freeze_startup_objects() -> None:

@@ -22,16 +22,16 @@ NUMBERS: Final = TypeAdapter(list[float])
 class LoadedModel:
     """What the server knows of a model that a worker has loaded: everything but its weights.
 
-    state: of its folder.  facts: for clients.  config: TOML.  source, target: tokenizers as JSON; target is empty if
-    both are the same.  labels: of a classifier, as JSON.
+    state: of its folder.  task: its name.  facts: for clients.  config: TOML.  source, target: vocabularies as JSON;
+    target is empty if both are the same.
     """
 
     state: str
+    task: str
     facts: dict[str, Any]
     config: str
     source: str
     target: str = ""
-    labels: str | None = None
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:

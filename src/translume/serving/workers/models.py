@@ -2,12 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.proxy import Classifies, Translates
-from translume.translator import Classifier, Translator
+from translume.serving.workers.messages import LoadedModel
+from translume.serving.workers.proxy import Classifies, RemoteClassifier, RemoteTranslator, Translates
+from translume.serving.workers.work import PROBE, PROBING
+from translume.tasks import task_of
+from translume.translator import Classifier, Translator, load_classifier
+from translume.translator.engines import Computing, translator_in
+from translume.translator.plan import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,28 @@ class Served:
         source, target = data.source_language, data.target_language
         return cls(name=name, translator=translator, source=source, target=target, facts=facts)
 
+    @classmethod
+    def load(cls, name: str, folder: Path, computing: Computing) -> "Served":
+        """Load the translator of a model folder into this process."""
+        return cls.of(name, translator_in(folder, computing))
+
+    @classmethod
+    def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "Served":
+        """Return a translator in worker processes."""
+        translator = RemoteTranslator(pool, key, loaded)
+        data = translator.config.data
+        source, target = data.source_language, data.target_language
+        return cls(name=name, translator=translator, source=source, target=target, facts=loaded.facts)
+
+    @property
+    def model(self) -> Translates:
+        """The translator."""
+        return self.translator
+
+    def probe(self) -> None:
+        """Translate a word, to see that the model works."""
+        list(self.translator.translate_lines([Line(number=0, text=PROBE)], PROBING))
+
     def to_dict(self) -> dict[str, Any]:
         """What clients are told of the model.
 
@@ -88,42 +116,69 @@ class ServedClassifier:
         }
         return cls(name=name, classifier=classifier, facts=facts)
 
+    @classmethod
+    def load(cls, name: str, folder: Path, computing: Computing) -> "ServedClassifier":
+        """Load the classifier of a model folder into this process."""
+        dtype, threads = computing.plain_dtype, computing.threads
+        return cls.of(name, load_classifier(folder, device=computing.device, dtype=dtype, threads=threads))
+
+    @classmethod
+    def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "ServedClassifier":
+        """Return a classifier in worker processes."""
+        return cls(name=name, classifier=RemoteClassifier(pool, key, loaded), facts=loaded.facts)
+
+    @property
+    def model(self) -> Classifies:
+        """The classifier."""
+        return self.classifier
+
+    def probe(self) -> None:
+        """Classify a word, to see that the model works."""
+        list(self.classifier.classify_all([PROBE]))
+
     def to_dict(self) -> dict[str, Any]:
         """What clients are told of the model."""
         return {"name": self.name, **self.facts}
 
 
+AnyServed = Served | ServedClassifier
+"""A model of any task under its name."""
+S = TypeVar("S")
+
+
 class Models:
     """The models of a server; a value, replaced as a whole. Iterating gives those that translate."""
 
-    def __init__(self, served: Iterable[Served | ServedClassifier]) -> None:
+    def __init__(self, served: Iterable[AnyServed]) -> None:
         """Raises SettingsError where there is none, or where two have one name."""
-        self._served: dict[str, Served] = {}
-        self.classifiers: dict[str, ServedClassifier] = {}
+        self._all: dict[str, AnyServed] = {}
         for each in served:
-            if each.name in self._served or each.name in self.classifiers:
+            if each.name in self._all:
                 raise SettingsError(f"{each.name}: two models have this name, wanted a name each; name one NAME=MODEL")
-            if isinstance(each, ServedClassifier):
-                self.classifiers[each.name] = each
-            else:
-                self._served[each.name] = each
-        if not self._served and not self.classifiers:
+            self._all[each.name] = each
+        if not self._all:
             raise SettingsError("found no model, wanted at least one")
+        self._served = self.of(Served)
+        self.classifiers = self.of(ServedClassifier)
+
+    def of(self, kind: type[S]) -> dict[str, S]:
+        """Return the models of a class by name, such as all translators."""
+        return {name: each for name, each in self._all.items() if isinstance(each, kind)}
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
 
     @property
-    def all(self) -> tuple[Served | ServedClassifier, ...]:
-        """Those that translate and those that classify."""
-        return (*self._served.values(), *self.classifiers.values())
+    def all(self) -> tuple[AnyServed, ...]:
+        """The models of every task."""
+        return tuple(self._all.values())
 
     def named(self, name: str) -> Served:
         """The model of a name; RequestError (404) where there is none that translates."""
-        if name in self.classifiers:
-            raise RequestError(
-                422, f"model: {name!r} tells labels, wanted one that translates; ask /v1/classify", field="model"
-            )
+        if name in self._all and name not in self._served:
+            task = task_of(self._all[name].model.config)
+            reason = f"model: {name!r} is a {task.model}, expected a translator; use /v1/{task.command}"
+            raise RequestError(422, reason, field="model")
         if name not in self._served:
             raise RequestError(
                 404, f"model: found {name!r}{nearest(name, self._served)}", code="unknown_model", field="model"

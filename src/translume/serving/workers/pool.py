@@ -16,8 +16,8 @@ from typing import Final, Self
 from translume.errors import TranslumeError
 from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name
 from translume.serving.workers.messages import LoadedModel, decode_error
-from translume.serving.workers.models import Served, ServedClassifier
-from translume.serving.workers.proxy import RemoteClassifier, RemoteTranslator
+from translume.serving.workers.models import AnyServed
+from translume.tasks import find_task
 from translume.translator.engines import Computing
 
 LOAD_TIMEOUT_SECONDS: Final = 600.0
@@ -62,7 +62,7 @@ class WorkerPool:
         for thread in self._threads:
             thread.start()
 
-    def load(self, name: str, folder: Path) -> Served | ServedClassifier:
+    def load(self, name: str, folder: Path) -> AnyServed:
         """Load a model in all workers, and return its proxy. Raises TranslumeError if any of them cannot load it."""
         with self._changed:  # workers that are starting
             self._changed.wait_for(
@@ -91,18 +91,9 @@ class WorkerPool:
                 self._unused.put(key)
                 raise TranslumeError(f"{folder}: changed while it was read; try again")
             self._models[key] = _Model(name=name, folder=folder, state=first.state)
-        proxy = (RemoteClassifier if first.labels is not None else RemoteTranslator)(self, key, first)
-        weakref.finalize(proxy, self._unused.put, key).atexit = False
-        if isinstance(proxy, RemoteClassifier):
-            return ServedClassifier(name=name, classifier=proxy, facts=first.facts)
-        data = proxy.config.data
-        return Served(
-            name=name,
-            translator=proxy,
-            source=data.source_language,
-            target=data.target_language,
-            facts=first.facts,
-        )
+        served: AnyServed = find_task(first.task).part("served").remote(name, self, key, first)
+        weakref.finalize(served.model, self._unused.put, key).atexit = False
+        return served
 
     @contextmanager
     def lease(self) -> Iterator[ChildProcess]:

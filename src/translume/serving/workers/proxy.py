@@ -12,6 +12,7 @@ from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import CLASSIFICATION, NUMBERS, SCORE, LoadedModel
+from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 from translume.translator import (
     Classification,
@@ -40,16 +41,17 @@ class RemoteCheckpoint:
 
     config: Config
     source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    target_tokenizer: Any
 
     @classmethod
     def of(cls, model: LoadedModel) -> "RemoteCheckpoint":
         """Build the parts from what a worker sent."""
         source = Tokenizer.from_json(model.source, place="source")
+        vocabulary = find_task(model.task).part("vocabulary")
         return cls(
             config=Config.build(tomllib.loads(model.config), place="config"),
             source_tokenizer=source,
-            target_tokenizer=Tokenizer.from_json(model.target, place="target") if model.target else source,
+            target_tokenizer=vocabulary.from_json(model.target, place="target") if model.target else source,
         )
 
 
@@ -143,7 +145,7 @@ class RemoteClassifier:
     def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
         self._pool, self._key = pool, key
         self.checkpoint = RemoteCheckpoint.of(model)
-        self.labels = Labels.from_json(model.labels or "", "labels")
+        self.labels: Labels = self.checkpoint.target_tokenizer
 
     @property
     def config(self) -> Config:

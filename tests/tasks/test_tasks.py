@@ -1,0 +1,153 @@
+"""A task is one module: its parts exist, and a third one trains, saves and loads without a change elsewhere."""
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import translume
+import translume.tasks
+from translume.checkpoint import load_any, read_config
+from translume.config import Config
+from translume.errors import ModelFolderError, SettingsError
+from translume.tasks import Task, find_task, metric_names, task_names
+from translume.training import Finished, Validated, train
+
+TOY = '''
+"""Copying: a sequence task that measures how many target tokens the encoder's source holds."""
+
+from dataclasses import dataclass, replace
+
+from translume.checkpoint import Checkpoint
+from translume.tasks.sequence import TASK as SEQUENCE
+
+
+class CopyCheckpoint(Checkpoint):
+    MODEL = "copier"
+
+
+class Copier:
+    def __init__(self, checkpoint):
+        self.checkpoint = checkpoint
+
+    @property
+    def config(self):
+        return self.checkpoint.config
+
+
+def share_of_pairs(model, corpus, network, device):
+    return lambda stop: {"pairs": float(corpus.pairs)}
+
+
+TASK = replace(
+    SEQUENCE,
+    name="copying",
+    summary="a copy of a text",
+    model="copier",
+    command="copy",
+    metrics={"pairs": True},
+    checkpoint="translume.tasks.copying:CopyCheckpoint",
+    user_class="translume.tasks.copying:Copier",
+    validation="translume.tasks.copying:share_of_pairs",
+)
+'''
+
+
+@pytest.mark.parametrize("name", ["sequence", "classification"])
+def test_every_part_of_a_task_can_be_imported(name: str) -> None:
+    task = find_task(name)
+    parts = [field for field in Task.__dataclass_fields__ if ":" in str(getattr(task, field))[:200]]
+    named = [field for field in parts if str(getattr(task, field)).startswith("translume.")]
+    assert len(named) >= 15
+    for field in named:
+        assert callable(task.part(field)), field
+
+
+def test_tasks_are_the_modules_of_the_package() -> None:
+    assert task_names() == ["classification", "sequence"]
+    assert metric_names() == ["nll", "accuracy", "macro_f1", "bleu", "chrf", "exact_match", "wer"]
+    with pytest.raises(SettingsError) as caught:
+        Config.parse('[data]\ntask = "sequense"', place="a.toml")
+    assert str(caught.value) == "a.toml: data.task: found 'sequense'; did you mean 'sequence'?"
+
+
+@pytest.fixture
+def copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """A third task, in a module of its own, and settings for it."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "copying.py").write_text(TOY)
+    monkeypatch.setattr(translume.tasks, "__path__", [*translume.tasks.__path__, str(tmp_path / "tasks")])
+    random.seed(1)
+    lines = [" ".join(random.choice("abcdefgh") for _ in range(random.randint(1, 9))) for _ in range(101)]
+    (tmp_path / "train.txt").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "valid.txt").write_text("".join(f"{line}\n" for line in lines[:13]))
+    files = {
+        f"{split}_{side}": str(tmp_path / f"{split}.txt")
+        for split in ("train", "valid")
+        for side in ("source", "target")
+    }
+    yield Config.build(
+        {
+            "data": {"task": "copying", **files},
+            "tokenizer": {"kind": "word", "size": 29, "unknown": "token"},
+            "model": {"width": 12, "feed_forward": 23, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 2},
+            "training": {
+                "updates": 3,
+                "validate_every": 2,
+                "warmup_updates": 1,
+                "metric": "pairs",
+                "precision": "fp32",
+            },
+        }
+    )
+    sys.modules.pop("translume.tasks.copying", None)
+
+
+def test_a_third_task_is_one_module(copying: Config, tmp_path: Path) -> None:
+    """Build, train, validate by the task's metric, save, load, resume."""
+    folder = tmp_path / "model"
+    events = list(train(copying, folder, device="cpu", threads=1))
+    assert isinstance(events[-1], Finished)
+    assert [event.metrics for event in events if isinstance(event, Validated)] == [{"pairs": 13.0}] * 2
+    model = translume.load(folder, device="cpu")
+    assert type(model).__name__ == "Copier"
+    assert model.config.data.task == "copying"
+    again = list(train(copying.change("training.updates=5"), folder, device="cpu", threads=1))
+    assert isinstance(again[-1], Finished)
+    assert again[-1].update == 5
+    assert "translume copy model < source > target" in (folder / "README.md").read_text()
+
+
+def test_commands_and_classes_of_another_task_refuse_it(copying: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    list(train(copying, folder, device="cpu", threads=1))
+    from translume.translator import load_classifier, load_translator
+
+    for load, expected in ((load_translator, "translator"), (load_classifier, "classifier")):
+        with pytest.raises(ModelFolderError) as caught:
+            load(folder, device="cpu")
+        assert str(caught.value) == f"{folder}: is a copier, expected a {expected}; use `translume copy`"
+    assert read_config(folder).data.task == "copying"
+    assert load_any(folder).MODEL == "copier"
+
+
+def test_settings_of_another_task_are_refused(copying: Config) -> None:
+    for change, reason in (
+        ("training.metric=bleu", "--set: training.metric: found 'bleu', known for this task: nll, pairs"),
+        (
+            "data.task=classification",
+            "--set: data.task = 'classification' with model.head.kind = 'softmax', "
+            "expected model.head.kind = 'classify'",
+        ),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            copying.change(change)
+        assert str(caught.value) == reason
+
+
+def test_a_task_says_which_metrics_grow() -> None:
+    task = replace(find_task("sequence"), metrics={"bleu": True, "wer": False})
+    assert [task.larger_is_better(name) for name in ("nll", "bleu", "wer")] == [False, True, False]
