@@ -29,7 +29,7 @@ def test_errors_and_names_need_no_torch() -> None:
     [
         (
             lambda: list(translume.train("en-de.toml", "models/en-de")),
-            "train wants a Config, found str; Config.read reads one from a file",
+            "config: found str, expected a Config; Config.read reads one from a file",
         ),
         (
             lambda: translume.evaluate("models/en-de", ["a"], ["b"]),

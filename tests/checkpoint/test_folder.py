@@ -268,7 +268,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     for read in (lambda: committed(tmp_path, manifest, "a.bin"), lambda: verify(tmp_path)):
         with pytest.raises(ModelFolderError) as caught:
             read()
-        assert str(caught.value) == f"{path}: damaged: 3 bytes, wanted 5"
+        assert str(caught.value) == f"{path}: damaged: 3 bytes, expected 5"
     path.write_bytes(b"12346")
     for read in (lambda: read_committed(tmp_path, manifest, "a.bin"), lambda: verify(tmp_path)):
         with pytest.raises(ModelFolderError) as caught:

@@ -126,7 +126,7 @@ def test_a_truncated_weights_file_is_refused(checkpoint: Checkpoint, tmp_path: P
     path = entry_path(tmp_path, "weights.safetensors")
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
-    assert refusal(tmp_path) == f"{path}: damaged: {size - 1:,} bytes, wanted {size:,}"
+    assert refusal(tmp_path) == f"{path}: damaged: {size - 1:,} bytes, expected {size:,}"
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "config.toml", "tokenizer.json"])

@@ -43,5 +43,5 @@ def test_a_process_does_not_hold_a_folder_twice(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         with pytest.raises(TrainingError) as caught:
             FolderLock(tmp_path / "." / ".." / tmp_path.name)
-        assert str(caught.value) == f"{tmp_path}/../{tmp_path.name}: this process trains in it already"
+        assert str(caught.value) == f"{tmp_path}/../{tmp_path.name}: this process already trains in it"
     FolderLock(tmp_path).close()

@@ -50,7 +50,7 @@ def test_with_other_weights_it_counts_for_nothing(make: Callable[..., Checkpoint
     assert load_checkpoint(tmp_path).temperature is None
     with pytest.raises(ModelFolderError) as caught:
         store_temperature(tmp_path, FOUND, old)
-    assert str(caught.value) == (f"{tmp_path}: holds other weights than the temperature was fitted to; nothing written")
+    assert str(caught.value) == (f"{tmp_path}: its weights changed while the temperature was fitted; nothing written")
 
 
 def test_a_folder_in_training_is_left_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_truncated_weights_file(copied: Path) -> None:
     os.truncate(weights, size - 100)
     fails(
         translume("translate", copied, text="one\n"),
-        f"{weights}: damaged: {size - 100:,} bytes, wanted {size:,}",
+        f"{weights}: damaged: {size - 100:,} bytes, expected {size:,}",
     )
 
 

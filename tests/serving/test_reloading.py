@@ -146,7 +146,7 @@ def cut_short(running: Running) -> str:
     weights = next(path for path in (running.folder / "model").iterdir() if path.suffix == ".safetensors")
     size = weights.stat().st_size
     os.truncate(weights, 1000)
-    return f"{weights}: damaged: 1,000 bytes, wanted {size:,}"
+    return f"{weights}: damaged: 1,000 bytes, expected {size:,}"
 
 
 def half_replaced(running: Running) -> str:

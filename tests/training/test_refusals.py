@@ -57,7 +57,7 @@ def test_another_model_or_recipe_is_refused_by_name(
 
 def test_another_readme_is_not_written_over(toy: Make, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("my project")
-    expected = f"{tmp_path}/README.md: is there already, and no model; wanted a folder of the model's own"
+    expected = f"{tmp_path}/README.md: exists, but the folder holds no model; expected an empty folder"
     assert refusal(toy(), tmp_path) == expected
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "my project")]
 
@@ -92,11 +92,11 @@ def test_other_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: P
         (tmp_path / f"more.{side}").write_text(text + "a b\n")
     changed = {"train_source": str(tmp_path / "more.source"), "train_target": str(tmp_path / "more.target")}
     message = refusal(toy({"data": changed}), tmp_path)
-    began, found = message.split("(digest ")[1].split(")")[0].split(", found ")
+    began, found = message.split("(digest ")[1].split(")")[0].split(", now ")
     assert len(began) == len(found) == 12
     assert message == (
-        f"{tmp_path}: this run began with other training data (digest {began}, found {found}); "
-        "train into another folder, or go on from this model with --from"
+        f"{tmp_path}: this run began with other training data (digest {began}, now {found}); "
+        "train into another folder, or fine-tune this model with --from"
     )
 
 
@@ -160,10 +160,10 @@ def test_fine_tuning_refuses_another_shape_by_name(toy: Make, tmp_path: Path) ->
     begin(toy(), tmp_path / "base")
     with pytest.raises(SettingsError) as caught:
         list(train(toy({"model": {"width": 14}}), tmp_path / "copy", source=tmp_path / "base"))
-    assert str(caught.value) == f"model.width: found 14, but {tmp_path / 'base'} has 12; wanted that or no such line"
+    assert str(caught.value) == f"model.width: found 14, but {tmp_path / 'base'} has 12; use that value or none"
     with pytest.raises(SettingsError) as caught:
         list(train(toy({"tokenizer": {"size": 31}}), tmp_path / "copy", source=tmp_path / "base"))
-    assert str(caught.value) == f"tokenizer.size: found 31, but {tmp_path / 'base'} has 32; wanted that or no such line"
+    assert str(caught.value) == f"tokenizer.size: found 31, but {tmp_path / 'base'} has 32; use that value or none"
 
 
 def test_a_run_goes_on_only_from_the_model_it_came_from(toy: Make, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_a_model_without_a_run_is_not_overwritten(toy: Make, tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "run" / "resume")
     for name in ("run", "plain"):
         assert refusal(toy(), tmp_path / name) == (
-            f"{tmp_path / name}: holds a model, but no run that could go on; "
-            "train into another folder, or go on from this model with --from"
+            f"{tmp_path / name}: holds a model, but no run to resume; "
+            "train into another folder, or fine-tune this model with --from"
         )
         load_checkpoint(tmp_path / name)
 

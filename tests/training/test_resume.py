@@ -245,7 +245,7 @@ def test_a_best_on_other_validation_data_is_forgotten(toy: Make, toy_files: Path
     config = toy({"data": other}, updates=10, learning_rate=5e-4)
     events = list(train(config, tmp_path / "model"))
     assert [event.message for event in events if isinstance(event, Warned)] == [
-        "validation is not what it was (data or settings): the best so far and the patience begin anew"
+        "the validation data or settings changed: the best validation and the patience start again"
     ]
     assert [event.best for event in events if isinstance(event, Validated)] == [True]
     assert warnings(config.change("training.updates=11"), tmp_path / "model") == []

@@ -80,8 +80,8 @@ def test_a_run_does_not_go_on_with_another_teacher(toy: Make, tmp_path: Path) ->
         finish(config, tmp_path / "model")
     assert str(caught.value) == (
         f"{tmp_path / 'model'}: this run began with other weights of the teacher "
-        f"(digest {began[:12]}, found {found[:12]}); "
-        "train into another folder, or go on from this model with --from"
+        f"(digest {began[:12]}, now {found[:12]}); "
+        "train into another folder, or fine-tune this model with --from"
     )
 
 
@@ -118,7 +118,7 @@ def test_a_teacher_whose_decisions_are_no_distribution_is_refused(toy: Make, tmp
         finish(toy(teacher=str(tmp_path / "teacher")), tmp_path / "model")
     assert str(caught.value) == (
         f"training.teacher: {tmp_path / 'teacher'} has model.head.kind = 'sigmoid', "
-        "whose decisions are no distribution to learn"
+        "whose decisions are not a distribution"
     )
 
 
@@ -127,7 +127,8 @@ def test_a_teacher_that_reads_less_is_refused(toy: Make, tmp_path: Path) -> None
     with pytest.raises(SettingsError) as caught:
         finish(toy(teacher=str(tmp_path / "teacher")), tmp_path / "model")
     assert str(caught.value) == (
-        f"training.teacher: {tmp_path / 'teacher'} reads 37 positions at most, wanted model.max_positions = 37 or less"
+        f"training.teacher: {tmp_path / 'teacher'} reads at most 37 positions, "
+        "expected model.max_positions = 37 or less"
     )
 
 

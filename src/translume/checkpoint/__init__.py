@@ -19,7 +19,7 @@ from translume.checkpoint.loading import (
     ClassifierCheckpoint,
     choose_device,
     choose_dtype,
-    left_over,
+    copy_decoding_files,
     load_any,
     load_checkpoint,
     load_classifier_checkpoint,
@@ -29,7 +29,7 @@ from translume.checkpoint.loading import (
     read_vocabularies,
     refuse_threads,
     save_model,
-    taken_in,
+    stale_decoding_files,
 )
 from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.temperature import Temperature, store_temperature
@@ -54,8 +54,8 @@ __all__ = [
     "choose_dtype",
     "commit",
     "committed",
+    "copy_decoding_files",
     "fill",
-    "left_over",
     "load_any",
     "load_checkpoint",
     "load_classifier_checkpoint",
@@ -72,8 +72,8 @@ __all__ = [
     "record_evaluation",
     "refuse_threads",
     "save_model",
+    "stale_decoding_files",
     "store_temperature",
-    "taken_in",
     "tensor_file",
     "unique_tensors",
     "verify",

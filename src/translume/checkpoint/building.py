@@ -26,10 +26,10 @@ _WORD_START = "▁"
 
 
 def build_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
-    """A freshly initialised network for vocabularies of the given sizes.
+    """Return a freshly initialised Transformer for vocabularies of the given sizes.
 
-    Its first loss is ln V to ln V + 1 nats a token, of V = `target_size`. Raises SettingsError if `model.head.tie` is
-    "all" and the sizes differ, or if word vectors are to go into an embedding in bands.
+    Its first loss is ln V to ln V + 1 nats per token, V = `target_size`. Raises SettingsError if `model.head.tie` is
+    "all" and the sizes differ, or if word vectors are to fill an embedding in bands.
     """
     tie = settings.head.tie
     if tie == "all" and source_size != target_size:
@@ -54,7 +54,7 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
     if tied is not None:
-        _quieten(model)
+        _limit_first_logits(model)
     return model
 
 
@@ -93,13 +93,13 @@ def _in_bands(settings: ModelSettings, head: AdaptiveSettings, size: int) -> nn.
 
 
 @torch.no_grad()
-def _quieten(model: Transformer) -> None:
-    """Begin the decoder's last gain below 1 where a tied head would be sure, and wrong, before it has learnt anything.
+def _limit_first_logits(model: Transformer) -> None:
+    """Lower the decoder's last gain below 1 if a tied head would be confidently wrong before training.
 
-    A hidden state keeps part of the embedding it began as. A head of the same weights sees that part as a logit for the
-    token just read, of √D times the part: enough, in a wide and shallow network, to cost several nats a token. The gain
-    brings that logit to at most ln V − 1, where it adds about 0.2 nats; deep networks stay as they are. It is measured,
-    since it follows from depth, norm, activation and positions in no simple way.
+    A hidden state keeps part of the embedding of the token just read. A head with the same weights turns that part into
+    a logit for this token, √D times as large: in a wide and shallow network it costs several nats per token. The gain
+    limits that logit to ln V − 1, where it costs about 0.2 nats; deep networks keep their gain. The logit is measured,
+    because it depends on depth, norm, activation and positions in no simple way.
     """
     table = model.decoder.embedding.table
     last = list(model.decoder.stack)[-1].around_feed_forward.norm
@@ -122,10 +122,10 @@ def _quieten(model: Transformer) -> None:
 def load_pretrained(
     model: Network, settings: ModelSettings, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels
 ) -> list[str]:
-    """Put the word vectors that the settings name into a fresh model's embeddings; one line of account for each file.
+    """Copy the word vectors that the settings name into an untrained model; return a line for each file.
 
-    A row is scaled so that what the first layer reads is the vector as the file gives it. Raises DataError for a file
-    that is none of word vectors of the model's width, or that knows no token of the vocabulary.
+    Rows are scaled so that the first layer reads the vectors of the file. Raises DataError if a file does not hold word
+    vectors of the model's width, or holds no token of the vocabulary.
     """
     sides = [(settings.pretrained_source, model.encoder.embedding, source_tokenizer)]
     if settings.pretrained_target:  # tasks without a decoder refuse this setting
@@ -135,7 +135,7 @@ def load_pretrained(
 
 
 def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: Tokenizer) -> None:
-    """Tell a fresh model with segments which tokens of the source end one.
+    """Mark, in an untrained model with segments, the source tokens that end a segment.
 
     Raises SettingsError if no token spells the separator.
     """
@@ -152,10 +152,10 @@ def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: T
 
 
 def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
-    """Words and their vectors from a text file of GloVe, or of word2vec with its first line of two counts.
+    """Yield words and vectors from a text file of GloVe, or of word2vec, whose first line has two counts.
 
-    Blank lines are passed over. Raises DataError, naming the line, for anything else and for vectors that have not
-    `width` finite numbers.
+    Blank lines are skipped. Raises DataError, naming the line, for other lines and for vectors without `width` finite
+    numbers.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as file:

@@ -1,4 +1,4 @@
-"""The few file operations that a commit consists of, each of which may be the last one before a crash."""
+"""The file operations of a commit. Tests crash the process at each of them."""
 
 import hashlib
 import os

@@ -22,12 +22,12 @@ from translume.checkpoint import disk
 from translume.errors import ModelFolderError, TrainingError
 
 FORMAT = 1
-"""The newest layout of a model folder that this Translume reads, and the one it writes."""
+"""The newest format of model folders that this Translume reads, and the one it writes."""
 
 MANIFEST = "manifest.json"
 
 Content = bytes | Callable[[Path], None]
-"""What a file shall hold: its bytes, or a function that writes it to the path it is given."""
+"""The content of a file: its bytes, or a function that writes it to a given path."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGITS = 16
@@ -52,14 +52,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The files of one committed state, by the names they go by ("weights.safetensors")."""
+    """The files of one committed state by name ("weights.safetensors")."""
 
     files: Mapping[str, Entry]
     format: int = FORMAT
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The last committed state; ModelFolderError where there is none, or one that cannot be read."""
+        """Read the last committed state. Raises ModelFolderError if there is none or it cannot be read."""
         try:
             text = (folder / MANIFEST).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class Manifest:
         return cls(files=files, format=found)
 
     def to_json(self) -> str:
-        """JSON text that `read` understands."""
+        """Return the JSON text that `read` reads."""
         files = {
             name: {"file": entry.file, "size": entry.size, "sha256": entry.sha256}
             for name, entry in sorted(self.files.items())
@@ -102,12 +102,11 @@ class Manifest:
 
 
 def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] = ()) -> Manifest:
-    """The new state of `folder`: its committed files, with `files` put in and those named in `remove` left out.
+    """Commit a new state of `folder`: its committed files, plus `files`, minus those named in `remove`.
 
-    Names are paths inside the folder with `/`, such as "resume/optimizer.safetensors". A file whose content is what
-    was committed before stays untouched. Whatever instant the process dies at, the folder holds the old state or the
-    new one. Raises ModelFolderError, with the old state intact and nothing left over, when the disk is full or the
-    folder cannot be written.
+    Names are paths inside the folder with `/`, such as "resume/optimizer.safetensors". Unchanged files are not written
+    again. At whatever instant the process dies, the folder holds the old state or the new one. Raises ModelFolderError
+    if the disk is full or the folder cannot be written; the old state is intact then, and no new files remain.
     """
     old = Manifest.read(folder) if (folder / MANIFEST).exists() else Manifest(files={})
     dropped = set(remove)
@@ -136,7 +135,7 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
 
 
 def _place(folder: Path, name: str, content: Content, old: Entry | None, placed: list[Path]) -> Entry:
-    """Bring one file onto the disk under its digest's name; a path that is new there is added to `placed`."""
+    """Write one file to disk under a name with its digest, and add a new path to `placed`."""
     stem = folder / PurePosixPath(name)
     if isinstance(content, bytes):
         sha256 = hashlib.sha256(content).hexdigest()
@@ -180,14 +179,14 @@ def _refused(folder: Path, name: str, error: OSError, saved: bool) -> ModelFolde
 
 
 def _settle(folder: Path, manifest: Manifest, old: Manifest) -> None:
-    """Make the new manifest's name durable and sweep; the commit is done, so nothing here may fail it."""
+    """Flush the new manifest's name to disk and remove old files. The commit is done, so errors are ignored."""
     with suppress(OSError):
         disk.sync_folder(folder)
         sweep(folder, manifest, old)
 
 
 def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None:
-    """Remove what earlier commits, finished or not, left in `folder` and what `manifest` does not name."""
+    """Remove files in `folder` that earlier or unfinished commits left and `manifest` does not name."""
     named = {folder / entry.file for entry in manifest.files.values()}
     names = [*manifest.files, *(old.files if old else ())]
     for parent in sorted({(folder / name).parent for name in names} | {folder}):
@@ -200,7 +199,7 @@ def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None
 
 
 def committed(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where the committed file `name` lies; ModelFolderError if it is missing or not as long as it was."""
+    """Return the path of a committed file. Raises ModelFolderError if it is missing or has another length."""
     entry = manifest.files.get(name)
     if entry is None:
         raise ModelFolderError(f"{folder}: damaged: {MANIFEST} names no {name}")
@@ -210,12 +209,12 @@ def committed(folder: Path, manifest: Manifest, name: str) -> Path:
     except OSError:
         raise ModelFolderError(f"{path}: missing, but {MANIFEST} names it as {name}") from None
     if size != entry.size:
-        raise ModelFolderError(f"{path}: damaged: {size:,} bytes, wanted {entry.size:,}")
+        raise ModelFolderError(f"{path}: damaged: {size:,} bytes, expected {entry.size:,}")
     return path
 
 
 def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """The committed file `name`; ModelFolderError if its content is not what was committed."""
+    """Return the content of a committed file. Raises ModelFolderError if it is not what was committed."""
     path = committed(folder, manifest, name)
     try:
         content = path.read_bytes()
@@ -227,7 +226,7 @@ def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
 
 
 def whole(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where the committed file `name` lies; ModelFolderError if its content is not what was committed."""
+    """Return the path of a committed file. Raises ModelFolderError if its content is not what was committed."""
     path = committed(folder, manifest, name)
     if disk.digest(path) != manifest.files[name].sha256:
         raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
@@ -235,31 +234,32 @@ def whole(folder: Path, manifest: Manifest, name: str) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Return if every committed file is whole by its digest; else ModelFolderError names the first that is not."""
+    """Raise ModelFolderError, naming the first file whose content differs from its digest, if there is one."""
     manifest = Manifest.read(folder)
     for name in manifest.files:
         whole(folder, manifest, name)
 
 
 class FolderLock:
-    """Holds `folder` for this process while it is open; freed by the system if the process dies.
+    """Locks `folder` for training by this process until it is closed or the process ends.
 
-    The lock is a POSIX one on `.lock`. Children do not inherit it: a worker that outlives a killed run keeps nothing.
+    It is a POSIX lock on the file `.lock`. Child processes do not inherit it, so a worker that outlives a killed run
+    does not block the next run.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises TrainingError naming the process that holds `folder`; makes the folder if it is missing."""
+        """Lock the folder, and make it if it is missing. Raises TrainingError naming the process that holds it."""
         self._made = not folder.exists()
         self._number = _locked(folder)
         self._folder = folder.resolve()
         _held.add(self._folder)
-        # On a full disk the lock holds all the same, only its owner's number is not told.
+        # On a full disk the lock still holds; only the owner's process id is missing.
         with suppress(OSError):
             os.ftruncate(self._number, 0)
             os.pwrite(self._number, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Free the folder; if the lock made it and nothing came into it, take it away. A second call does nothing."""
+        """Unlock the folder, and remove it if the lock made it and it is empty. A second call does nothing."""
         if self._folder in _held:
             if self._made:
                 with suppress(OSError):
@@ -279,12 +279,12 @@ class FolderLock:
 
 
 def _locked(folder: Path) -> int:
-    """A locked handle of the file that is `.lock` now: one that was opened before it was taken away holds nothing."""
+    """Return a locked handle of the present `.lock` file; a lock on a deleted one would not count."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if folder.resolve() in _held:
-                raise TrainingError(f"{folder}: this process trains in it already")
+                raise TrainingError(f"{folder}: this process already trains in it")
             try:
                 number = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:

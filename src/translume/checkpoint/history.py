@@ -14,7 +14,7 @@ EVALUATED, CALIBRATED = "evaluated", "calibrated"
 
 
 def append_history(folder: Path, record: Mapping[str, Any]) -> None:
-    """Add one line; a line that a crash left half written is closed first, so that it spoils no other."""
+    """Append one line. An incomplete line, left by a crash, is terminated first."""
     try:
         with open(folder / NAME, "ab+") as file:
             if file.tell():
@@ -27,7 +27,7 @@ def append_history(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """All lines in order, without those that a crash left half written; empty where nothing was recorded."""
+    """Return all lines in order, without incomplete ones; empty if there is no file."""
     records = []
     try:
         with open(folder / NAME, "rb") as file:
@@ -46,7 +46,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 
 
 def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
-    """Add an evaluation to the history of a model, and to its card all scores of its present weights.
+    """Add an evaluation to a model's history, and all scores of its present weights to its card.
 
     record: the files' names as "source" and "reference", and "scores" as `Score.to_dict` gives them.
     """
@@ -55,7 +55,7 @@ def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each score measured since the last training; of one measured twice, the last. No folders are named."""
+    """Return a line for each score since the last training; the last one of those measured twice. Without folders."""
     lines: dict[tuple[str, str], str] = {}
     for record in history:
         if record.get("event") == EVALUATED:
@@ -65,5 +65,5 @@ def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
                 name = f"{score['title']}|{score['signature']}"
                 lines[on, name] = f"{on}: {name} = {score['value']:.2f}"
         elif record.get("event") != CALIBRATED:
-            lines = {}  # of weights that were trained on since
+            lines = {}  # the weights were trained since
     return list(lines.values())

@@ -1,4 +1,8 @@
-"""A model in its folder: settings, tokenizers and weights, nothing else needed to translate."""
+"""Load and save a model folder: settings, vocabularies, weights, and the files that [decoding] names.
+
+A folder holds copies of the files that [decoding] names, so that it means the same after a move. In `config.toml` they
+have their names in the manifest, such as "decoding/terminology.tsv"; the settings of a loaded model name the copies.
+"""
 
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -181,7 +185,7 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
 
 
 def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
-    """The settings of a model folder, in the newest format; files that [decoding] names are the folder's copies."""
+    """Return the settings of a model folder in the newest format, with paths to its copies of [decoding]'s files."""
     manifest = manifest or Manifest.read(folder)
     content = read_committed(folder, manifest, CONFIG)
     place = str(folder / manifest.files[CONFIG].file)
@@ -193,7 +197,7 @@ def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
         config = Config.build(migrate(tables, place), place=place)
     except SettingsError as error:
         raise ModelFolderError(str(error)) from None
-    return found_in(config, folder, manifest)
+    return use_decoding_copies(config, folder, manifest)
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -236,10 +240,9 @@ def _read_vocabulary(folder: Path, manifest: Manifest, name: str, kind: Any) -> 
 def model_files(
     config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer | Labels
 ) -> dict[str, Content]:
-    """What `commit` needs to make a folder that `load_checkpoint` reads, but for the files that [decoding] names.
+    """Return the files for `commit` that make a model folder, without those that [decoding] names.
 
-    config: with the names that `taken_in` gave these.
-    weights: tensors by name, a tied one once, as `unique_tensors(model)` gives them.
+    config: as `copy_decoding_files` returns it.  weights: tensors by name, tied ones once, as from `unique_tensors`.
     """
     config = config.model_copy(update={"format": FORMAT})
     files: dict[str, Content] = {CONFIG: config.to_toml().encode(), WEIGHTS: tensor_file(weights)}
@@ -259,18 +262,17 @@ def save_model(
     files: Mapping[str, Content] | None = None,
     remove: Iterable[str] = (),
 ) -> None:
-    """Commit a whole model, with further `files` beside it, all at once; then write its card.
+    """Commit a model, with further `files`, at once; then write its card.
 
-    What the folder held under other names stays, unless it is named in `remove`.
-    Raises ModelFolderError with the old state intact if it cannot be written, DataError where a file that [decoding]
-    names cannot be read.
+    Other files of the folder stay, unless they are named in `remove`. Raises ModelFolderError, with the old state
+    intact, if the folder cannot be written; DataError if a file that [decoding] names cannot be read.
     """
     folder = Path(folder)
     weights = unique_tensors(checkpoint.model)
-    config, named = taken_in(checkpoint.config)
+    config, named = copy_decoding_files(checkpoint.config)
     model = model_files(config, weights, checkpoint.source_tokenizer, checkpoint.target_tokenizer)
     other = set(VOCABULARIES) - set(model)
-    other |= left_over(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()
+    other |= stale_decoding_files(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()
     commit(folder, {**model, **named, **(files or {})}, remove={*remove, *other})
     if card is None:
         card = Card(parameters=sum(tensor.numel() for tensor in checkpoint.model.parameters()))
@@ -278,13 +280,13 @@ def save_model(
 
 
 def refuse_threads(threads: object) -> None:
-    """Raise SettingsError unless a process may compute with so many threads; None, as many as there are, it may."""
+    """Raise SettingsError for an invalid number of threads; None is valid."""
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
         raise SettingsError(f"threads: found {threads!r}, wanted a whole number from 1 to {MOST_THREADS}")
 
 
 def choose_device(device: str) -> torch.device:
-    """The device that a word names; SettingsError if it is unknown or not there."""
+    """Return the device of a name. Raises SettingsError if it is unknown or not available."""
     if not isinstance(device, str):
         raise SettingsError(f"device: found {device!r}, wanted auto, cpu, cuda or cuda:N")
     if device == "auto":
@@ -304,7 +306,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of weights that a word means on `device`; SettingsError if it is unknown."""
+    """Return the dtype of weights for a name on `device`. Raises SettingsError if it is unknown."""
     if dtype == "auto":
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return torch.bfloat16 if fast else torch.float32
@@ -314,10 +316,10 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
-def taken_in(config: Config) -> tuple[Config, dict[str, bytes]]:
-    """The settings with the names that the files get in a model folder, and what these hold, by name.
+def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:
+    """Return the settings with the names that [decoding]'s files get in a model folder, and their content by name.
 
-    Raises DataError, naming the setting, where one cannot be read.
+    Raises DataError, naming the setting, if a file cannot be read.
     """
     files: dict[str, bytes] = {}
 
@@ -333,10 +335,10 @@ def taken_in(config: Config) -> tuple[Config, dict[str, bytes]]:
     return _renamed(config, taken), files
 
 
-def found_in(config: Config, folder: Path, manifest: Manifest) -> Config:
-    """The settings with the paths of the copies that the folder holds; other paths are left as they are.
+def use_decoding_copies(config: Config, folder: Path, manifest: Manifest) -> Config:
+    """Return the settings with the paths of the folder's copies; other paths stay as they are.
 
-    Raises ModelFolderError where a copy is missing or damaged.
+    Raises ModelFolderError if a copy is missing or damaged.
     """
 
     def found(path: str, setting: str, stem: str) -> str:
@@ -345,13 +347,13 @@ def found_in(config: Config, folder: Path, manifest: Manifest) -> Config:
     return _renamed(config, found)
 
 
-def left_over(manifest: Manifest, files: Collection[str]) -> set[str]:
-    """Names of copies that settings spoke of before, and do not now."""
+def stale_decoding_files(manifest: Manifest, files: Collection[str]) -> set[str]:
+    """Return the names of copies that the settings no longer name."""
     return {name for name in manifest.files if name.startswith(DECODING_FILES)} - set(files)
 
 
 def _renamed(config: Config, renamed: Callable[[str, str, str], str]) -> Config:
-    """The settings with another path for each file; `renamed` is told its path, its setting and a name for it."""
+    """Return the settings with new paths of [decoding]'s files: `renamed` maps (path, setting, file name) to a path."""
     decoding = config.decoding
     changes: dict[str, str | tuple[str, ...]] = {}
     for setting, stem in (("terminology", "terminology.tsv"), ("vocabulary", "vocabulary.txt")):

@@ -1,6 +1,6 @@
-"""Older model folders become new ones while they are read: one pure function a format step.
+"""Migrate the settings of older model folders while they are read, with one pure function per format.
 
-A step takes the settings of format n as nested tables and returns those of format n + 1; it never touches the folder.
+A step takes the settings of format n as nested tables and returns those of format n + 1. The folder is not changed.
 Each step has a golden folder of its format in tests/checkpoint.
 """
 
@@ -13,7 +13,7 @@ from translume.errors import ModelFolderError
 Tables = dict[str, Any]
 
 STEPS: Mapping[int, Callable[[Tables], Tables]] = {}
-"""From a format to the function that leads to the next; format 1 is the first."""
+"""From a format to the function that migrates to the next one; the first format is 1."""
 
 
 REMOVED: Mapping[str, frozenset[str]] = {"decoding": frozenset({"speculation", "draft_length"})}
@@ -26,7 +26,7 @@ def migrate(
     steps: Mapping[int, Callable[[Tables], Tables]] = STEPS,
     newest: int = FORMAT,
 ) -> Tables:
-    """The settings in the newest format; ModelFolderError at a format that is unknown."""
+    """Return the settings in the newest format. Raises ModelFolderError for an unknown format."""
     found = tables.get("format", newest)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise ModelFolderError(f"{place}: format: found {found!r}, wanted a number from 1 to {newest}")

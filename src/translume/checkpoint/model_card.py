@@ -1,4 +1,4 @@
-"""README.md of a model folder: what the model is, what it was made from, how good it is, who may use it."""
+"""The model card, README.md of a model folder: kind of model, data, recipe, scores, licence."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from translume.tasks import task_of
 NAME = "README.md"
 UNKNOWN_LICENCE = "unknown"
 TRAINED = "validation "
-"""What the scores that training measured begin with."""
+"""Prefix of the scores that training measured."""
 _SCORES = "## Scores\n\n"
 _LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
@@ -59,11 +59,11 @@ def describe_classifier(config: Config) -> CardWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a model card says beyond the settings.
+    """The content of a model card besides the settings.
 
-    parameters: number of weights, tied ones once.  data: the account of the training pairs.
-    scores: lines with their signatures, as `str(score)` gives them.  licence: an SPDX name; empty keeps what the card
-    in the folder says.  trained: whether the settings of training are what made the model.
+    parameters: number of weights, tied ones once.  data: counts of the training pairs.  scores: lines with signatures,
+    as from `str(score)`.  licence: an SPDX name; empty keeps that of the present card.  trained: whether the model was
+    trained with the settings of [training].
     """
 
     parameters: int = 0
@@ -74,7 +74,7 @@ class Card:
 
 
 def write_card(folder: Path, config: Config, card: Card) -> None:
-    """Write README.md into `folder`; it is for people, nothing reads it back but its licence."""
+    """Write README.md into `folder`. Only the licence is ever read back."""
     path = folder / NAME
     try:
         licence = card.licence or licence_of(folder)
@@ -84,7 +84,7 @@ def write_card(folder: Path, config: Config, card: Card) -> None:
 
 
 def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
-    """Put lines below those of the last training under the card's "Scores"; where there is no card, none is made."""
+    """Replace the scores in the card, except those that training measured. A missing card is not made."""
     path = folder / NAME
     try:
         text = path.read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
 
 
 def licence_of(folder: Path) -> str:
-    """What the card in a folder names as the model's licence, "unknown" where it does not."""
+    """Return the licence that the card in a folder names, or "unknown"."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -113,7 +113,7 @@ def licence_of(folder: Path) -> str:
 
 
 def render_card(name: str, config: Config, card: Card, licence: str) -> str:
-    """The card's Markdown, with the front matter that model hubs read."""
+    """Return the card as Markdown, with the front matter that model hubs read."""
     task = task_of(config)
     words: CardWords = task.part("card")(config)
     languages = [code for code in (config.data.source_language, config.data.target_language) if code]

@@ -1,4 +1,4 @@
-"""calibration.json: the temperature that was fitted to a model's weights, committed beside them."""
+"""calibration.json: the temperature fitted to a model's weights."""
 
 import json
 import math
@@ -14,9 +14,9 @@ CALIBRATION = "calibration.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperature:
-    """What makes a model's probabilities as large as they ought to be: p ** (1/value), renormalised.
+    """A temperature that calibrates a model's probabilities: p ** (1/value), renormalised.
 
-    value: above 1 where the model is too sure of itself.  tokens: target tokens it was fitted to, end marks counted.
+    value: above 1 for an overconfident model.  tokens: target tokens it was fitted to, end marks counted.
     nll_before, nll: nats per token of these, at a temperature of 1 and at `value`.
     """
 
@@ -33,12 +33,12 @@ class Temperature:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The temperature as JSON knows it."""
+        """Return the temperature for JSON."""
         return {"value": self.value, "tokens": self.tokens, "nll_before": self.nll_before, "nll": self.nll}
 
 
 def read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperature | None:
-    """The temperature in a folder; None where none was fitted to the weights with the digest `weights`.
+    """Return the temperature in a folder; None if none was fitted to the weights with the digest `weights`.
 
     Raises ModelFolderError if the file is damaged.
     """
@@ -63,7 +63,7 @@ def read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperat
 
 
 def store_temperature(folder: Path | str, temperature: Temperature, weights: str) -> None:
-    """Commit the temperature that was fitted to the weights with the digest `weights` (`Checkpoint.digest`).
+    """Commit the temperature fitted to the weights with the digest `weights` (`Checkpoint.digest`).
 
     Raises ModelFolderError if the folder holds other weights by now or cannot be written, TrainingError if a process
     trains in it.
@@ -73,6 +73,6 @@ def store_temperature(folder: Path | str, temperature: Temperature, weights: str
     with FolderLock(folder):
         present = Manifest.read(folder).files.get("weights.safetensors")
         if present is None or present.sha256 != weights:
-            raise ModelFolderError(f"{folder}: holds other weights than the temperature was fitted to; nothing written")
+            raise ModelFolderError(f"{folder}: its weights changed while the temperature was fitted; nothing written")
         text = json.dumps({**temperature.to_dict(), "weights": weights}, indent=1) + "\n"
         commit(folder, {CALIBRATION: text.encode()})

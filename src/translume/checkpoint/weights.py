@@ -1,4 +1,4 @@
-"""Tensors in a safetensors file, each stored once however many names it has."""
+"""Read and write safetensors files. A tensor with several names is stored once."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _ALIGNMENT = 8
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What a file must hold to bring `model` back: its parameters and saved buffers, a tied one by its first name."""
+    """Return the parameters and saved buffers of a model by name; a tied one by its first name only."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -39,9 +39,9 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
-    """A safetensors file for `commit`; the same tensors give the same bytes.
+    """Return a safetensors file for `commit`; the same tensors give the same bytes.
 
-    It is written a tensor at a time, so that a full disk is met in `commit` and no second copy stands in memory.
+    It is written tensor by tensor in `commit`, without a second copy in memory.
     """
     ordered = dict(sorted(tensors.items()))
     notes = dict(metadata or {})
@@ -70,7 +70,7 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a safetensors file, one at a time, on `device`; ModelFolderError if it is damaged."""
+    """Yield names and tensors of a safetensors file on `device`. Raises ModelFolderError if it is damaged."""
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
@@ -82,7 +82,7 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tup
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The notes in a safetensors file; ModelFolderError if it is damaged."""
+    """Return the metadata of a safetensors file. Raises ModelFolderError if it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
@@ -94,7 +94,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 @torch.no_grad()
 def fill(model: nn.Module, path: Path) -> None:
-    """Put the tensors of a file into `model`, each in the model's dtype and on its device.
+    """Load the tensors of a file into `model`, which keeps its dtype and device.
 
     Raises ModelFolderError naming the first tensor that is missing, unknown or of another shape.
     """

@@ -77,7 +77,7 @@ def _compared(
 ) -> "tuple[list[Row], Interrupted | None]":
     """What came of each kind, told as it comes; and whether somebody stopped it."""
     from translume.cli.live import Live
-    from translume.comparison.heads import Row, Trying, compare_heads
+    from translume.comparison.heads import ComparingHead, Row, compare_heads
     from translume.training.events import Finished, Interrupted
 
     rows: list[Row] = []
@@ -87,7 +87,7 @@ def _compared(
         for event in compare_heads(
             settings, folder, kinds, sentences=sentences, device=where.device, threads=where.threads
         ):
-            if isinstance(event, Trying):
+            if isinstance(event, ComparingHead):
                 note(f"{event.kind} ({event.number} of {event.count}): {event.folder}")
                 live = Live()
             elif isinstance(event, Row):

@@ -1,4 +1,4 @@
-"""The same model with one output head after the other, trained on the same data and compared."""
+"""Train the same model with each of several output heads on the same data, and measure it."""
 
 import hashlib
 import json
@@ -24,13 +24,13 @@ from translume.training.events import Event, Interrupted
 from translume.training.resume import WEIGHTS, Model, Store
 
 MEASURED = "measured.json"
-"""What was measured so far, of every kind that was ever asked for."""
+"""File of the measures so far, of every kind ever compared in the folder."""
 POINTS = 10
-"""Validations, and lines on progress, that a run has at least."""
+"""Minimum number of validations, and of progress lines, of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trying:
+class ComparingHead:
     """A head is trained and measured next: the `number`-th of `count`."""
 
     kind: str
@@ -41,10 +41,10 @@ class Trying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What came of one head: measures, or the reason why there are none.
+    """The result of one head: measures, or the reason of a failure.
 
-    settings: of the head.  peak_bytes: most memory of its training, of the process or on CUDA of the device.
-    key: a digest of weights and settings that were measured, and of how.
+    settings: of the head.  peak_bytes: peak memory of its training, of the process or, on CUDA, of the device.
+    key: digest of the measured weights and of the settings of model and measurement.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Row:
     key: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON knows them, which `from_dict` reads back."""
+        """Return values for JSON, which `from_dict` reads."""
         return {
             "kind": self.kind,
             "settings": dict(self.settings),
@@ -67,7 +67,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Row":
-        """The inverse of `to_dict`. Raises KeyError or TypeError for other mappings."""
+        """Invert `to_dict`. Raises KeyError or TypeError for other mappings."""
         measures = values["measures"]
         return cls(**{**values, "measures": None if measures is None else Measures.from_dict(measures)})
 
@@ -78,7 +78,7 @@ def head_kinds() -> dict[str, type[HeadKind]]:
 
 
 def chosen_kinds(words: str) -> tuple[str, ...]:
-    """Kinds from "softmax,mixture", each once, or all of them for "all"; SettingsError if one is unknown."""
+    """Return the kinds in a text such as "softmax,mixture", or all for "all"; SettingsError for an unknown one."""
     known = head_kinds()
     if words.strip() == "all":
         return tuple(known)
@@ -92,9 +92,9 @@ def chosen_kinds(words: str) -> tuple[str, ...]:
 
 
 def config_with(config: Config, kind: str) -> Config:
-    """The same run with another head, which takes over the settings that it shares with the present one.
+    """Return the settings with another head, which keeps the settings that it has in common with the present one.
 
-    `tie` becomes "none" where the kind cannot share weights in that way. Validations and lines of history come often
+    `tie` becomes "none" if the kind cannot share weights in that way. Validations and progress lines become frequent
     enough to draw a curve.
     """
     member, present = head_kinds()[kind], config.model.head
@@ -113,7 +113,7 @@ def config_with(config: Config, kind: str) -> Config:
 
 
 def _shared(present: HeadKind, member: type[HeadKind]) -> dict[str, Any]:
-    """What a kind can take over of another kind's settings."""
+    """Return the settings of a head that are valid for another kind, too."""
     values: dict[str, Any] = {}
     for name in type(present).model_fields.keys() & member.model_fields.keys() - {"kind"}:
         value = getattr(present, name)
@@ -134,13 +134,13 @@ def compare_heads(
     sentences: int = 500,
     device: str = "auto",
     threads: int | None = None,
-) -> Iterator[Trying | Event | Row]:
-    """Trains and measures each kind of head in its folder under `folder`, in a process of its own.
+) -> Iterator[ComparingHead | Event | Row]:
+    """Train and measure each kind of head in its folder under `folder`, in a process of its own.
 
-    For each kind: Trying, the events of its training, and a Row, which is in measured.json by then. The same call again
-    goes on where the last one ended; what is measured already is not even looked at again. A kind that fails is a Row
-    with the reason. After Interrupted nothing more comes.
-    sentences: how many of the validation set are translated, evenly spread; 0 for all.
+    Yield, for each kind, ComparingHead, the events of its training, and a Row, which is in measured.json by then. The
+    same call again resumes where the last one ended, and skips kinds that are measured already. A kind that fails gives
+    a Row with the reason. Interrupted is the last event.
+    sentences: how many sentences of the validation set are translated, evenly spread; 0 for all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = {row.kind: row for row in read_rows(folder)}
@@ -149,8 +149,8 @@ def compare_heads(
         task = Task(config=config_with(config, kind), folder=home, sentences=sentences, device=device, threads=threads)
         row = rows.get(kind)
         if row is None or row.measures is None or row.key != _key(task):
-            yield Trying(kind=kind, number=number, count=len(kinds), folder=home)
-            row = yield from _tried(task, kind, row, [folder / other for other in (*rows, *kinds)])
+            yield ComparingHead(kind=kind, number=number, count=len(kinds), folder=home)
+            row = yield from _train_and_measure(task, kind, row, [folder / other for other in (*rows, *kinds)])
             rows[kind] = row
             _write(folder, rows)
             if row.measures is None and not row.failure:
@@ -158,12 +158,14 @@ def compare_heads(
         yield row
 
 
-def _tried(task: Task, kind: str, before: Row | None, others: Sequence[Path]) -> Generator[Event, None, Row]:
-    """Train and measure one kind; a row without measures and without a reason means that it was interrupted."""
+def _train_and_measure(
+    task: Task, kind: str, before: Row | None, others: Sequence[Path]
+) -> Generator[Event, None, Row]:
+    """Train and measure one kind; a row with neither measures nor a reason was interrupted."""
     begun = before is not None and (task.folder / "manifest.json").exists()
     peak = before.peak_bytes if before is not None and begun else None
     try:
-        _begin_like(others, task)
+        _reuse_vocabularies(others, task)
         outcome = yield from _watched(task)
     except TranslumeError as error:
         outcome = Outcome(failure=str(error))
@@ -174,14 +176,14 @@ def _tried(task: Task, kind: str, before: Row | None, others: Sequence[Path]) ->
         settings=task.config.model.head.model_dump(mode="json"),
         measures=outcome.measures,
         peak_bytes=peak,
-        failure="" if outcome.measures or outcome.interrupted else outcome.failure or "it gave no measures",
+        failure="" if outcome.measures or outcome.interrupted else outcome.failure or "no measures were returned",
         key=_key(task) if outcome.measures else "",
     )
 
 
 def _watched(task: Task) -> Generator[Event, None, Outcome]:
     """Yield the events of `run_in_worker`, and Interrupted even if the process had nothing to save."""
-    told = False
+    reported = False
     run = run_in_worker(task, task.folder.with_suffix(".log"))
     while True:
         try:
@@ -189,15 +191,15 @@ def _watched(task: Task) -> Generator[Event, None, Outcome]:
         except StopIteration as end:
             outcome: Outcome = end.value
             break
-        told = told or isinstance(event, Interrupted)
+        reported = reported or isinstance(event, Interrupted)
         yield event
-    if outcome.interrupted and not told:
+    if outcome.interrupted and not reported:
         yield Interrupted(update=0, signal=outcome.interrupted, folder=task.folder)
     return outcome
 
 
-def _begin_like(others: Sequence[Path], task: Task) -> None:
-    """Give a new run the tokenizers and the tokenized corpus of another one, which would only come out the same."""
+def _reuse_vocabularies(others: Sequence[Path], task: Task) -> None:
+    """Copy vocabularies and tokenized corpus of another run with the same settings into a new one."""
     config, folder = task.config, task.folder
     with FolderLock(folder):
         store = Store(folder)
@@ -208,7 +210,7 @@ def _begin_like(others: Sequence[Path], task: Task) -> None:
             if model is None or (model.config.tokenizer, model.config.data) != (config.tokenizer, config.data):
                 continue
             store.begin(Model(config=config, source=model.source, target=model.target))
-            with suppress(OSError, shutil.Error):  # it is only built again
+            with suppress(OSError, shutil.Error):  # the corpus is built again then
                 shutil.copytree(other / "cache", folder / "cache", copy_function=os.link)
             return
 
@@ -216,24 +218,24 @@ def _begin_like(others: Sequence[Path], task: Task) -> None:
 def _stored(folder: Path) -> Model | None:
     try:
         return Store(folder).model()
-    except ModelFolderError:  # it is told where its own turn comes
+    except ModelFolderError:  # reported when this kind is trained
         return None
 
 
 def _key(task: Task) -> str:
-    """Changes with the weights, the settings and how they are measured; empty where there are no weights."""
+    """Return a digest of weights, settings and measurement; empty if there are no weights."""
     try:
         weights = Manifest.read(task.folder).files.get(WEIGHTS)
     except ModelFolderError:
         return ""
     if weights is None:
         return ""
-    task = replace(task, folder=Path(weights.sha256))  # a folder that moved is the same
+    task = replace(task, folder=Path(weights.sha256))  # so that a moved folder has the same key
     return hashlib.sha256(json.dumps(task.to_dict()).encode()).hexdigest()
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows in measured.json; none where there is no such file, or one that cannot be read."""
+    """Return the rows in measured.json; none if it is missing or unreadable."""
     try:
         values = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
         return [Row.from_dict(row) for row in values["rows"]]

@@ -1,4 +1,4 @@
-"""What a trained head is worth on the validation set, and what a step of decoding costs."""
+"""Measure a trained head: its quality on the validation set, and the time of a decoding step."""
 
 import math
 import statistics
@@ -22,21 +22,21 @@ from translume.translator import Translator, load_translator
 from translume.translator.tensors import padded
 
 ROWS, BEST = 64, 10
-"""Rows of a timed step, and how many best tokens it asks for."""
+"""Rows of a timed step, and the k of its top-k."""
 STEPS, ROUNDS, SECONDS = 16, 24, 4.0
-"""Steps of a timed sentence; how often it is begun anew at most, and for how long."""
+"""Steps of a timed search, and the maximum number of rounds and seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What was measured of one trained head.
+    """The measures of one trained head.
 
-    normalised, full_support, exact_loss: what the head says of itself (see `Head`).
+    normalised, full_support, exact_loss: properties of the head (see `Head`).
     tokens_per_second: target tokens in training, the median over the lines of its history; None without any.
-    nll: mean −log p in nats of the `tokens` reference tokens (end marks counted) but for `impossible` ones, those that
-    have no probability; None if that is all of them.
-    ece: expected calibration error of the likeliest token in forced decoding.  scores: a metric's name, value and
-    signature each.  sentences: how many were translated for them.
+    nll: mean −log p in nats of the `tokens` reference tokens, end marks included, without the `impossible` ones, whose
+    probability is zero; None if all are.
+    ece: expected calibration error of the likeliest token in forced decoding.  scores: name, value and signature
+    of each metric.  sentences: how many were translated for them.
     head_milliseconds, step_milliseconds: for 64 rows, the head's share of a decoding step and the whole step.
     """
 
@@ -58,25 +58,25 @@ class Measures:
     step_milliseconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON knows them, which `from_dict` reads back."""
+        """Return values for JSON, which `from_dict` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises KeyError or TypeError for other mappings."""
+        """Invert `to_dict`. Raises KeyError or TypeError for other mappings."""
         known = {field.name: values[field.name] for field in fields(cls)}
         scores = tuple((str(name), float(value), str(signature)) for name, value, signature in known["scores"])
         return cls(**{**known, "scores": scores})
 
 
 class Costs:
-    """Sums up −log p of reference tokens while others read the same beliefs."""
+    """Sums −log p of reference tokens while the same predicted distributions are used elsewhere."""
 
     def __init__(self) -> None:
         self.total, self.tokens, self.impossible = 0.0, 0, 0
 
     def watching(self, judged: JudgedSteps) -> Iterator[tuple[NextToken, Tensor]]:
-        """The same beliefs and labels [m], counted."""
+        """Pass distributions and labels [m] through, and add them to the sums."""
         for belief, labels in judged:
             costs = -belief.log_prob_of(labels[:, None]).double()
             possible = costs.isfinite()
@@ -87,13 +87,13 @@ class Costs:
 
     @property
     def mean(self) -> float | None:
-        """Per token that has a probability."""
+        """The mean over tokens with a probability above zero; None if there are none."""
         possible = self.tokens - self.impossible
         return self.total / possible if possible else None
 
 
 def measure_head(folder: Path, config: Config, *, sentences: int, device: str, threads: int | None) -> Measures:
-    """The measures of a model that was trained in `folder`, by [evaluation] and [decoding] of `config`.
+    """Measure the model in `folder` with [evaluation] and [decoding] of `config`.
 
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
@@ -143,17 +143,17 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
 
 
 def _speed(history: Sequence[dict[str, Any]]) -> float | None:
-    """Median of what the lines on progress say: what else ran on the machine for a while does not move it."""
+    """Return the median speed of the progress lines, which other load for a short time does not change."""
     speeds = [record["tokens_per_second"] for record in history if record.get("event") == "progress"]
     return statistics.median(speeds) if speeds else None
 
 
 @torch.no_grad()
 def step_milliseconds(translator: Translator, sources: Sequence[str]) -> tuple[float, float]:
-    """(head, whole step): the median over 16 steps of greedy decoding of 64 rows, their sources taken in turn.
+    """Return the time of (head, whole step): medians over 16 steps of greedy decoding of 64 rows.
 
-    head: from hidden states to the 10 best tokens.  whole step: the decoder's layers too.  Each step counts as in the
-    fastest of its rounds, since whatever else the machine does can only make it slower.
+    head: from hidden states to the 10 best tokens.  whole step: the decoder's layers too.  Each step
+    counts with its fastest round, since other load can only make it slower.
     """
     checkpoint = translator.checkpoint
     model, longest = checkpoint.model, translator.config.model.max_positions
@@ -184,7 +184,7 @@ def step_milliseconds(translator: Translator, sources: Sequence[str]) -> tuple[f
 
 
 def _clock(device: torch.device) -> Callable[[], float]:
-    """Seconds, read when the device has done all that it was asked for."""
+    """Return a clock in seconds that waits until the device has finished its work."""
 
     def now() -> float:
         if device.type == "cuda":

@@ -115,7 +115,7 @@ def run_in_worker(task: Task, log: Path) -> Generator[Event, None, Outcome]:
     outcome = Outcome()
     with (
         ChildProcess(__name__, output=log) as child,
-        Signals(tell=child.send_signal) as signals,
+        Signals(on_signal=child.send_signal) as signals,
     ):
         try:
             for message in child.request("run", task.to_dict()).responses():

@@ -12,19 +12,19 @@ from translume.errors import TrainingError
 from translume.model.head import HeadLoss
 
 
-class Stream:
-    """Batches epoch after epoch; `epoch` and `position` say which comes next, so that going on needs no replay."""
+class BatchStream:
+    """Training batches, epoch after epoch. `epoch` and `position` name the next one; a resumed run replays nothing."""
 
     def __init__(
         self, corpus: TokenizedCorpus, *, max_tokens: int, seed: int, dropout: float, epoch: int = 0, position: int = 0
     ) -> None:
-        """position: batches of `epoch` that are used up.  dropout: of merges in the subword segmentation."""
+        """position: number of batches of `epoch` already used.  dropout: of merges in the subword segmentation."""
         self.epoch, self.position = epoch, position
         self._corpus, self._max_tokens, self._seed, self._dropout = corpus, max_tokens, seed, dropout
         self._plan = self._plan_of(epoch)
 
     def next(self) -> Batch:
-        """The next batch; begins the next epoch where one is used up."""
+        """Return the next batch; at the end of an epoch, the first one of the next epoch."""
         if self.position >= len(self._plan):
             self.epoch, self.position = self.epoch + 1, 0
             self._plan = self._plan_of(self.epoch)
@@ -37,16 +37,16 @@ class Stream:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed in [0, 2⁶³) from whole numbers: the same everywhere, unlike for numbers that differ anywhere.
+    """Return a seed in [0, 2⁶³) from integers: the same on every machine, and different for different integers.
 
-    Everything random in an update is seeded by (seed, update, batch), so no generator's state has to be saved.
+    Everything random in an update is seeded by (seed, update, batch), so no generator state has to be saved.
     """
     text = ",".join(map(str, numbers)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-class Adder(Protocol):
-    """The part of an Updater that gathers gradients."""
+class Accumulator(Protocol):
+    """The part of an `Updater` that accumulates gradients."""
 
     def add(self, batch: Batch) -> HeadLoss: ...
     def clear(self) -> None: ...
@@ -54,7 +54,10 @@ class Adder(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """Of one update: nats and target tokens, and how often a batch was split."""
+    """Sums over one update.
+
+    objective, nll: nats.  tokens: target tokens.  splits: how often a batch was split.  lines: the pairs of each batch.
+    """
 
     objective: float = 0.0
     nll: float | None = 0.0
@@ -63,12 +66,12 @@ class Sums:
     lines: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def gather(updater: Adder, batches: Iterable[Batch], *, seed: int, update: int) -> Sums:
-    """Gradients of the summed loss of all batches are in the updater; returns the sums that were met on the way.
+def gather(updater: Accumulator, batches: Iterable[Batch], *, seed: int, update: int) -> Sums:
+    """Accumulate the gradients of the summed loss of all batches in the updater, and return the sums.
 
-    Dropout of part p of the i-th batch is drawn by (seed, update, i, p). When CUDA is out of memory, all is begun
-    again with the batch in halves; a single pair that does not fit raises TrainingError.  A loss that is not finite
-    ends the gathering: `objective` says so, and the last of `lines` are the batch's.
+    Dropout in part p of the i-th batch is drawn by (seed, update, i, p). When CUDA runs out of memory, everything is
+    computed again with that batch in halves; TrainingError if a single pair does not fit. Accumulation stops at a loss
+    that is not finite: `objective` is not finite then, and the last entry of `lines` is that batch.
     """
     parts: list[list[Batch]] = [[batch] for batch in batches]
     splits = 0
@@ -91,9 +94,9 @@ def gather(updater: Adder, batches: Iterable[Batch], *, seed: int, update: int) 
 
 
 def _attempt(
-    updater: Adder, parts: Sequence[Sequence[Batch]], sums: Sums, seed: int, update: int
+    updater: Accumulator, parts: Sequence[Sequence[Batch]], sums: Sums, seed: int, update: int
 ) -> tuple[int, int] | None:
-    """Add all parts; the place of the part that did not fit into CUDA's memory, else None."""
+    """Accumulate all parts; return the place of a part that did not fit into CUDA's memory, else None."""
     for index, pieces in enumerate(parts):
         for place, batch in enumerate(pieces):
             torch.manual_seed(seed_of(seed, update, index, place))
@@ -111,5 +114,5 @@ def _attempt(
 
 
 def finite(value: float) -> bool:
-    """Whether a number is neither NaN nor infinite."""
+    """Return whether a number is neither NaN nor infinite."""
     return value - value == 0.0

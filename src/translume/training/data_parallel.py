@@ -1,4 +1,9 @@
-"""Data parallelism on one CPU: replicas of the network that each take a share of every batch."""
+"""Data parallelism on a CPU: replicas of the network that share its weights and compute a share of every batch each.
+
+Parallelism inside single operations synchronises all threads after each operation, and in translation models most
+operations are too short for that: two threads on one batch are hardly faster than one, while two halves of a batch on
+one thread each take nearly half the time.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,19 +17,19 @@ from translume.model.classifier import Network
 from translume.model.dropout import drawn_from
 
 MOST = 4
-"""Replicas at most; each has gradients of its own, and beyond this their memory is worth more than their speed."""
+"""Maximum number of replicas. Each has gradients of its own; more replicas cost too much memory for their speed."""
 
 Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """source, source_mask, target, labels and target_mask of some rows of a batch."""
 
 
 def replica_count(threads: int, device: torch.device) -> int:
-    """How many replicas train on so many threads."""
+    """Return the number of replicas for a number of threads; one on any device other than a CPU."""
     return max(1, min(threads, MOST)) if device.type == "cpu" else 1
 
 
 def replica_of(model: Network) -> Network:
-    """A network that shares every weight and buffer of `model`, and will have gradients of its own."""
+    """Return a network that shares every weight and buffer of `model` but not its gradients."""
     replica = deepcopy(model)
     for own, shared in zip(_tensors(replica), _tensors(model), strict=True):
         own.data, own.grad = shared.data, None
@@ -36,7 +41,7 @@ def _tensors(model: Network) -> list[Tensor]:
 
 
 def shares_of(batch: Share, count: int) -> list[Share]:
-    """The rows of a batch dealt out in turn, each share cut to its longest row."""
+    """Deal the rows of a batch out in turn, and cut each share to its longest row."""
     shares = []
     for first in range(min(count, batch[0].size(0))):
         source, source_mask, target, labels, target_mask = (tensor[first::count] for tensor in batch)
@@ -46,15 +51,18 @@ def shares_of(batch: Share, count: int) -> list[Share]:
     return shares
 
 
-class Crew:
-    """Threads that run one share each, with their own random numbers and a fair part of the cores."""
+class ReplicaPool:
+    """Threads that run one share each, with their own random numbers and an equal part of the cores."""
 
     def __init__(self, count: int, threads: int) -> None:
         each = max(1, threads // count)
         self._pool = ThreadPoolExecutor(count, "replica", initializer=torch.set_num_threads, initargs=(each,))
 
     def run(self, jobs: Sequence[Callable[[], HeadLoss]]) -> HeadLoss:
-        """The sum of the jobs' losses, added in their order; dropout of job i follows from torch's generator and i."""
+        """Run the jobs and return the sum of their losses, added in order.
+
+        Dropout of job i depends on i and on the state of torch's generator.
+        """
         seeds = torch.randint(0, 2**63 - 1, (len(jobs),)).tolist()
         futures = [self._pool.submit(_seeded, job, seed) for job, seed in zip(jobs, seeds, strict=True)]
         losses = [future.result() for future in futures]

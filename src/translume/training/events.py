@@ -11,22 +11,22 @@ from translume.config.heads import Measure
 from translume.data import Account
 
 Reason = Literal["updates", "patience"]
-"""Why a run ends: all its updates are done, or `training.patience` validations brought nothing better."""
+"""Why a run ends: all updates are done, or `training.patience` validations in a row found nothing better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing:
-    """Something that can take a while begins before the first update: "tokenizer", "training data", …"""
+    """A step that can take long begins before the first update: "tokenizer", "training data", …"""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Data, tokenizer and model are ready; the first update comes next.
+    """Data, vocabularies and network are ready; the first update comes next.
 
-    training, validation: what became of each pair read; one account where validation pairs were held out.
-    parameters: trained numbers, shared ones counted once.
+    training, validation: how many pairs were read, used, held out and dropped; one account for both if validation pairs
+    were held out.  parameters: number of weights, shared ones counted once.
     """
 
     update: int
@@ -46,7 +46,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """An interrupted run goes on after `update` updates, its last commit."""
+    """An interrupted run continues after update `update`, its last commit."""
 
     update: int
     updates: int
@@ -55,7 +55,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something a person should know; the run goes on."""
+    """A warning for the user; the run continues."""
 
     update: int
     message: str
@@ -63,12 +63,12 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One update is done. Means run over the updates since the last multiple of `training.log_every`.
+    """One update is done. Means are over the updates since the last multiple of `training.log_every`.
 
-    loss: mean objective in nats per target token, smoothing included.  nll: mean −log p per target token in nats, None
-    where the head has none.  tokens_per_second: target tokens, validation and saving not counted.  gradient_norm: of
-    this update, per target token, before clipping.  seconds_left: to the last update, at this process's speed so far.
-    logged: whether the line stands in history.jsonl.
+    loss: mean objective in nats per target token, smoothing included.  nll: mean −log p per target token in nats; None
+    for a head without it.  tokens_per_second: target tokens, without the time of validation and saving.
+    gradient_norm: of this update, per target token, before clipping.  seconds_left: until the last update, at this
+    process's speed so far.  logged: whether the event is in history.jsonl.
     """
 
     update: int
@@ -86,10 +86,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """The validation set was measured with the present weights (their moving average where there is one).
+    """The present weights, or their moving average with `training.ema`, were measured on the validation set.
 
-    nll: nats per target token, of what `measure` names: −log p, or the objective without smoothing of a head that has
-    no −log p.  metrics: values by name, such as {"bleu": 35.2}; empty when `metric` is "nll".
+    nll: nats per target token of what `measure` names: −log p, or the objective without smoothing for a head without
+    −log p.  metrics: values by name, such as {"bleu": 35.2}; empty if `metric` is "nll".
     best: whether this is the best so far by `training.metric`.
     """
 
@@ -103,7 +103,7 @@ class Validated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """The model folder was committed: from now on a dead process costs only what comes after `update`."""
+    """The model folder was committed: a crash now loses only the updates after `update`."""
 
     update: int
     folder: Path
@@ -111,7 +111,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """SIGINT or SIGTERM came; everything up to `update` is saved and the same command resumes."""
+    """SIGINT or SIGTERM was received. Everything up to `update` is saved; the same command resumes the run."""
 
     update: int
     signal: str
@@ -122,9 +122,9 @@ class Interrupted:
 class Finished:
     """The run is over and the folder holds the model.
 
-    nll, metrics: of the weights that were kept, on the validation set, as far as they were measured; `measure` names
-    what nll is, as in Validated.
-    kept: which weights those are, in words.  already: nothing was left to do when `train` was called.
+    nll, metrics: quality of the kept weights on the validation set, as far as it was measured.  measure: as in
+    Validated.
+    kept: which weights those are, in words.  already: whether nothing was left to do when `train` was called.
     """
 
     update: int
@@ -145,24 +145,24 @@ _LEFT_OUT = ("logged", "seconds_left", "folder")
 
 
 class History:
-    """The log of one folder. It may be longer than the last commit; what is longer is cut off when a run goes on."""
+    """The log of a folder. Lines written after the last commit are cut off when the run is resumed."""
 
     def __init__(self, folder: Path, *, keep_bytes: int) -> None:
-        """What stands after `keep_bytes` belongs to updates that will be done again, and goes."""
+        """Truncate the log to `keep_bytes`: what follows belongs to updates that will be computed again."""
         self._folder = folder
         path = folder / NAME
         if path.exists() and path.stat().st_size > keep_bytes:
             os.truncate(path, keep_bytes)
 
     def add(self, event: Event, *, elapsed: float) -> None:
-        """Write an event; of Progress only the logged ones.  elapsed: seconds of the run so far."""
+        """Write an event, but only logged ones of Progress.  elapsed: seconds of the run so far."""
         if isinstance(event, Preparing | Saved) or (isinstance(event, Progress) and not event.logged):
             return
         line = {"event": type(event).__name__.lower(), "elapsed": round(elapsed, 3)}
         append_history(self._folder, {**line, **_plain(event)})
 
     def size(self) -> int:
-        """Its length in bytes, all of it on the disk."""
+        """Return its length in bytes, after flushing it to disk."""
         path = self._folder / NAME
         if not path.exists():
             return 0
@@ -172,7 +172,7 @@ class History:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON knows it: dataclasses and mappings as objects."""
+    """Return a value for JSON: dataclasses and mappings as dicts."""
     if isinstance(value, Account):
         return value.to_dict()
     if is_dataclass(value):

@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM as a flag that the loop reads between batches."""
+"""What training does on Ctrl-C (SIGINT) and SIGTERM: finish the update, save, yield `Interrupted`.
+
+`Signals` only sets a flag. `Run.events` in `train.py` reads it after each update, and validation between batches.
+"""
 
 import signal
 import threading
@@ -10,15 +13,15 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Signals:
-    """While entered, the first SIGINT or SIGTERM only sets `caught`; a second one does what it did before.
+    """A context in which the first SIGINT or SIGTERM only sets `caught`; a second one has its usual effect.
 
-    Outside the main thread, where Python allows no handlers, nothing is caught.
+    Outside the main thread Python allows no signal handlers, so nothing is caught there.
     """
 
-    def __init__(self, tell: Callable[[int], object] | None = None) -> None:
-        """tell: called at once with the number of the signal that is caught."""
+    def __init__(self, on_signal: Callable[[int], object] | None = None) -> None:
+        """on_signal: called at once with the number of the caught signal."""
         self.caught = ""
-        self._tell = tell
+        self._on_signal = on_signal
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
@@ -35,8 +38,8 @@ class Signals:
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.caught = signal.Signals(number).name
         self._restore()
-        if self._tell is not None:
-            self._tell(number)
+        if self._on_signal is not None:
+            self._on_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -13,7 +13,7 @@ from translume.config import TrainingSettings
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.text import Labels, SpecialIds, Tokenizer
-from translume.training.data_parallel import Crew, Share, replica_count, replica_of, shares_of
+from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.precision import Precision
 
 
@@ -39,7 +39,7 @@ def cosine(update: int, settings: TrainingSettings, width: int) -> float:
 
 
 def constant(update: int, settings: TrainingSettings, width: int) -> float:
-    """Linear warm-up to rate, which then stays."""
+    """Linear warm-up, then a constant rate."""
     return settings.learning_rate * min(1.0, update / max(1, settings.warmup_updates))
 
 
@@ -52,7 +52,7 @@ SCHEDULES: dict[str, Callable[[int, TrainingSettings, int], float]] = {
 
 
 def learning_rate(update: int, settings: TrainingSettings, width: int) -> float:
-    """The rate of the update-th step of the optimiser, counted from 1, in a model of `width` D."""
+    """Return the learning rate of an update, counted from 1, for a model of `width` D."""
     return SCHEDULES[settings.schedule](update, settings, width)
 
 
@@ -64,9 +64,9 @@ def token_loss_options(settings: TrainingSettings, target: Tokenizer) -> LossOpt
 def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialIds) -> LossOptions:
     """Return the options of a loss over `vocabulary` target tokens.
 
-    Three definitions of label smoothing ε: "all" puts ε/V on every token (Szegedy et al. 2016; PyTorch, Marian);
-    "others" ε/(V−1) on all but the label (fairseq), which is the first with ε·V/(V−1); "text" spreads ε over all but
-    padding, the begin mark and the unknown token, which no target holds (as JoeyNMT leaves out padding).
+    Label smoothing ε has three definitions. "all" puts ε/V on every token (Szegedy et al. 2016; PyTorch, Marian).
+    "others" puts ε/(V−1) on all but the label (fairseq), which equals "all" with ε·V/(V−1). "text" spreads ε over all
+    tokens except padding, the begin mark and the unknown token, which no target holds (JoeyNMT leaves out padding).
     """
     smoothing, smoothed = settings.label_smoothing, None
     if smoothing and settings.label_smoothing_over == "others":
@@ -86,7 +86,7 @@ def class_loss_options(settings: TrainingSettings, labels: Labels) -> LossOption
 
 
 class TrainingBatch(Protocol):
-    """What an update needs of a batch: ids and masks [B, S] and [B, T]."""
+    """The part of a batch that an update reads: ids and masks [B, S] and [B, T]."""
 
     @property
     def source(self) -> Tensor: ...
@@ -101,9 +101,9 @@ class TrainingBatch(Protocol):
 
 
 class _Flat:
-    """Parameters side by side in one fp32 vector, so that a step is a few operations however many there are.
+    """Parameters concatenated in one fp32 vector, so that a step takes a few operations for any number of them.
 
-    The network's own parameters become views of a vector: of this one, or of a bf16 copy of it.
+    The network's parameters become views of this vector, or of a bf16 copy of it.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], precision: Precision) -> None:
@@ -126,7 +126,7 @@ class _Flat:
             self.named[name].data = view
 
     def give_gradients(self, model: Network) -> None:
-        """Have the parameters of `model`, the network or a replica of it, add their gradients to a vector here."""
+        """Make the parameters of `model`, the network or a replica, accumulate their gradients in a vector here."""
         own = None if self._apart or self.gradients else self.master.grad
         self.gradients.append(torch.zeros_like(self.working) if own is None else own)
         parameters = dict(model.named_parameters())
@@ -134,34 +134,35 @@ class _Flat:
             parameters[name].grad = view
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parts of a vector by name, in the parameters' shapes."""
+        """Return the parts of a vector by name, in the parameters' shapes."""
         return {name: flat[offset : offset + size].view(shape) for name, (offset, size, shape) in self._places.items()}
 
     def gather(self) -> None:
-        """Add the gradients that are not the master's own to the master's."""
+        """Add the gradients of working weights and replicas to those of the fp32 vector, and set them to zero."""
         for gradient in self.gradients:
             if gradient is not self.master.grad and self.master.grad is not None:
                 self.master.grad += gradient
                 gradient.zero_()
 
     def clear(self) -> None:
-        """Throw gradients away."""
+        """Set all gradients to zero."""
         for gradient in self.gradients:
             gradient.zero_()
         if self.master.grad is not None:
             self.master.grad.zero_()
 
     def refresh(self) -> None:
-        """Round the master to the working weights."""
+        """Copy the fp32 weights, rounded, to the working weights."""
         if self._apart:
             self.working.copy_(self.master.detach())
 
 
 class Updater:
-    """Sums gradients over batches, and steps Adam on fp32 weights.
+    """Accumulates gradients over batches, and applies Adam to fp32 weights.
 
-    With bf16 the network holds rounded working copies, refreshed after each step; gradients of several batches are
-    summed in fp32. On a CPU the threads torch has when this is made are spread over replicas of the network.
+    With bf16 the network holds rounded copies of the weights, refreshed after each step; gradients of several batches
+    are summed in fp32. On a CPU, the threads that torch has at construction are divided among replicas
+    of the network.
     """
 
     def __init__(
@@ -190,26 +191,26 @@ class Updater:
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.to(torch.bfloat16)
             for name, buffer in model.named_buffers():
-                if buffer.is_floating_point() and not name.startswith("head."):  # a head's tables stay as they are
+                if buffer.is_floating_point() and not name.startswith("head."):  # a head's tables stay fp32
                     buffer.data = buffer.data.to(torch.bfloat16)
-        count = 1 if kept else replica_count(torch.get_num_threads(), device)  # what freezes rows is not replicated
+        count = 1 if kept else replica_count(torch.get_num_threads(), device)  # not with frozen rows
         self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]
         for replica in self._replicas:
             for flat in self._flats:
                 flat.give_gradients(replica)
-        self._crew = Crew(count, torch.get_num_threads()) if count > 1 else None
+        self._pool = ReplicaPool(count, torch.get_num_threads()) if count > 1 else None
         kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
         self._optimizer = kind(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
-        """Forward and backward of one batch; the gradients of the SUM of its losses are added up."""
+        """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
         tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
-        if self._crew is None:
+        if self._pool is None:
             loss = self._differentiate(self.model, tensors)
         else:
             shares = shares_of(tensors, len(self._replicas))
             jobs = [partial(self._differentiate, *job) for job in zip(self._replicas, shares, strict=False)]
-            loss = self._crew.run(jobs)
+            loss = self._pool.run(jobs)
         for flat in self._flats:
             flat.gather()
         return loss
@@ -224,7 +225,7 @@ class Updater:
 
     @torch.no_grad()
     def update(self, tokens: int, learning_rate: float) -> float:
-        """Divide the gradients by `tokens`, clip, step; the norm per token before clipping."""
+        """Divide the gradients by `tokens`, clip, step; return the norm per token before clipping."""
         if not tokens:
             self.clear()
             return 0.0
@@ -243,12 +244,12 @@ class Updater:
         return norm
 
     def clear(self) -> None:
-        """Throw gradients away."""
+        """Set all gradients to zero."""
         for flat in self._flats:
             flat.clear()
 
     def parameters_fp32(self) -> dict[str, Tensor]:
-        """The weights by name, tied ones once: live fp32 tensors, frozen ones included."""
+        """Return the weights by name, tied ones once, frozen ones included: live fp32 tensors."""
         views = [flat.views(flat.master.data) for flat in self._flats]
         return {name: tensor for part in (*views, self._fixed) for name, tensor in part.items()}
 
@@ -264,7 +265,7 @@ class Updater:
                 frozen.copy_(self._fixed[name])
 
     def state(self) -> dict[str, Tensor]:
-        """The optimiser's `moment1.NAME` and `moment2.NAME` and its `step`; nothing before the first update."""
+        """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update."""
         tensors: dict[str, Tensor] = {}
         for flat in self._flats:
             state = self._optimizer.state.get(flat.master)
@@ -288,16 +289,16 @@ class Updater:
 
 
 Weights = dict[str, Tensor]
-"""fp32 tensors by the name of their parameter; a tied one stands once."""
+"""fp32 tensors by parameter name; a tied one appears once."""
 
 
 def snapshot(values: Mapping[str, Tensor]) -> Weights:
-    """A copy on the CPU that later updates do not change."""
+    """Return a copy on the CPU that later updates do not change."""
     return {name: value.detach().to("cpu", torch.float32, copy=True) for name, value in values.items()}
 
 
 def mean(members: Iterable[Mapping[str, Tensor]]) -> Weights:
-    """The plain mean of the members, summed in fp64 in their order; each is let go before the next is read."""
+    """Return the mean of the members, summed in fp64 in their order; only one member is in memory at a time."""
     total: dict[str, Tensor] = {}
     count = 0
     for member in members:
@@ -311,10 +312,10 @@ def mean(members: Iterable[Mapping[str, Tensor]]) -> Weights:
 
 
 class MovingAverage:
-    """w̄ ← d w̄ + (1 − d) w after every update, d = min(decay, (1 + u) / (10 + u)), so that early weights fade fast.
+    """An exponential moving average of the weights: w̄ ← d w̄ + (1 − d) w after update u, d = min(decay, (1+u)/(10+u)).
 
-    The moving mean of Polyak and Juditsky (1992) with exponential weights and TensorFlow's warm start. Kept in fp32
-    beside the weights: training goes on from the raw ones.
+    The average of Polyak and Juditsky (1992) with exponential weights and TensorFlow's warm start, in which early
+    weights fade quickly. It is kept in fp32 beside the raw weights, which training continues from.
     """
 
     def __init__(self, decay: float, values: Mapping[str, Tensor]) -> None:
@@ -322,13 +323,13 @@ class MovingAverage:
         self.values: Weights = {name: value.detach().float().clone() for name, value in values.items()}
 
     def add(self, values: Mapping[str, Tensor], update: int) -> None:
-        """Take in the weights after `update`, counted from 1."""
+        """Add the weights after `update`, counted from 1."""
         decay = min(self.decay, (1 + update) / (10 + update))
         with torch.no_grad():
             for name, mine in self.values.items():
                 mine.lerp_(values[name].detach(), 1.0 - decay)
 
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Go on from an average that was saved."""
+        """Continue from a saved average."""
         for name, value in values.items():
             self.values[name].copy_(value)

@@ -1,4 +1,4 @@
-"""How a run computes: fp32 or bf16, and which attention kernels."""
+"""Choose how a run computes: fp32 or bf16 (`choose_precision`), and which attention kernels (`choose_attention`)."""
 
 import time
 from pathlib import Path
@@ -13,17 +13,17 @@ from translume.model.layout import Layout
 Precision = Literal["fp32", "bf16"]
 
 FASTER = 1.5
-"""How many times faster than "plain" the fused kernels must be; a closer race could end differently the next time."""
+"""How many times faster than "plain" the fused kernels must be; a closer result could differ the next time."""
 
-FORMS: tuple[AttentionBackend, AttentionBackend] = ("plain", "fused")
+_BACKENDS: tuple[AttentionBackend, AttentionBackend] = ("plain", "fused")
 ROWS, PLACES, ROUNDS = 64, 24, 12
 
 
 def choose_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
-    """What a run computes in; "auto" is bf16 on a GPU that has it, and on a processor with AMX.
+    """Return the precision of a run; "auto" is bf16 on GPUs that support it and on processors with AMX, else fp32.
 
-    Without AMX a processor multiplies bf16 no faster than fp32 (half as fast where this was measured), whatever it
-    says of bf16. Flags decide and not a stopwatch, so that the same machine always answers the same.
+    Without AMX a processor multiplies bf16 no faster than fp32 (half as fast where it was measured), even if it has
+    other bf16 instructions. The choice goes by processor flags, not by timing, so it is the same at every start.
     """
     if wanted != "auto":
         return wanted
@@ -33,7 +33,7 @@ def choose_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.devi
 
 
 def _processor_features() -> frozenset[str]:
-    """What the processor can do, in Linux's words; empty where Linux does not say."""
+    """Return the processor's flags in /proc/cpuinfo; empty where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -42,24 +42,25 @@ def _processor_features() -> frozenset[str]:
 
 
 def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
-    """ "fused" where it is clearly faster, forwards and backwards, at the lengths of sentences; else "plain".
+    """Return "fused" if it is clearly faster, forward and backward, at the lengths of sentences; else "plain".
 
-    With dropout of attention weights a CPU gets "plain": the fused one's is drawn from a generator that threads share.
+    It is measured once; the result is stored with the run and used again when the run resumes. With dropout of
+    attention weights a CPU gets "plain", because the fused kernel draws from a generator that threads share.
     """
     if device.type == "cpu" and settings.attention_dropout > 0:
         return "plain"
-    best = dict.fromkeys(FORMS, float("inf"))
+    best = dict.fromkeys(_BACKENDS, float("inf"))
     with torch.random.fork_rng(devices=[]):
-        for _ in range(ROUNDS):  # by turns, and the best of each, so that other work on the machine hardly counts
-            for form in FORMS:
-                best[form] = min(best[form], _seconds(settings, device, dtype, form))
+        for _ in range(ROUNDS):  # in turns, and the best of each, to discount other load on the machine
+            for backend in _BACKENDS:
+                best[backend] = min(best[backend], _seconds(settings, device, dtype, backend))
     return "fused" if best["fused"] * FASTER < best["plain"] else "plain"
 
 
-def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, form: AttentionBackend) -> float:
+def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, backend: AttentionBackend) -> float:
     layout = Layout.of(torch.arange(PLACES, device=device) < torch.full((ROWS, 1), PLACES - 1, device=device))
     packed = torch.zeros(layout.tokens.numel(), 3 * settings.width, device=device, dtype=dtype, requires_grad=True)
-    mixing = AttentionOptions(settings.attention_heads, form, settings.attention_dropout, causal=True)
+    mixing = AttentionOptions(settings.attention_heads, backend, settings.attention_dropout, causal=True)
     begun = time.perf_counter()
     packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]  # torch's has no types
     if device.type == "cuda":

@@ -24,9 +24,10 @@ from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
+from translume.model.head import Teacher
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
-from translume.training.batches import Stream, seed_of
+from translume.training.batches import BatchStream, seed_of
 from translume.training.events import Event, Preparing
 from translume.training.optimisation import MovingAverage, Updater
 from translume.training.precision import choose_attention, choose_precision
@@ -43,21 +44,22 @@ from translume.training.resume import (
     refuse_other,
     refuse_other_settings,
 )
-from translume.training.teacher import TeacherModel, hire
+from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.vocabularies import vocabularies_of
 
 SHORT_UPDATES = 20
-"""Most updates under TRANSLUME_SHORT=1, for examples in the documentation."""
+"""Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
 
 _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout")
-"""Settings in [model] that a fine-tuned copy may choose anew."""
+"""Settings in [model] that may change when a model is fine-tuned."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """All that a run works with.
+    """Everything a run needs.
 
-    ema: None without `training.ema`.  outdated: the folder's weights are not those that the settings now ask for.
+    ema: None without `training.ema`.  outdated: whether the settings now choose other weights than the
+    folder has.
     """
 
     model: Model
@@ -67,12 +69,12 @@ class Prepared:
     transformer: Network
     ema: MovingAverage | None
     state: State
-    stream: Stream
+    stream: BatchStream
     device: torch.device
     outdated: bool
 
     def live(self, *, whole: bool) -> Live:
-        """The tensors of this moment; without `whole`, no optimiser."""
+        """Return the present tensors, with those of the optimiser if `whole`."""
         raw = self.updater.parameters_fp32()
         buffers = {name: value for name, value in unique_tensors(self.transformer).items() if name not in raw}
         return Live(
@@ -85,7 +87,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is asked for, checked against what the folder holds.  base: the model to fine-tune, if any."""
+    """The settings of a run, checked against the content of its folder.  base: the model to fine-tune, if any."""
 
     config: Config
     state: State | None
@@ -94,14 +96,14 @@ class Plan:
 
     @property
     def outdated(self) -> bool:
-        """Whether the weights in the folder are another choice, or mean, of the run's than the settings now ask for."""
+        """Whether the settings now choose other weights, or another mean of weights, than the folder has."""
         if self.state is None or self.stored is None:
             return False
         return self.stored.config.training.average_last != self.config.training.average_last
 
 
 def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
-    """Settle the settings of a run. Raises TrainingError where the folder holds another run."""
+    """Check the settings of a run against its folder. Raises TrainingError if the folder holds another run."""
     state, stored = store.state(), store.model()
     folder = str(store.folder)
     if os.environ.get("TRANSLUME_SHORT") == "1":
@@ -115,8 +117,8 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
         return Plan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
         raise TrainingError(
-            f"{folder}: holds a model, but no run that could go on; "
-            "train into another folder, or go on from this model with --from"
+            f"{folder}: holds a model, but no run to resume; "
+            "train into another folder, or fine-tune this model with --from"
         )
     if source is not None:
         base = load_any(source, device="cpu", dtype="fp32", expected=task_of(config).part("checkpoint"))
@@ -132,9 +134,9 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
 
 
 def adopted(config: Config, base: Config, place: str) -> Config:
-    """The settings with [model] and [tokenizer] of the model that is fine-tuned, dropout apart.
+    """Return the settings with [model] and [tokenizer] of the model to fine-tune, except dropout.
 
-    Raises SettingsError where they ask for something that is neither the default nor what that model has.
+    Raises SettingsError for a setting that is neither the default nor that of the model.
     """
     groups = (
         (config.model, base.model, "model", _OF_TRAINING),
@@ -145,7 +147,7 @@ def adopted(config: Config, base: Config, place: str) -> Config:
             wanted, found = getattr(asked, name), getattr(held, name)
             if name not in free and wanted not in (found, field.get_default(call_default_factory=True)):
                 raise SettingsError(
-                    f"{group}.{name}: found {wanted!r}, but {place} has {found!r}; wanted that or no such line"
+                    f"{group}.{name}: found {wanted!r}, but {place} has {found!r}; use that value or none"
                 )
     dropouts = {name: getattr(config.model, name) for name in _OF_TRAINING}
     tokenizer = base.tokenizer.model_copy(update={"dropout": config.tokenizer.dropout})
@@ -155,12 +157,13 @@ def adopted(config: Config, base: Config, place: str) -> Config:
 def prepare_run(
     plan: Plan, store: Store, *, source: Path | None, device: torch.device
 ) -> Generator[Event, None, Prepared]:
-    """Tells what takes long, and returns (as `yield from` gives it) what the run works with.
+    """Prepare a run: yield an event before each long step, and return the run's parts (`yield from`).
 
-    The tokenizers are in the folder before anything else is computed, so that a resumed run has the same ones.
+    The vocabularies are committed to the folder before anything else is computed, so that a resumed run has the same
+    ones.
     """
     check_settings(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
-    for place in origins(plan.config.data, "valid"):  # not after hours with the training files
+    for place in origins(plan.config.data, "valid"):  # before hours of work on the training files
         place.check_lengths()
     model = yield from _with_tokenizers(plan, store)
     config, settings = model.config, model.config.training
@@ -185,14 +188,14 @@ def prepare_run(
         state = State(begun=_begun(model, digest, source, device), metric=settings.metric)
     else:
         refuse_other(str(store.folder), "training data", state.begun.data, digest)
-    hired = yield from _hired(plan, state, model, store, device)
+    teacher = yield from _load_teacher(plan, state, model, store, device)
     transformer, notes = _transformer(plan, model, training, device)
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(AttentionBackend, state.begun.attention))
-    updater = _updater(transformer, model, state.begun.precision, device, hired)
+    updater = _updater(transformer, model, state.begun.precision, device, teacher.teacher)
     ema = _restored(plan, store, updater, settings.ema)
-    stream = Stream(
+    stream = BatchStream(
         training,
         max_tokens=settings.max_tokens,
         seed=settings.seed,
@@ -214,29 +217,31 @@ def prepare_run(
     )
 
 
-def _hired(
+def _load_teacher(
     plan: Plan, state: State, model: Model, store: Store, device: torch.device
 ) -> Generator[Event, None, TeacherModel]:
-    """The run's teacher. Raises TrainingError if a run that goes on had another one."""
+    """Load the run's teacher. Raises TrainingError if a resumed run began with another one."""
     if model.config.training.teacher:
         yield Preparing(what="teacher")
-    hired = hire(model, device, cast(AttentionBackend, state.begun.attention))
+    teacher = load_teacher(model, device, cast(AttentionBackend, state.begun.attention))
     if plan.state is None:
-        state.begun.teacher = hired.digest
-    refuse_other(str(store.folder), "weights of the teacher", state.begun.teacher, hired.digest)
-    return hired
+        state.begun.teacher = teacher.digest
+    refuse_other(str(store.folder), "weights of the teacher", state.begun.teacher, teacher.digest)
+    return teacher
 
 
-def _updater(transformer: Network, model: Model, precision: str, device: torch.device, hired: TeacherModel) -> Updater:
+def _updater(
+    transformer: Network, model: Model, precision: str, device: torch.device, teacher: Teacher | None
+) -> Updater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
     chosen = cast(Literal["fp32", "bf16"], precision)
-    options = replace(options, teacher=hired.teacher)
+    options = replace(options, teacher=teacher)
     return Updater(transformer, settings, options=options, precision=chosen, device=device)
 
 
 def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
-    """What a run that begins now must keep to."""
+    """Return what a new run must keep when it is resumed."""
     precision = choose_precision(model.config.training.precision, device)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     return Begun(
@@ -252,11 +257,11 @@ def _begun(model: Model, data: str, source: Path | None, device: torch.device) -
 
 
 def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
-    """The settings with the run's tokenizers, which are in the folder afterwards."""
+    """Return the settings with the run's vocabularies, after committing both to the folder."""
     config = plan.config
     if plan.state is not None and plan.stored is not None:
         model = Model(config=config, source=plan.stored.source, target=plan.stored.target)
-        store.take_in(config)  # not after the first updates
+        store.take_in(config)  # fails here, not after the first updates
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
     if plan.base is not None:
@@ -274,7 +279,7 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
 
 
 def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target: Tokenizer | Labels) -> None:
-    """Raise SettingsError if weights shall be shared by tokens that have nothing in common but their number."""
+    """Raise SettingsError if `model.head.tie` shares weights between two different vocabularies."""
     if settings.head.tie == "all" and source.digest != target.digest:
         raise SettingsError(
             f"model.head.tie: 'all' needs one vocabulary for both sides, found two of {len(source)} and {len(target)} "
@@ -283,7 +288,7 @@ def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target:
 
 
 def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None:
-    """Raise TrainingError if the settings name a tokenizer file that is not the run's."""
+    """Raise TrainingError if the settings name another tokenizer file than the run's."""
     settings = config.tokenizer
     named = [(settings.path, begun.source_tokenizer)]
     if not settings.shared:
@@ -294,13 +299,13 @@ def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None
 
 
 def _data_digest(corpus: TokenizedCorpus) -> str:
-    """Of the pairs, and of how often each file's are read."""
+    """Return a digest of the pairs and of the weights of their files."""
     text = f"{corpus.digest} {' '.join(map(repr, corpus.weights))}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _transformer(plan: Plan, model: Model, corpus: TokenizedCorpus, device: torch.device) -> tuple[Network, list[str]]:
-    """The model before its first update, on its device, and notes on it; a resumed run then puts its own weights in."""
+    """Return the untrained network on its device, and notes about it; a resumed run then loads its own weights."""
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
     transformer = build_network(model.config, len(model.source), len(model.target))
@@ -336,7 +341,7 @@ def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) 
 
 
 def _restored(plan: Plan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
-    """Put the tensors of the last commit into model and updater; its moving average, or a new one."""
+    """Load the tensors of the last commit into model and updater; return its moving average, or a new one."""
     ema = None
     if plan.state is not None:
         raw = updater.parameters_fp32()

@@ -13,13 +13,13 @@ from translume.checkpoint import (
     Manifest,
     commit,
     committed,
-    left_over,
+    copy_decoding_files,
     model_files,
     read_committed,
     read_config,
     read_tensors,
     read_vocabularies,
-    taken_in,
+    stale_decoding_files,
     tensor_file,
 )
 from translume.config import Config, Settings, TrainingSettings
@@ -38,7 +38,7 @@ MAY_CHANGE = (
     "metric",
     "log_every",
 )
-"""Settings of [training] that do not touch how weights move, but for `updates` with the schedule "cosine"."""
+"""Settings of [training] that do not change the updates, except `updates` with the schedule "cosine"."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Begun:
-    """What a run began with and keeps: digests, arithmetic, the model it came from, its teacher ("" for none)."""
+    """What a run keeps from its beginning: digests, arithmetic, the fine-tuned model and the teacher ("" for none)."""
 
     source_tokenizer: str
     target_tokenizer: str
@@ -72,13 +72,13 @@ class Begun:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Where a run stands after `update` updates; everything random follows from this and the settings.
+    """The state of a run after `update` updates. Everything random follows from it and from the settings.
 
-    epoch, position: batches used.  validated: update of the last whole validation.  best_update, best_nll,
+    epoch, position: batches used.  validated: update of the last complete validation.  best_update, best_nll,
     best_metrics: the best validation by `metric`, None before the first.  waiting: validations since then.
-    measured_by: digest of the validation data and of what a metric depends on, "" in folders older than it.
+    measured_by: digest of the validation data and of the settings that a metric depends on; "" in old folders.
     candidates: updates whose weights are kept for averaging, oldest first.  mean_nll, mean_metrics: quality of their
-    mean, measured when a run ends.  keeps_best: whether the best is the model, since that mean is worse.
+    mean, measured at the end of a run.  keeps_best: whether the best is the model because that mean is worse.
     history_bytes: length of history.jsonl at the commit.  seconds: wall time so far.
     """
 
@@ -102,16 +102,16 @@ class State:
     seconds: float = 0.0
 
     def forget_best(self) -> None:
-        """Let the next validation be the best whatever it finds: what was measured so far is not comparable."""
+        """Forget the best validation, so that the next one counts as the best: earlier values are not comparable."""
         self.best_update, self.best_nll, self.best_metrics, self.waiting = 0, None, {}, 0
         self.keeps_best = False
 
     def forget_mean(self) -> None:
-        """The weights that would be averaged are others now."""
+        """Forget the quality of the mean, which is of other weights now."""
         self.mean_nll, self.mean_metrics, self.keeps_best = None, {}, False
 
     def kept_quality(self, settings: TrainingSettings) -> tuple[float | None, Mapping[str, float]]:
-        """nll and metrics of the weights that are the model, as far as they were measured."""
+        """Return nll and metrics of the weights that are the model, as far as they were measured."""
         if settings.average_last > 1 and not self.keeps_best:
             return self.mean_nll, self.mean_metrics
         return self.best_nll, self.best_metrics
@@ -121,7 +121,7 @@ class State:
 
     @classmethod
     def from_json(cls, data: bytes, *, place: str) -> "State":
-        """Raises ModelFolderError if the text is not a state."""
+        """Read a state; ModelFolderError if the text is not one."""
         try:
             values: dict[str, Any] = json.loads(data)
             begun, window = Begun(**values.pop("begun")), Window(**values.pop("window"))
@@ -131,9 +131,9 @@ class State:
 
 
 def refuse_other_settings(folder: str, began: Config, found: Config, precision: str) -> None:
-    """Raise TrainingError naming the first setting that a resumed run cannot change.
+    """Raise TrainingError for the first setting that differs and must not change when a run is resumed.
 
-    precision: the one the run began with, which "auto" stands for.
+    precision: the one that the run began with, which "auto" resolved to.
     """
     for room, may_change in (("model", ()), ("tokenizer", ("path", "target_path")), ("training", MAY_CHANGE)):
         before, now = getattr(began, room), getattr(found, room)
@@ -151,13 +151,13 @@ def refuse_other(folder: str, what: str, began: str, found: str) -> None:
     """Raise TrainingError if a digest is not the one a run began with."""
     if began != found:
         raise TrainingError(
-            f"{folder}: this run began with other {what} (digest {began[:12]}, found {found[:12]}); "
-            "train into another folder, or go on from this model with --from"
+            f"{folder}: this run began with other {what} (digest {began[:12]}, now {found[:12]}); "
+            "train into another folder, or fine-tune this model with --from"
         )
 
 
 def _inner(path: str, old: Any, new: Any) -> tuple[str, Any, Any]:
-    """The first differing field of two groups of settings of one class; other values as they are."""
+    """Return the first field that differs between two groups of settings of one class; other values as they are."""
     if isinstance(old, Settings) and type(old) is type(new):
         for name in type(old).model_fields:
             if getattr(old, name) != getattr(new, name):
@@ -178,7 +178,7 @@ TOKENIZERS = ("tokenizer.json", "source.json", "target.json", "labels.json")
 
 
 def candidate(update: int) -> str:
-    """The file of the weights after `update`, kept for averaging."""
+    """Return the file of the weights after `update`, kept for averaging."""
     return f"resume/candidate-{update:08d}.safetensors"
 
 
@@ -186,8 +186,8 @@ def candidate(update: int) -> str:
 class Live:
     """The tensors of a run at one moment, by name.
 
-    raw: what training goes on from.  ema: the moving average, empty without.  buffers: what the model keeps besides
-    trained weights.  optimizer: moments and counts.
+    raw: the weights that training continues from.  ema: their moving average, or empty.  buffers: tensors of the model
+    that are not trained.  optimizer: moments and step counts.
     """
 
     raw: Mapping[str, Tensor]
@@ -197,13 +197,13 @@ class Live:
 
     @property
     def shown(self) -> Mapping[str, Tensor]:
-        """The weights that are validated, averaged and kept: the moving average where there is one."""
+        """The weights that are validated, averaged and kept: the moving average if there is one."""
         return self.ema or self.raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What stands around the weights in a model folder."""
+    """The content of a model folder besides its weights."""
 
     config: Config
     source: Tokenizer
@@ -211,7 +211,7 @@ class Model:
 
 
 class Store:
-    """Reads and commits one folder, which the caller holds the lock of."""
+    """Reads and commits the model folder of a run. The caller holds its lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -219,43 +219,43 @@ class Store:
         self._taken: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
     def has(self, name: str) -> bool:
-        """Whether the last commit holds a file of this name."""
+        """Return whether the last commit holds a file of this name."""
         return name in self._manifest.files
 
     def tensors(self, name: str) -> Weights:
-        """The tensors of a committed safetensors file, on the CPU."""
+        """Return the tensors of a committed safetensors file, on the CPU."""
         return dict(read_tensors(committed(self.folder, self._manifest, name)))
 
     def state(self) -> State | None:
-        """Where the run in this folder stands; None before its first saved update, or if `resume/` was deleted."""
+        """Return the state of the run; None before its first saved update, or if `resume/` was deleted."""
         if not self.has(STATE) or not (self.folder / STATE).parent.is_dir():
             return None
         return State.from_json(read_committed(self.folder, self._manifest, STATE), place=f"{self.folder}/{STATE}")
 
     def model(self) -> Model | None:
-        """Settings and tokenizers of the last commit; None where there was none."""
+        """Return settings and vocabularies of the last commit; None if there was none."""
         if not self.has(CONFIG):
             return None
         source, target = read_vocabularies(self.folder, self._manifest)
         return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
 
     def take_in(self, config: Config) -> tuple[Config, dict[str, bytes]]:
-        """What the folder shall hold of the files that [decoding] names; read once, whatever becomes of them later.
+        """Read the files that [decoding] names, once, and return what the folder will hold of them.
 
-        Raises DataError where one cannot be read.
+        Raises DataError if a file cannot be read.
         """
         if self._taken is None or self._taken[0] is not config:
-            self._taken = config, taken_in(config)
+            self._taken = config, copy_decoding_files(config)
         return self._taken[1]
 
     def begin(self, model: Model) -> None:
-        """Commit settings and tokenizers, which are all there is before the first update."""
+        """Commit settings and vocabularies, before the first update."""
         files = self._files(model, {})
         del files[WEIGHTS]
         self._commit(files, [name for name in TOKENIZERS if name not in files])
 
     def save(self, state: State, model: Model, live: Live, best: Weights | None) -> None:
-        """Commit a moment of a run.  best: the best weights if they changed since the last commit."""
+        """Commit the present state of a run.  best: the best weights if they changed since the last commit."""
         settings = model.config.training
         weights = {**self.kept(state, settings, live, best), **live.buffers}
         files = self._files(model, weights)
@@ -273,9 +273,9 @@ class Store:
         self._commit(files, [name for name in names if name not in wanted])
 
     def kept(self, state: State, settings: TrainingSettings, live: Live, best: Weights | None) -> Mapping[str, Tensor]:
-        """The weights that are the model: the mean of the last `average_last`, else the best, else the present ones.
+        """Return the weights that are the model: the mean of the last `average_last`, else the best, else the present.
 
-        The best also where the mean was measured and found worse.
+        They are also the best ones if the mean was measured and is worse.
         """
         if settings.average_last > 1 and not state.keeps_best:
             earlier = averaged_with(state, settings)
@@ -294,14 +294,14 @@ class Store:
         return {**model_files(config, weights, model.source, model.target), **named}
 
     def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
-        unnamed = left_over(self._manifest, files)
+        unnamed = stale_decoding_files(self._manifest, files)
         self._manifest = commit(self.folder, files, remove={*remove, *unnamed})
 
 
 def add_candidate(state: State, settings: TrainingSettings) -> bool:
-    """Note the present weights for averaging, where averaging is asked for, and let the oldest go.
+    """Add the present weights to the candidates for averaging, if `average_last` is above 1, and drop the oldest.
 
-    True if the present ones were not among them: they have no file before the next save.
+    Return whether they were added: they have no file before the next save.
     """
     most = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
     new = most > 0 and state.update not in state.candidates
@@ -312,13 +312,13 @@ def add_candidate(state: State, settings: TrainingSettings) -> bool:
 
 
 def averaged_with(state: State, settings: TrainingSettings) -> list[int]:
-    """Updates of the candidates that the mean takes beside the present weights."""
+    """Return the updates whose weights are averaged with the present ones."""
     earlier = [update for update in state.candidates if update != state.update]
     return earlier[1 - settings.average_last :] if settings.average_last > 1 else []
 
 
 def kept_words(state: State, settings: TrainingSettings) -> str:
-    """Which weights `Store.kept` gives, for people."""
+    """Describe the weights that `Store.kept` returns."""
     weights = "moving average of the weights" if settings.ema else "weights"
     if settings.average_last > 1 and not state.keeps_best:
         updates = [*averaged_with(state, settings), state.update]

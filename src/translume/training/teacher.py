@@ -15,17 +15,17 @@ from translume.training.resume import Model
 
 @dataclass(frozen=True, slots=True)
 class TeacherModel:
-    """A teacher, and the digest of its weights; None and "" where the settings name none."""
+    """A teacher and the digest of its weights; None and "" if the settings name none."""
 
     teacher: Teacher | None
     digest: str
 
 
-def hire(model: Model, device: torch.device, form: AttentionBackend) -> TeacherModel:
-    """The model that `training.teacher` names, on a device, in evaluation mode, with attention of a form.
+def load_teacher(model: Model, device: torch.device, backend: AttentionBackend) -> TeacherModel:
+    """Load the model that `training.teacher` names, in evaluation mode, onto a device.
 
-    Raises SettingsError if it has other tokens or labels than the run's model, fewer positions, or no distribution to
-    teach.
+    Raises SettingsError if it has another target vocabulary than the run's model, fewer positions, or a head without a
+    distribution to teach.
     """
     settings = model.config.training
     if not settings.teacher:
@@ -35,13 +35,13 @@ def hire(model: Model, device: torch.device, form: AttentionBackend) -> TeacherM
     _refuse_other_vocabularies(found, model, place)
     if not found.model.head.normalised:
         kind = found.config.model.head.kind
-        raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are no distribution to learn")
+        raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are not a distribution")
     longest = found.config.model.max_positions
     if longest < model.config.model.max_positions:
         raise SettingsError(
-            f"{place} reads {longest} positions at most, wanted model.max_positions = {longest} or less"
+            f"{place} reads at most {longest} positions, expected model.max_positions = {longest} or less"
         )
-    found.model.use_attention(form)
+    found.model.use_attention(backend)
     found.model.eval().requires_grad_(requires_grad=False)
     return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
 
@@ -59,6 +59,6 @@ def _refuse_other_vocabularies(found: AnyCheckpoint, model: Model, place: str) -
 
 
 def _file(folder: Path, side: str) -> Path:
-    """Where a folder keeps the tokenizer of a side."""
+    """Return the file of a side's tokenizer in a model folder."""
     files = Manifest.read(folder).files
     return folder / files["tokenizer.json" if "tokenizer.json" in files else f"{side}.json"].file

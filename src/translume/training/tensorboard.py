@@ -1,28 +1,22 @@
-"""Curves for TensorBoard: a consumer of events, used where the `tensorboard` package is installed."""
+"""Write curves for TensorBoard from the events of a run, if the `tensorboard` package is installed."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from translume.training.events import Event, Progress, Validated
 
 
-def installed() -> bool:
-    """Whether the optional `tensorboard` package is there."""
-    return find_spec("tensorboard") is not None
-
-
 class TensorBoard:
-    """Writes logged Progress and every Validated as scalars into `folder`/tensorboard."""
+    """Writes logged Progress events and every Validated event as scalars into `folder`/tensorboard."""
 
     def __init__(self, folder: Path, *, after_update: int = 0) -> None:
-        """after_update: curves of an earlier process are cut after this update."""
+        """after_update: curves of an earlier process are cut off after this update."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=after_update + 1)
 
     def add(self, event: Event) -> None:
-        """Write the event if it has numbers to draw."""
+        """Write an event that has numbers to draw."""
         if isinstance(event, Progress) and event.logged:
             self._scalars("training", event.update, _numbers(event))
         elif isinstance(event, Validated):

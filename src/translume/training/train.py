@@ -43,22 +43,22 @@ def train(
     device: str = "auto",
     threads: int | None = None,
 ) -> Iterator[Event]:
-    """Events of a run that ends with a model in `folder`; the same call again goes on where the last one ended.
+    """Train a model into `folder`, and yield events. The same call again resumes where the last one ended.
 
-    source: a model folder to fine-tune a copy of; its settings in [model] and [tokenizer] hold.  threads: None for as
-    many as the run began with, at first as many as torch takes.
-    The run is resumed if `folder` holds one: bit for bit on the same machine's CPU, whatever instant the process died
-    at. `updates`, validation, saving and logging settings may have changed; TrainingError names anything else that has,
-    a loss that is not finite, and another process that trains in the folder. SIGINT and SIGTERM save and end the run
-    with `Interrupted`, if the generator runs in the main thread.
+    source: a model folder to fine-tune a copy of, with its settings in [model] and [tokenizer].  threads: None for as
+    many as the run began with; a new run begins with as many as torch uses.
+    A run in `folder` is resumed, bit for bit on the same machine's CPU, at whatever instant the process died. `updates`
+    and settings of validation, saving and logging may change in between. Raises TrainingError for any other change, for
+    a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM the run is saved and
+    ends with `Interrupted`, if the generator runs in the main thread.
     """
     if not isinstance(config, Config):
-        raise TypeError(f"train wants a Config, found {type(config).__name__}; Config.read reads one from a file")
+        raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
     refuse_threads(threads)
     folder = Path(folder)
     origin = Path(source) if source is not None else None
     for split in SPLITS:
-        origins(config.data, split)  # refuses what does not fit before the folder is there
+        origins(config.data, split)  # refuses impossible settings before the folder is made
     _refuse_another_readme(folder)
     with FolderLock(folder):
         store = Store(folder)
@@ -76,20 +76,20 @@ def train(
             prepared = yield from prepare_run(plan, store, source=origin, device=place)
             run = Run(prepared, store, _validator(prepared))
             for event in _opening(plan, prepared, store):
-                yield run.tell(event)
+                yield run.record(event)
             yield from run.events()
         finally:
             torch.set_num_threads(before)
 
 
 def _refuse_another_readme(folder: Path) -> None:
-    """Raise TrainingError if the model's card would be written over a file that is none."""
+    """Raise TrainingError if the model card would overwrite another README.md."""
     if (folder / "README.md").exists() and not (folder / "manifest.json").exists():
-        raise TrainingError(f"{folder}/README.md: is there already, and no model; wanted a folder of the model's own")
+        raise TrainingError(f"{folder}/README.md: exists, but the folder holds no model; expected an empty folder")
 
 
 def _finished_already(plan: Plan, store: Store) -> Finished | None:
-    """What to say of a folder whose run is over, before anything is read or built; None if there is something to do."""
+    """Return the last event of a run that is over, before anything is read or built; None for a run to continue."""
     state, settings = plan.state, plan.config.training
     if state is None:
         return None
@@ -113,7 +113,7 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
 
 
 def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
-    """Where the run stands, and what is unlike the last time."""
+    """Yield the state of the run, and warnings about what changed since the last process."""
     state, settings = prepared.state, prepared.model.config.training
     yield Started(
         update=state.update,
@@ -139,21 +139,21 @@ def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
 
 
 def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
-    """What a person should know of a resumed run's new circumstances; a best that is not comparable is forgotten."""
+    """Describe what changed for a resumed run, and forget the best validation if it is not comparable any more."""
     state, settings = prepared.state, prepared.model.config.training
     begun, threads = state.begun, torch.get_num_threads()
     for what, then, now in (("threads", begun.threads, threads), ("torch", begun.torch, torch.__version__)):
         if then != now:
-            yield f"this run began with {what} {then}, now {now}: its weights may differ in the last bits"
+            yield f"this run began with {what} {then}, now {now}: weights may differ in the last bits"
     earlier = plan.stored.config.training.updates if plan.stored else settings.updates
     if settings.schedule == "cosine" and earlier != settings.updates:
         yield f"updates was {earlier}, now {settings.updates}: the learning rate follows the new cosine from here on"
     measured = measured_by(prepared.model.config, prepared.validation)
     if state.metric != settings.metric:
-        yield f"metric was {state.metric}, now {settings.metric}: the best so far and the patience begin anew"
+        yield f"metric was {state.metric}, now {settings.metric}: the best validation and the patience start again"
         state.forget_best()
     elif state.measured_by not in ("", measured):
-        yield "validation is not what it was (data or settings): the best so far and the patience begin anew"
+        yield "the validation data or settings changed: the best validation and the patience start again"
         state.forget_best()
     state.metric, state.measured_by = settings.metric, measured
 
@@ -175,7 +175,7 @@ def _validator(prepared: Prepared) -> Validator:
 
 
 class Run:
-    """One process's share of a run. What must outlive the process is in the store and in the state."""
+    """The training loop. Everything that must survive the process is in the store and in the state."""
 
     def __init__(self, prepared: Prepared, store: Store, validator: Validator) -> None:
         self._prepared, self._store, self._validator = prepared, store, validator
@@ -191,15 +191,16 @@ class Run:
         self._earlier, self._clock = prepared.state.seconds, time.monotonic()
         self._busy, self._busy_tokens = 0.0, 0
 
-    def tell(self, event: Event) -> Event:
-        """Write an event to the history, and hand it on."""
+    def record(self, event: Event) -> Event:
+        """Write an event to history.jsonl, and return it."""
         self._history.add(event, elapsed=self._elapsed())
         return event
 
     def events(self) -> Iterator[Event]:
-        """Go on until the run ends or a signal comes.
+        """Train until the run ends or SIGINT or SIGTERM was received, and yield events.
 
-        Raises TrainingError when a loss is not finite; what was committed before stays.
+        A signal only sets a flag (`Signals`): the update in progress is finished and everything saved before
+        `Interrupted`. Raises TrainingError if a loss is not finite; earlier commits stay.
         """
         with Signals() as signals:
             while True:
@@ -208,14 +209,14 @@ class Run:
                 reason = None if self._validation_due() else self._reason()
                 save = self._multiple_of(self._settings.save_every)
                 if save and add_candidate(self._state, self._settings):
-                    self._unsaved = True  # in a resumed run with other settings it can be an update that is saved
+                    self._unsaved = True  # a resumed run with other settings may stand at a saved update
                 last: Event | None = None
                 if reason is not None:
                     last = self._finished(reason)
                 elif signals.caught:
                     last = Interrupted(update=self._state.update, signal=signals.caught, folder=self._store.folder)
                 if last is not None:
-                    self.tell(last)
+                    self.record(last)
                 if self._unsaved and (save or last is not None):
                     yield self._save()
                 if last is not None:
@@ -253,7 +254,7 @@ class Run:
         else:
             state.waiting += 1
         seconds = time.monotonic() - begun
-        yield self.tell(
+        yield self.record(
             Validated(
                 update=state.update,
                 nll=quality.nll,
@@ -270,14 +271,14 @@ class Run:
         return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
 
     def _best_beats(self, value: float) -> bool:
-        """Whether the best validation so far is better than another value of the metric, or that one is NaN."""
+        """Return whether the best validation beats another value of the metric, or that value is NaN."""
         best = self._best_value()
         return best is not None and (value != value or better(self._larger, best, value))
 
     # ---- the end, and commits
 
     def _finished(self, reason: Reason) -> Finished:
-        """The last event, with the quality of the weights that are kept: the mean, or the best where that is better."""
+        """Return the last event, with the quality of the kept weights: the mean, or the best if that is better."""
         state, settings = self._state, self._settings
         state.forget_mean()
         if settings.average_last > 1:
@@ -316,7 +317,7 @@ class Run:
         state, settings = self._state, self._settings
         nll, metrics = state.kept_quality(settings)
         of = kept_words(state, settings)
-        if nll is None:  # the mean of a run that has not ended was not measured
+        if nll is None:  # the mean is measured only at the end of a run
             nll, metrics, of = state.best_nll, state.best_metrics, f"the weights after update {state.best_update}"
         if nll is None:
             return []
@@ -345,8 +346,8 @@ class Run:
         self._busy_tokens += sums.tokens
         if sums.splits:
             message = f"CUDA was out of memory: update {update} was computed in {sums.splits} more parts"
-            yield self.tell(Warned(update=update, message=message))
-        yield self.tell(self._progress(sums, rate, norm))
+            yield self.record(Warned(update=update, message=message))
+        yield self.record(self._progress(sums, rate, norm))
 
     def _progress(self, sums: Sums, rate: float, norm: float) -> Progress:
         state, settings = self._state, self._settings
@@ -385,7 +386,7 @@ class Run:
 
 
 def end_reason(update: int, waiting: int, settings: TrainingSettings) -> Reason | None:
-    """Why a run that stands here is over; None if it is not."""
+    """Return why a run is over; None if it is not."""
     if update >= settings.updates:
         return "updates"
     return "patience" if 0 < settings.patience <= waiting else None

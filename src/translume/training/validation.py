@@ -28,13 +28,13 @@ Metrics = Callable[[Stop], Mapping[str, float] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """nll: nats per target token.  metrics: decoded ones by name."""
+    """Quality of weights on the validation set.  nll: nats per target token.  metrics: those of the task by name."""
 
     nll: float
     metrics: Mapping[str, float]
 
     def value(self, metric: str) -> float:
-        """What `training.metric` names."""
+        """Return the value of a metric, or the nll."""
         return self.nll if metric == "nll" else self.metrics[metric]
 
 
@@ -46,7 +46,7 @@ def better(larger: bool, value: float, best: float | None) -> bool:
 
 
 def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
-    """A digest of all that a value of `training.metric` depends on besides the weights; others are not comparable."""
+    """Return a digest of everything except the weights that a value of `training.metric` depends on."""
     parts = [corpus.digest, *map(repr, corpus.weights)]
     if config.training.metric != "nll":
         parts += [str(config.training.validation_sentences), config.decoding.model_dump_json()]
@@ -56,7 +56,7 @@ def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """Measures weights on the validation set, in fp32, with a model of its own that training never touches.
+    """Measures weights on the validation set in fp32, with a network of its own.
 
     task_metrics: measures the task's metrics with `model`; None if `training.metric` needs none.
     """
@@ -68,14 +68,14 @@ class Validator:
     task_metrics: Metrics | None
 
     def measure(self, weights: Mapping[str, Tensor], stop: Stop) -> Quality | None:
-        """How good weights are; None soon after `stop` turns true."""
+        """Measure weights; None soon after `stop` returns true."""
         load_weights(self.model, weights)
         self.model.eval()
         total, tokens = 0.0, 0
         longest = max(
             int(lengths.max(initial=0)) for lengths in (self.corpus.source_lengths, self.corpus.target_lengths)
         )
-        # Validation files keep pairs that training would drop as too long: such a pair is a batch of its own.
+        # Validation keeps pairs that training drops as too long; such a pair becomes a batch of its own.
         plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, longest + 1), seed=0, epoch=0)
         for index in range(len(plan)):
             if stop():
@@ -90,14 +90,14 @@ class Validator:
 
 
 def nll_of(model: Network, batch: Batch) -> float:
-    """−Σ log p of a batch in nats; the objective without smoothing where a head has no −log p of its own."""
+    """Return −Σ log p of a batch in nats, or the objective without smoothing for a head without −log p."""
     with torch.no_grad():
         loss = model.loss(batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
     return float(loss.objective if loss.nll is None else loss.nll)
 
 
 def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
-    """Copy weights by name into a model, which keeps its dtype and device; names it lacks raise KeyError."""
+    """Copy weights by name into a model, keeping its dtype and device. Raises KeyError for an unknown name."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in values.items():
@@ -145,12 +145,12 @@ def translation_metrics(
 
 
 def spread(count: int, wanted: int) -> Sequence[int]:
-    """`wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or not less."""
+    """Return `wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or at least `count`."""
     return spread_evenly(count, wanted or count)
 
 
 def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Sources and references of some pairs of a corpus, read again from its files; numbers ascend."""
+    """Read sources and references of some pairs of a corpus again from its files.  numbers: ascending."""
     sources: list[str] = []
     references: list[str] = []
     for origin, first, end in zip(corpus.origins, corpus.first, corpus.first[1:], strict=False):
