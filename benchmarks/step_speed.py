@@ -56,7 +56,7 @@ def main() -> None:
             belief, state = engine.step(prefix[:, :length], state)
             belief.topk(10)
             taken[length] = (time.perf_counter() - began) * 1e3
-            sizes[length] = sum(each.nbytes for each in (state.buffers.past, state.buffers.cross))
+            sizes[length] = sum(each.nbytes for each in (state.cache.past, state.cache.cross))
         around = {length: [taken[near] for near in range(length - 4, length + 1)] for length in LENGTHS}
         return {length: statistics.median(near) for length, near in around.items()}, sizes
 
