@@ -290,3 +290,11 @@ def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
 def test_asking_for_help_takes_less_than_0_3_seconds_of_processor_time() -> None:
     code = f"import time\n{ASK_FOR_HELP}\nprint(time.process_time(), file=sys.stderr)"
     assert min(float(python(code)) for _ in range(3)) < 0.3
+
+
+def test_the_table_of_packages_names_those_that_exist_in_the_order_of_imports() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    existing = {room_of(path) for path in FILES} - {"__init__", "__main__"}
+    assert sorted(table) == sorted(existing)
+    assert [step_of(name) for name in table] == sorted(step_of(name) for name in table)
