@@ -98,7 +98,7 @@ def test_sentences_that_cannot_be_told_apart_are_not_looked_at_as_if_they_could(
     assert {translator.translate(text).hypotheses[0].finished_by for text in texts} == {"length"}
     tab.type(" ".join(texts), " ".join(whole(translator, *texts)))
     tab.tokens().first.click()
-    tab.tell("#problem", "One of the line's sentences has no end: look at it in a line of its own.")
+    tab.tell("#problem", "A sentence of this line was cut off. Put it on a line of its own to inspect it.")
     tab.faults.clear()  # The browser tells of a 422.
 
 
@@ -212,7 +212,7 @@ def test_without_a_server_for_files_plain_text_is_translated_line_by_line(
     assert Path(saved.value.path()).read_text(encoding="utf-8") == "\n\n".join(whole(translator, *lines)) + "\n"
     path.write_bytes(b"\xff\xfe")
     tab.page.set_input_files("#file", path)
-    tab.tell("#files .problem", "is not UTF-8 text")
+    tab.tell("#files .problem", "The file is not UTF-8 text.")
 
 
 def test_history_is_kept_in_the_browser_alone_and_forgotten_when_told(tab: Any, translator: Translator) -> None:

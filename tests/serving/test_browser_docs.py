@@ -92,7 +92,7 @@ def test_every_example_that_can_be_tried_is_answered(docs: Any) -> None:
 
 def test_by_keyboard_alone(docs: Any) -> None:
     docs.page.keyboard.press("Tab")
-    assert docs.page.evaluate("document.activeElement.textContent") == "To the addresses"
+    assert docs.page.evaluate("document.activeElement.textContent") == "Skip to the endpoints"
     docs.page.keyboard.press("Enter")
     docs.page.keyboard.press("Tab")
     docs.page.keyboard.press("Enter")

@@ -79,7 +79,7 @@ def test_the_file_is_for_its_owner_alone_and_keeps_what_it_was_given(path: Path)
 def test_names_are_words_and_each_stands_for_one_key(path: Path) -> None:
     add_key(path, "alice", {})
     assert message_of(lambda: add_key(path, "alice", {})) == (
-        f"{path}: has a key named 'alice' already; `translume keys remove` takes it away"
+        f"{path}: has a key named 'alice' already; `translume keys remove` removes it"
     )
     for name in ("", " ", "a\nb", "x" * 61):
         assert message_of(lambda name=name: add_key(path, name, {})) == (
@@ -136,7 +136,7 @@ def test_a_damaged_file_is_one_line(path: Path, content: bytes) -> None:
 
 def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
     assert message_of(lambda: Keys.read(path)) == (
-        f"{path}: no such file of keys; `translume keys add {path} NAME` makes one"
+        f"{path}: no such file of keys; `translume keys add {path} NAME` creates one"
     )
     assert message_of(lambda: Keys.read(path.parent)) == f"{path.parent}: keys cannot be read: Is a directory"
     path.write_bytes(b"\xff")
@@ -208,6 +208,6 @@ def test_misuse_of_the_verb_is_one_line(path: Path) -> None:
     done = run("list", path)
     assert (done.exit_code, done.output) == (
         1,
-        f"Error: {path}: no such file of keys; `translume keys add {path} NAME` makes one\n",
+        f"Error: {path}: no such file of keys; `translume keys add {path} NAME` creates one\n",
     )
     assert run("ad").output == "Error: translume keys ad: no such command; did you mean 'add'?\n"

@@ -272,7 +272,7 @@ def test_keys_that_cannot_be_read_stay_what_they_were(running: Running, harm: st
         keys.write_text(keys.read_text()[:50])
     else:
         keys.unlink()
-        reason = f"{keys}: no such file of keys; `translume keys add {keys} NAME` makes one"
+        reason = f"{keys}: no such file of keys; `translume keys add {keys} NAME` creates one"
     if harm == "folder":
         keys.mkdir()
         reason = f"{keys}: keys cannot be read: Is a directory"
@@ -352,7 +352,7 @@ def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> N
     with pytest.raises(TranslumeError) as caught:
         access_for(settings.keys)
     place = tmp_path / "keys.json"
-    assert str(caught.value) == f"{place}: no such file of keys; `translume keys add {place} NAME` makes one"
+    assert str(caught.value) == f"{place}: no such file of keys; `translume keys add {place} NAME` creates one"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> N
             ["x", "--metrics", "x"],
             "serve: metrics: found 'x', expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'",
         ),
-        (["x", "--keys", "no.json"], "no.json: no such file of keys; `translume keys add no.json NAME` makes one"),
+        (["x", "--keys", "no.json"], "no.json: no such file of keys; `translume keys add no.json NAME` creates one"),
         (["x", "--port", "0"], "x: not a model folder: there is no such folder"),
     ],
 )

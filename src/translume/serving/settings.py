@@ -1,4 +1,4 @@
-"""serve.toml: everything that is settled about a server before it starts, and again when it is told to reload."""
+"""Settings of a server: serve.toml, read at startup and at a reload."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,53 +16,53 @@ LOOPBACK = "127.0.0.1"
 
 
 class KeySettings(Settings):
-    """[keys]: who may ask, and how much. A key's own limits, given to `translume keys add`, hold before these."""
+    """[keys]: API keys and their limits. A key's own limits, set by `translume keys add`, take precedence."""
 
     file: str = ""
-    """File of keys, made by `translume keys add`; empty: whoever reaches the server may ask."""
+    """File of keys, created by `translume keys add`; empty: no key is required."""
     usage: str = ""
-    """SQLite database where requests and characters of keys are counted, for all servers that share it.
+    """SQLite database that counts requests and characters of keys, for all servers that share it.
 
-    Empty: beside `file`, with ".usage" at the end of its name.
+    Empty: `file` with ".usage" appended.
     """
     requests_per_minute: float = Field(default=60.0, gt=0.0, le=1e12)
-    """Requests of a key per minute in the long run."""
+    """Requests of a key per minute, on average."""
     burst: int = Field(default=20, ge=1, le=10**12)
-    """Requests of a key that may come at once; as time goes by, they come back at the rate above."""
+    """Requests of a key that may come at once; they are restored at the rate above."""
     characters_per_day: int = Field(default=1_000_000, ge=0, le=10**12)
-    """Characters of a key that may be worked on at once, and come back within a day; 0: without end."""
+    """Characters of a key, restored within a day; 0: unlimited."""
 
     @property
     def counted_in(self) -> Path:
-        """The database of `usage`."""
+        """The path of the usage database."""
         return Path(self.usage or f"{self.file}.usage")
 
 
 class ServeSettings(Settings):
-    """A server: where it listens, what it offers, and to whom."""
+    """A server: its address, models, keys and limits."""
 
     host: str = LOOPBACK
-    """Address to listen at; "0.0.0.0" is all of the machine's."""
+    """Address to listen on; "0.0.0.0" is every address of the machine."""
     port: int = Field(default=8000, ge=0, le=65535)
-    """Port to listen at; 0 is any free one."""
+    """Port to listen on; 0 chooses a free one."""
     public_address: str = ""
-    """How clients reach the server, such as "https://translate.example"; empty: as each request says."""
+    """The server's URL for clients, such as "https://translate.example"; empty: from each request."""
     metrics: str = ""
-    """Where counts for Prometheus are offered, a port or ADDRESS:PORT, such as "9100" on loopback; empty: nowhere."""
+    """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Names = ()
-    """Origins whose pages may read answers, such as "https://app.example"; "*" is every page there is."""
+    """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
     log_text: bool = False
-    """Whether the log holds what is translated."""
+    """Whether to log the texts of requests."""
     models: dict[str, str] = Field(default_factory=dict)
-    """A model folder for each name, as a table `[models]` of lines such as `en-de = "models/en-de"`."""
+    """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`."""
     keys: KeySettings = KeySettings()
     limits: Limits = Limits()
 
     @classmethod
     def read(cls, path: Path | str | None, overrides: Iterable[str] = ()) -> Self:
-        """The settings in a TOML file, or without one the defaults, changed by `path=value` overrides.
+        """Read a TOML file, or the defaults if `path` is None, and apply `path=value` overrides.
 
-        Relative paths in the file begin at its folder. Raises SettingsError naming the file and the setting, DataError
+        Relative paths in the file are relative to its folder. Raises SettingsError for a wrong setting, and DataError
         if the file cannot be read.
         """
         if path is None:
@@ -107,14 +107,14 @@ class ServeSettings(Settings):
         return models
 
     def must_have_models(self) -> Self:
-        """The settings; SettingsError where they name no model."""
+        """Return the settings; SettingsError if they have no model."""
         if not self.models:
             raise SettingsError("serve: found no model, expected MODEL, or a table [models] in --config")
         return self
 
 
 def place_of(metrics: str) -> tuple[str, int]:
-    """Address and port of `metrics`; ValueError where it is neither a port nor ADDRESS:PORT."""
+    """Return the address and port of `metrics`; ValueError if it is neither a port nor ADDRESS:PORT."""
     host, _, port = metrics.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise ValueError(f"found {metrics!r}, expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'")

@@ -1,4 +1,4 @@
-"""API keys: who may ask. Their file holds names, limits and salted digests, never a key itself."""
+"""API keys. Their file holds names, limits and salted digests, never a key itself."""
 
 import fcntl
 import hmac
@@ -16,20 +16,20 @@ from translume.atomic import replace_file
 from translume.errors import DataError, SettingsError, nearest
 
 FORMAT: Final = 1
-SIGN: Final = "tlk"
-"""What every key begins with, so that one that went astray is known for what it is."""
+PREFIX: Final = "tlk"
+"""Prefix of every key, so that leaked keys can be recognised."""
 LONGEST_KEY: Final = 200
 LARGEST: Final = 10**12
-"""Of any limit: what is computed with it stays exact."""
+"""Largest limit, so that computations with it are exact."""
 LONGEST_NAME: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key as its file has it.
+    """A key as stored in its file.
 
-    id: the part of the key that may be told.  digest: HMAC-SHA256 of the whole key with `salt`; a key has 256 random
-    bits, so that a slow hash would protect nothing more.  made: a date.  Limits that are None are the server's.
+    id: the public part of the key.  digest: HMAC-SHA256 of the whole key with `salt`; keys have 256 random
+    bits, so a slow hash would add no protection.  made: a date.  Limits that are None are the server's.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Key:
     characters_per_day: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The key as JSON."""
+        """Return the key as JSON values."""
         limits = {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
         hidden = {"salt": self.salt.hex(), "digest": self.digest.hex()}
         return {"name": self.name, "id": self.id, **hidden, "made": self.made, **limits}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The key in JSON; ValueError, KeyError or TypeError where it is none."""
+        """Read a key from JSON values; ValueError, KeyError or TypeError if they are invalid."""
         texts = {name: values[name] for name in ("name", "id", "made")}
         if not all(isinstance(text, str) and text for text in texts.values()):
             raise TypeError("a name, an id or a date is no text")
@@ -66,7 +66,7 @@ class Key:
 
 
 LIMITS: Final[dict[str, Any]] = {"requests_per_minute": (int, float), "burst": int, "characters_per_day": int}
-"""Limits that a key may have of its own, as in `[keys]`, and their types."""
+"""Limits that a key can have, as in `[keys]`, and their types."""
 
 
 class Keys:
@@ -78,11 +78,11 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The keys in a file; DataError in one line for one that cannot be read, or was not made by `keys add`."""
+        """Read a file of keys; DataError if it cannot be read or is damaged."""
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise DataError(f"{path}: no such file of keys; `translume keys add {path} NAME` makes one") from None
+            raise DataError(f"{path}: no such file of keys; `translume keys add {path} NAME` creates one") from None
         except OSError as error:
             raise DataError(f"{path}: keys cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -96,11 +96,11 @@ class Keys:
         if found > FORMAT:
             raise DataError(f"{path}: format {found} is newer than format {FORMAT}, the newest this Translume reads")
         if len({key.id for key in keys}) < len(keys) or len({key.name for key in keys}) < len(keys):
-            raise DataError(f"{path}: damaged: two keys have one name or id")
+            raise DataError(f"{path}: damaged: two keys have the same name or id")
         return cls(keys)
 
     def find(self, secret: str) -> Key | None:
-        """The key that a secret is; None for none. How long it takes tells nothing about any digest."""
+        """Return the key of a secret, in constant time; None if it is unknown."""
         parts = secret.split("_", 2)
         if len(parts) < 3 or len(secret) > LONGEST_KEY or not secret.isascii():
             return None
@@ -109,24 +109,24 @@ class Keys:
         return key if same and key is not _NONE else None
 
     def to_json(self) -> str:
-        """What `read` understands."""
+        """Return the content of the file."""
         return json.dumps({"format": FORMAT, "keys": [key.to_dict() for key in self.all]}, indent=1) + "\n"
 
 
 def add_key(path: Path, name: str, limits: Mapping[str, float]) -> str:
-    """A new key, kept in no other place, after its digest was added to the file, which is made where it is missing.
+    """Return a new key, and store its digest in the file, which is created if it is missing. The key is stored nowhere.
 
-    limits: its own, by the names of `LIMITS`. Raises DataError, with the file as it was, where that fails.
+    limits: by the names of `LIMITS`. Raises DataError and leaves the file unchanged if that fails.
     """
     if not name.isprintable() or not name.strip() or len(name) > LONGEST_NAME:
         raise SettingsError(f"NAME: found {len(name)} characters, expected 1 to {LONGEST_NAME} printable ones")
     with _changing(path):
         keys = Keys.read(path) if path.exists() else Keys()
         if name in [key.name for key in keys.all]:
-            raise SettingsError(f"{path}: has a key named {name!r} already; `translume keys remove` takes it away")
+            raise SettingsError(f"{path}: has a key named {name!r} already; `translume keys remove` removes it")
         ids = {key.id for key in keys.all}
         number = next(each for each in iter(lambda: secrets.token_hex(4), None) if each not in ids)
-        secret = f"{SIGN}_{number}_{secrets.token_urlsafe(32)}"
+        secret = f"{PREFIX}_{number}_{secrets.token_urlsafe(32)}"
         salt = secrets.token_bytes(16)
         made = time.strftime("%Y-%m-%d", time.gmtime())
         key = Key.from_dict(
@@ -144,7 +144,7 @@ def add_key(path: Path, name: str, limits: Mapping[str, float]) -> str:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take the key of a name (or id) out of the file; SettingsError where there is none."""
+    """Remove the key of a name (or id) from the file; SettingsError if there is none."""
     with _changing(path):
         keys = Keys.read(path)
         kept = tuple(key for key in keys.all if name not in (key.name, key.id))
@@ -158,12 +158,12 @@ def _digest(salt: bytes, secret: str) -> bytes:
 
 
 _NONE: Final = Key(name="", id="", salt=bytes(16), digest=bytes(32), made="")
-"""What an unknown key is compared with, for it to take as long as a known one."""
+"""Compared with unknown keys, so that they take as long as known ones."""
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    """Have no other process change files of keys in the folder meanwhile."""
+    """Lock the folder against other processes that change key files."""
     try:
         number = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -176,7 +176,7 @@ def _changing(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write aside and rename: for its owner alone, or for whom the file was before."""
+    """Write the file atomically, readable by its owner only, or with its previous permissions."""
     try:
         before = path.stat() if path.exists() else None
         replace_file(

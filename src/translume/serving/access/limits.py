@@ -1,4 +1,4 @@
-"""How much a server takes on."""
+"""Limits of requests, the queue and files."""
 
 from typing import Any, Self
 
@@ -8,52 +8,52 @@ from translume.config import Settings
 
 
 class Limits(Settings):
-    """[limits]: what a request may ask for, and how many may wait; checked before any work is done. All are above 0."""
+    """[limits]: sizes of requests, the queue and files, checked before any work is done. All must be above 0."""
 
     body_bytes: int = 1_000_000
     """Most bytes of a request's body."""
     texts: int = 256
     """Most texts of a request."""
     lines: int = 1024
-    """Most lines of all texts of a request."""
+    """Most lines or sentences of all texts of a request."""
     characters: int = 20_000
     """Most characters of a text."""
     width: int = 16
-    """Most targets searched per sentence: `beam`, `nbest` and `samples`."""
+    """Most hypotheses per sentence: `beam`, `nbest` and `samples`."""
     requests: int = 512
-    """Most requests that are being read, waited for or answered at a time."""
+    """Most requests in progress."""
     queue: int = 2048
-    """Most lines that wait."""
+    """Most lines in the queue."""
     batch_tokens: int = 2048
-    """Most tokens that are translated at once, for up to 2 targets per sentence; fewer for more."""
+    """Most tokens of a batch, with up to 2 hypotheses per sentence; fewer with more hypotheses."""
     workers: int = 1
-    """Processes that translate, a batch at a time, each with all models and as many processors as `--threads` says."""
+    """Worker processes. Each holds all models, translates one batch at a time, and uses `--threads` threads."""
     inspections: int = 32
-    """Most inspections that wait or are done."""
+    """Most inspections that wait or run."""
     inspected_tokens: int = 30_000
-    """Most tokens that all passes of one inspection read, source and target."""
+    """Most source and target tokens that all passes of an inspection read."""
     inspected_numbers: int = 1_000_000
-    """Most numbers of attention that an inspection answers with."""
+    """Most attention weights that an inspection returns."""
     listed: int = 50
-    """Most tokens that an inspection lists at a step."""
+    """Most candidate tokens that an inspection lists at a step."""
     file_bytes: int = 5_000_000
-    """Most bytes of a file that is to be translated."""
+    """Most bytes of an uploaded file."""
     file_characters: int = 1_000_000
-    """Most characters of its text."""
+    """Most characters of an uploaded file's text."""
     files: int = 8
-    """Most files that wait or are worked on."""
+    """Most files that wait or are being translated."""
     file_seconds: float = 3600.0
-    """How long a file may take, its wait included."""
+    """Time limit for translating a file, including its wait."""
     kept_seconds: float = 1800.0
     """How long a translated file is kept."""
     kept_bytes: int = 200_000_000
-    """Most bytes of all translated files that are kept; the oldest go first."""
+    """Most bytes of all translated files; the oldest are deleted first."""
     timeout_seconds: float = 30.0
-    """How long a request may take from its last byte on, and the most that it may ask for."""
+    """Default and largest time limit of a request, from its last byte on."""
     read_seconds: float = 10.0
-    """How long a client may take to send a request's head, and to send its body."""
+    """Time limit for receiving the headers of a request, and for receiving its body."""
     drain_seconds: float = 30.0
-    """How long what was begun may take after the server was told to stop."""
+    """Time limit for finishing requests in progress at shutdown."""
 
     @field_validator("*")
     @classmethod
@@ -71,5 +71,5 @@ class Limits(Settings):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The limits as JSON knows them."""
+        """Return the limits as JSON values."""
         return self.model_dump()

@@ -1,8 +1,8 @@
-"""What keys have used up, counted in SQLite by all servers that share the file.
+"""Usage of keys, counted in SQLite by all servers that share the file.
 
-Each limit is a bucket: it holds `most`, what is spent is taken out, and it fills up again at a steady rate (a leaky
-bucket, Turner 1986). Time is the machine's monotonic clock, which all its processes share: setting the date neither
-fills a bucket nor empties it, and after a restart of the machine a bucket has at most what it would have had.
+Each limit is a bucket that holds `most`; usage is taken out, and it refills at a constant rate (a leaky bucket, Turner
+1986). Time is the machine's monotonic clock, which all processes share, so setting the date has no effect. After a
+reboot a bucket never holds more than it would have held.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import Any
 from translume.errors import DataError
 
 LOCK_SECONDS = 2.0
-"""How long to wait for another server that writes."""
+"""Time to wait for the lock of another server."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bucket (
@@ -34,9 +34,9 @@ CREATE TABLE IF NOT EXISTS used (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A limit of a key. what: "requests" or "characters".  most: when it is full.  per_second: how fast it fills.
+    """A limit of a key.  what: "requests" or "characters".  most: capacity.  per_second: rate at which it refills.
 
-    One without end is only counted.
+    With infinite capacity, usage is only counted.
     """
 
     what: str
@@ -45,27 +45,27 @@ class Bucket:
 
 
 class UsageError(DataError):
-    """What was used cannot be counted."""
+    """Usage cannot be read or written."""
 
 
 class Usage:
-    """Counts of keys, by their ids. For any thread; to be closed."""
+    """The usage of keys, by their ids. Thread-safe. Call `close` at the end."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
-        """Raises UsageError where the file cannot be written, or is no database of this kind."""
+        """Raises UsageError if the file cannot be written or is not such a database."""
         self.path, self._now = path, now
         self._lock = threading.Lock()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="translume-usage")
-        """Where to count without keeping others waiting for the disk, or for another server that writes."""
+        """Runs the calls that wait for the disk or for another server's lock."""
         try:
-            # SQLite would make it for everybody to read.
+            # SQLite would create the file readable by all users.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._base = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
         except OSError as error:
             raise UsageError(f"{path}: usage cannot be counted: {error.strerror}") from None
         try:
             self._base.execute("PRAGMA journal_mode = WAL")
-            # The last moments before a power cut may be forgotten; what is there is whole.
+            # A power cut can lose the last transactions, but not corrupt the file.
             self._base.execute("PRAGMA synchronous = NORMAL")
             self._base.executescript(_TABLES)
         except sqlite3.Error as error:
@@ -73,9 +73,9 @@ class Usage:
             raise UsageError(f"{path}: usage cannot be counted: {error}") from None
 
     def take(self, key: str, bucket: Bucket, amount: float) -> float:
-        """0 after `amount` was taken out of a key's bucket; else, with nothing taken, seconds until it can be.
+        """Take `amount` from a key's bucket and return 0; or take nothing and return the seconds until it is available.
 
-        Infinity where that is more than the bucket ever holds. Raises UsageError where it cannot be counted.
+        Returns infinity if the bucket never holds that much. Raises UsageError.
         """
         if amount > bucket.most:
             return math.inf
@@ -83,12 +83,12 @@ class Usage:
             return float(self._whole(lambda: self._take(key, bucket, amount)))
 
     def give_back(self, key: str, bucket: Bucket, amount: float) -> None:
-        """Put back what was taken for nothing."""
+        """Refund an amount."""
         with self._lock:
             self._whole(lambda: self._put(key, bucket, min(bucket.most, self._level(key, bucket) + amount), -amount))
 
     def close(self) -> None:
-        """Let the file and the thread go."""
+        """Close the database and end the thread."""
         self.thread.shutdown()
         with self._lock:
             self._base.close()
@@ -109,7 +109,7 @@ class Usage:
         level, at = rows[0]
         now = self._now()
         if at > now:
-            # The clock begins anew with the machine: what came back meanwhile is not known, what comes from now on is.
+            # The clock restarted with the machine. The time that passed meanwhile is unknown.
             self._base.execute("UPDATE bucket SET at = ? WHERE key = ? AND what = ?", (now, key, bucket.what))
             at = now
         return float(min(bucket.most, level + (now - at) * bucket.per_second))
@@ -133,7 +133,7 @@ class Usage:
         return self._base.execute(query, values).fetchall()
 
     def _whole(self, change: Callable[[], Any]) -> Any:
-        """The result of a change that is made whole or not at all, between those of other servers."""
+        """Run a change as one transaction, and return its result."""
         try:
             self._base.execute("BEGIN IMMEDIATE")
             try:
@@ -149,7 +149,7 @@ class Usage:
 
 
 def totals_in(path: Path) -> dict[str, tuple[int, int]]:
-    """Requests and characters of each key's id in all, where a file has any; read only."""
+    """Return the total requests and characters of each key id in a file; empty if it does not exist."""
     if not path.exists():
         return {}
     try:

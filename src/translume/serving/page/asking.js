@@ -1,11 +1,11 @@
-// An example of a request: as a command to copy, and to be tried here.
+// An example of a request: a command to copy, and a button to send it.
 import { headers } from "./server.js";
 import { element } from "./steps.js";
 
 const MOST_SHOWN = 20000;
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-// The request of an operation: where it goes, and what is in it.
+// The example request of an operation.
 export function requestOf(method, path, operation, languages) {
   const content = operation.requestBody?.content ?? {};
   const type = Object.keys(content)[0] ?? "";
@@ -14,7 +14,7 @@ export function requestOf(method, path, operation, languages) {
   return { method: method.toUpperCase(), path: path.slice(1), type, example };
 }
 
-// JSON on one line with spaces, as people write it.
+// JSON on one line, with spaces.
 const written = (value) => JSON.stringify(value, null, 1).replaceAll(/\n\s*/g, " ").replaceAll(/([[{]) | (?=[\]}])/g, "$1");
 
 export function curl({ method, path, type, example }, body, secret) {
@@ -33,9 +33,9 @@ async function copy(command, say) {
     await navigator.clipboard.writeText(command.textContent);
     say("Copied.");
   } catch {
-    // Browsers keep the clipboard from pages of plain http: what is selected can be copied by hand.
+    // Browsers deny access to the clipboard over plain HTTP; the user can copy the selection.
     getSelection().selectAllChildren(command);
-    say("Selected; copy it with the keyboard.");
+    say("Selected. Press Ctrl+C to copy.");
   }
 }
 
@@ -49,7 +49,7 @@ function pretty(text, type) {
 }
 
 async function tried(request, body, answer, say) {
-  say("Asking…");
+  say("Sending…");
   try {
     const options = { method: request.method, headers: headers() };
     if (request.type) Object.assign(options, { body, headers: { ...options.headers, "Content-Type": request.type } });
@@ -60,12 +60,12 @@ async function tried(request, body, answer, say) {
     say(`${found.status} ${found.statusText}`);
   } catch {
     answer.replaceChildren();
-    say("The server cannot be reached.");
+    say("The server is unreachable.");
   }
   answer.hidden = !answer.textContent;
 }
 
-// What stands below "Example".  secret: whether the server wants a key for it.
+// The content of "Example".  secret: whether the server requires a key for it.
 export function example(request, secret) {
   const said = element("span", { class: "hint", role: "status" });
   const say = (text) => { said.textContent = text; };

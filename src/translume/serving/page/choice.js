@@ -1,4 +1,4 @@
-// Which model translates: by languages where models have them, else by name.
+// The choice of the model: by languages if models have them, otherwise by name.
 import { element } from "./steps.js";
 import { store, stored } from "./storage.js";
 
@@ -27,7 +27,7 @@ function fill(id, pairs, value) {
   if (pairs.some(([key]) => key === value)) at(id).value = value;
 }
 
-// Have the three boxes show a model, and what else could be chosen beside it.
+// Show a model in the three boxes, with the other choices.
 function show(wanted) {
   const speaking = models.filter(speaks), silent = models.filter((each) => !speaks(each));
   const sources = unique(speaking.map((each) => each.source)).map((code) => [code, named(code)]);
@@ -62,7 +62,7 @@ export function choose(name) {
   if (found) show(found);
 }
 
-// found: as /v1/models tells them.  tell: is called when another one is chosen.
+// found: models of /v1/models.  tell: called when another model is chosen.
 export function setUpChoice(found, tell) {
   models = found;
   onchange = tell;

@@ -1,4 +1,4 @@
-// The page of the interface: openapi.json as people read it.
+// The API reference: openapi.json as a web page.
 import { example, requestOf } from "./asking.js";
 import { shape, told } from "./shape.js";
 import { get, useKey } from "./server.js";
@@ -21,11 +21,11 @@ function taken(operation, shapes) {
   const kinds = Object.entries(operation.requestBody?.content ?? {});
   if (!kinds.length) return [];
   const also = kinds.length > 1 ? `${kinds.map(([type]) => type).join(" or ")}` : kinds[0][0];
-  return [element("h3", {}, "What it takes"), element("p", { class: "hint" }, also), ...shape(settled(kinds[0][1].schema, shapes), true)];
+  return [element("h3", {}, "Request"), element("p", { class: "hint" }, also), ...shape(settled(kinds[0][1].schema, shapes), true)];
 }
 
 function given(operation, shapes) {
-  const rows = [], made = [element("h3", {}, "What it answers")];
+  const rows = [], made = [element("h3", {}, "Response")];
   for (const [status, answer] of Object.entries(operation.responses)) {
     const [type, content] = Object.entries(answer.content ?? {})[0] ?? ["", {}];
     if (status < "300") {
@@ -33,8 +33,8 @@ function given(operation, shapes) {
       if (content.schema) made.push(...shape(settled(content.schema, shapes)));
     } else rows.push(element("div", {}, element("dt", {}, element("code", {}, status)), element("dd", {}, answer.description)));
   }
-  const refused = element("details", { class: "more" }, element("summary", {}, `${rows.length} ways to be refused`),
-    element("p", { class: "hint" }, "Each an ", element("a", { href: "#shape-Error" }, "Error"), "."), element("dl", { class: "fields" }, ...rows));
+  const refused = element("details", { class: "more" }, element("summary", {}, `${rows.length} error statuses`),
+    element("p", { class: "hint" }, "The body is an ", element("a", { href: "#shape-Error" }, "Error"), "."), element("dl", { class: "fields" }, ...rows));
   return [...made, refused];
 }
 
@@ -43,7 +43,7 @@ function card({ method, path, operation, id }, shapes, server) {
   const inside = element("div", { class: "inside" });
   const made = element("details", { class: "card", id },
     element("summary", {}, badge(method), element("code", {}, path), element("span", { class: "hint" }, ...told(operation.description))), inside);
-  // Drawn when it is opened: most are not.
+  // Rendered when it is opened.
   const draw = () => {
     if (!made.open || inside.childElementCount) return;
     inside.append(element("h3", {}, "Example"), ...example(requestOf(method, path, operation, server.languages), secret),
@@ -57,7 +57,7 @@ function shapesOf(shapes) {
   return Object.entries(shapes).sort(([one], [other]) => (one < other ? -1 : 1)).map(([name, schema]) => {
     const [first, ...rest] = (schema.description ?? "").split(/(?<=\.)\s+/);
     return element("details", { class: "card", id: `shape-${name}` },
-      element("summary", {}, element("span", { class: "method" }, "shape"), element("code", {}, name), element("span", { class: "hint" }, ...told(first))),
+      element("summary", {}, element("span", { class: "method" }, "schema"), element("code", {}, name), element("span", { class: "hint" }, ...told(first))),
       element("div", { class: "inside" }, ...(rest.length ? [element("p", { class: "hint" }, ...told(rest.join(" ")))] : []), ...shape(schema)));
   });
 }
@@ -78,13 +78,13 @@ function draw(api, server) {
       ...operations.map((each) => card(each, shapes, server))));
     at("list").append(element("h2", {}, name), element("ul", {}, ...operations.map(({ id, method, path }) => link(id, badge(method), path))));
   }
-  groups.push(element("section", { "aria-label": "Shapes" }, element("h2", {}, "Shapes"), element("p", { class: "hint" }, "What answers are made of."), ...shapesOf(shapes)));
+  groups.push(element("section", { "aria-label": "Schemas" }, element("h2", {}, "Schemas"), element("p", { class: "hint" }, "Types of the fields of responses."), ...shapesOf(shapes)));
   at("groups").append(...groups);
   at("about").replaceChildren(...told(api.info.description));
   at("limits").replaceChildren(limits(server.limits));
 }
 
-// Open what the address names.
+// Open the element named in the URL.
 function follow() {
   const found = location.hash && at(decodeURIComponent(location.hash.slice(1)));
   if (found?.tagName !== "DETAILS") return;
@@ -112,7 +112,7 @@ async function begin() {
     return;
   }
   addEventListener("hashchange", follow);
-  // To where one is already, too.
+  // Also if the URL does not change.
   document.addEventListener("click", (event) => { if (event.target.closest("a[href^='#']")) setTimeout(follow); });
   follow();
   document.documentElement.dataset.ready = "yes";

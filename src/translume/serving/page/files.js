@@ -1,4 +1,4 @@
-// Files: the server translates those that it takes; where it takes none, plain text is sent to it line by line.
+// Translation of files: by the server if it accepts files; otherwise plain text is sent line by line.
 import { model } from "./choice.js";
 import { drop, get, getBlob, patiently, pause, postForm } from "./server.js";
 import { element } from "./steps.js";
@@ -14,13 +14,13 @@ async function textOf(file) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
   } catch {
-    throw new Error("is not UTF-8 text");
+    throw new Error("The file is not UTF-8 text.");
   }
 }
 
-// A row of the list of files, and what changes it.
+// A row in the list of files, with functions that update it.
 function row(file, stop) {
-  const bar = element("progress", { max: 1, value: 0, "aria-label": `How much of ${file.name} is translated` });
+  const bar = element("progress", { max: 1, value: 0, "aria-label": `Progress of ${file.name}` });
   const told = element("span", { class: "hint" }, "0 %");
   const cancel = element("button", { type: "button", onclick: stop, "aria-label": `Cancel ${file.name}` }, "Cancel");
   const item = element("li", {}, element("span", { class: "name" }, file.name), cancel, bar, told);
@@ -41,7 +41,7 @@ function row(file, stop) {
   };
 }
 
-// What the server made of a file, which it then forgets: a blob, and its name.
+// Have the server translate a file; return the result as a blob and its name, and delete it from the server.
 async function byServer(file, chosen, { progress, signal }) {
   const form = new FormData();
   form.append("model", chosen.name);
@@ -53,7 +53,7 @@ async function byServer(file, chosen, { progress, signal }) {
       job = await get(`v1/files/${job.id}`, signal);
       progress(job.sentences ? job.done / job.sentences : 0);
     }
-    if (job.status !== "done") throw new Error(job.error?.error ?? "the file could not be translated");
+    if (job.status !== "done") throw new Error(job.error?.error ?? "The file could not be translated.");
     return [await getBlob(`v1/files/${job.id}/result`, signal), job.name];
   } finally {
     drop(`v1/files/${job.id}`).catch(() => {});
@@ -71,11 +71,11 @@ export async function translateFile(file) {
   try {
     shown.done(...await (formats.length ? byServer : byLines)(file, chosen, how));
   } catch (error) {
-    shown.failed(error.name === "AbortError" ? "cancelled" : error.message);
+    shown.failed(error.name === "AbortError" ? "Cancelled" : error.message);
   }
 }
 
-// settings, limits: those of the server.  tell: is told that the server has no room for some seconds.
+// settings, limits: those of the server.  tell: called with the seconds to wait if the server is busy.
 export function setUpFiles(settings, limits, tell) {
   most = limits.texts;
   waiting = tell;

@@ -1,4 +1,4 @@
-// What was translated here before: in this browser's own storage, and nowhere else.
+// The history of translations, in the browser's storage only.
 import { element } from "./steps.js";
 import { store, stored } from "./storage.js";
 
@@ -18,11 +18,11 @@ function read() {
 }
 
 function write(entries) {
-  // Where the browser's storage is full, half of them have room.
+  // If the storage is full, keep half of them.
   store(ENTRIES, JSON.stringify(entries)) || store(ENTRIES, JSON.stringify(entries.slice(0, entries.length >> 1)));
 }
 
-// Keep a text and its translation; one that the last text was the beginning of takes its place.
+// Store a text and its translation. It replaces the last entry if that was a prefix of the text.
 export function remember(entry) {
   if (!keeps() || !entry.source.trim() || entry.source.length > LONGEST) return;
   const entries = read().filter((each) => each.source !== entry.source || each.model !== entry.model);
@@ -41,7 +41,7 @@ function show() {
   at("forget").disabled = !entries.length;
 }
 
-// onrestore: is called with the entry that was clicked.
+// onrestore: called with the selected entry.
 export function setUpHistory(onrestore) {
   restore = onrestore;
   at("keep").checked = keeps();

@@ -1,8 +1,8 @@
-// Texts as lines, and which characters of a translation each of its tokens spells.
+// Texts as lines, and the characters of a translation that each token covers.
 
 export const END = "</s>";
 
-// The lines of a text that are not blank, and the white space before each of them and after the last.
+// The non-blank lines of a text, and the white space before each of them and after the last.
 export function parted(text) {
   const lines = [], gaps = [];
   let gap = "";
@@ -20,7 +20,7 @@ export function parted(text) {
   return { lines, gaps: [...gaps, gap] };
 }
 
-// What a token spells: ▁ is a space, ▁▁ a ▁ of the text itself.
+// The text of a token: ▁ is a space, ▁▁ a ▁ of the text itself.
 const spelt = (token) => token.replace(/▁▁|▁/g, (mark) => (mark.length === 2 ? "▁" : " "));
 
 // For each token the [begin, end) of its characters in the text, without the space before a word; empty where it has
@@ -54,7 +54,7 @@ export function placed(tokens, text) {
   return places;
 }
 
-// Tokens in parts, each of which ends with its end mark: as [first, last) places.
+// Split tokens into parts, each of which ends with its end token: as [first, last) indices.
 export function parts(tokens) {
   const found = [];
   let first = 0;

@@ -1,4 +1,4 @@
-// The translation as tokens that can be chosen, each on a ground that is the darker the less the model believed in it.
+// The translation as tokens to select; the background is darker the less probable a token was.
 import { doubt, element, percent } from "./steps.js";
 import { END, Line } from "./sentence.js";
 
@@ -12,7 +12,7 @@ export function whenChosen(tell) {
   onchoose = tell;
 }
 
-// lines: Line, or a text that is still coming; gaps: the white space around them.
+// lines: each a Line, or the prefix of an unfinished translation; gaps: the white space around them.
 export function draw(lines, gaps) {
   const drawn = [gaps[0] ?? ""];
   lines.forEach((line, number) => {
@@ -30,7 +30,7 @@ export function draw(lines, gaps) {
 
 const made = new WeakMap();
 
-// The nodes of a line, made anew only where it has changed.
+// The nodes of a line, rebuilt only if it has changed.
 function tokensOf(line, number) {
   const before = made.get(line);
   if (before?.number === number && before.version === line.version) return before.nodes;
@@ -73,7 +73,7 @@ export function choose(place, focus = true) {
   onchoose(place);
 }
 
-// One token is in the order of the Tab key: the chosen one, or the first.
+// One token can be reached with the Tab key: the selected or the first one.
 function mark() {
   const tokens = all(), mine = at();
   for (const each of tokens) {

@@ -1,4 +1,4 @@
-// The page of a server: what is typed is translated, and what the model believed can be seen and chosen otherwise.
+// The web page: translates while the user types, and shows probabilities and alternatives of each token.
 import * as choice from "./choice.js";
 import { setUpFiles } from "./files.js";
 import { remember, setUpHistory } from "./history.js";
@@ -17,14 +17,20 @@ const state = { lines: [], gaps: [], model: "", run: null, settled: 0, limits: {
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => (each.text ?? each) + (state.gaps[place + 1] ?? "")).join("");
 const say = (text) => { at("status").textContent = text; };
-const waiting = (seconds) => say(`The server is busy; once more in ${seconds} s`);
+const waiting = (seconds) => say(`The server is busy. Trying again in ${seconds} s.`);
+
+// The message of an error in the words of this page.
+function plain(error) {
+  const [, found, most] = (error.code === "text_too_long" && /found ([\d,]+) characters, expected at most ([\d,]+)/.exec(error.message)) || [];
+  return found ? `Your text has ${found} characters. The limit is ${most}.` : error.message;
+}
 
 function fail(error) {
   if (error.name === "AbortError") return;
   say("");
   const locked = error instanceof Refused && error.status === 401;
   at("key-form").hidden = !locked;
-  at("problem").textContent = locked && !hasKey() ? "Nothing is translated without a key." : error.message;
+  at("problem").textContent = locked && !hasKey() ? "Enter an API key to translate." : plain(error);
   at("problem").hidden = false;
 }
 
@@ -43,7 +49,7 @@ function count() {
   at("clear").disabled = !characters;
 }
 
-// Translate what stands in the box, after a pause of so many milliseconds in which nothing else is asked for.
+// Translate the text after a pause of some milliseconds, unless it is called again meanwhile.
 async function go(milliseconds) {
   state.run?.abort();
   clearTimeout(state.settled);
@@ -76,7 +82,7 @@ async function go(milliseconds) {
   }
 }
 
-// What stands there for a while is remembered.
+// Add the translation to the history after a while.
 function settle() {
   clearTimeout(state.settled);
   const entry = { source: at("text").value, text: whole() || at("spoken").textContent, model: state.model };
@@ -88,7 +94,7 @@ async function put(text, model, kept, signal) {
   const show = (lines, gaps) => {
     if (signal.aborted) return;
     if (lines.some((each, place) => each !== state.lines[place])) {
-      // What was chosen stays chosen where its line is still there.
+      // Keep the selected token if its line is still there.
       const chosen = output.current(), before = chosen && state.lines[chosen.line];
       Object.assign(state, { lines: [...lines], gaps });
       if (chosen && lines[chosen.line] !== before) closeStep();
@@ -117,7 +123,7 @@ async function label(text, model, signal) {
   const found = await classify(text, { model, waiting, signal });
   const rows = Object.entries(found.probabilities).map(([name, p]) =>
     one(line(name, p, p, "bar" + (found.labels.includes(name) ? " chosen" : ""), "div")));
-  const told = found.labels.length ? found.labels.join(", ") : "none of the labels";
+  const told = found.labels.length ? found.labels.join(", ") : "no label";
   at("labels").replaceChildren(element("p", {}, told, element("span", { class: "hint" }, `  margin ${percent(found.margin)}`)), ...rows);
   at("spoken").textContent = told;
 }
@@ -129,9 +135,9 @@ async function copy() {
     await navigator.clipboard.writeText(text);
     say("Copied.");
   } catch {
-    // Browsers keep the clipboard from pages of plain http: what is selected can be copied by hand.
+    // Browsers deny access to the clipboard over plain HTTP; the user can copy the selection.
     getSelection().selectAllChildren(at("output"));
-    say("Selected; copy it with the keyboard.");
+    say("Selected. Press Ctrl+C to copy.");
   }
 }
 
@@ -162,7 +168,7 @@ function keyboard(event) {
 function legend() {
   const shares = [1, 0.5, 0.2, 0.05, 0.02].map((p) =>
     element("span", { class: "token", style: { "--share": doubt(Math.log(p)) } }, `${100 * p} %${p === 0.02 ? " or less" : ""}`));
-  at("legend").replaceChildren("The model's probability of a token: ", ...shares);
+  at("legend").replaceChildren("Probability of a token: ", ...shares);
   const colour = () => at("output").classList.toggle("plain", !at("colour").checked);
   at("colour").checked = stored("translume.colour") !== "no";
   at("colour").addEventListener("change", () => {

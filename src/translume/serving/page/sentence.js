@@ -1,8 +1,8 @@
-// A translated line: its tokens in parts (one for each sentence), their log p, and what became of choices.
+// A translated line: its tokens in parts (one per sentence), their log p, and the user's choices.
 import { END, parts, placed } from "./lines.js";
 
 export class Line {
-  // translation: as /v1/translate tells it in detail.
+  // translation: as /v1/translate returns it with `detail`.
   constructor(source, translation) {
     const best = translation.hypotheses?.[0];
     const tokens = best?.tokens ?? [], logs = best?.token_log_probs ?? [];
@@ -16,7 +16,7 @@ export class Line {
     this.place();
   }
 
-  // Say anew which characters of the text each token of each part spells.
+  // Update the characters of the text that each token of each part covers.
   place() {
     const all = placed(this.parts.flatMap((part) => part.tokens), this.text);
     let at = 0;
@@ -26,12 +26,12 @@ export class Line {
     }
   }
 
-  // What the server is asked about a part; tokens: those that it consists of (target_tokens) or begins with.
+  // The request for a part; tokens: all of its tokens (target_tokens) or the first ones (prefix_tokens).
   asked(number, tokens) {
     return { text: this.source, part: number, ...tokens };
   }
 
-  // Take over another translation of a part; free: from which token on it was searched for.
+  // Replace the translation of a part; free: index of the first token that the model chose.
   replace(number, trace, free) {
     const part = this.parts[number], { tokens, logs, trace: before, free: bound, before: stack } = part;
     const range = this.range(part);
@@ -42,7 +42,7 @@ export class Line {
     this.put(part, now, trace.target, range);
   }
 
-  // Take the last choice of a part back.
+  // Undo the last choice of a part.
   restore(number) {
     const part = this.parts[number], before = part.before.at(-1);
     if (!before) return;

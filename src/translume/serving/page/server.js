@@ -1,10 +1,10 @@
-// What is asked of the server, and how its refusals are understood.
+// Requests to the server, and its errors.
 
 const LONGEST_WAIT = 10;
 
 export class Refused extends Error {
   constructor(status, value, retryAfter) {
-    super(value.error ?? `the server answered ${status}`);
+    super(value.error ?? `The server responded with status ${status}.`);
     this.status = status;
     this.code = value.code ?? "";
     this.field = value.field ?? "";
@@ -17,7 +17,7 @@ let key = "";
 try {
   key = sessionStorage.getItem(KEY) ?? "";
 } catch {
-  // The browser keeps nothing for pages: the key lives as long as the page.
+  // Without storage the key is lost when the page is closed.
 }
 
 export const hasKey = () => Boolean(key);
@@ -40,7 +40,7 @@ async function refused(answer) {
   try {
     value = await answer.json();
   } catch {
-    // What stands between us and the server may answer in its own words.
+    // A proxy may respond with something other than JSON.
   }
   const wait = Number(answer.headers.get("Retry-After")) || 0;
   return new Refused(answer.status, value, Math.min(wait, LONGEST_WAIT));
@@ -52,7 +52,7 @@ async function asked(path, options) {
     answer = await fetch(path, { ...options, headers: { ...options.headers, ...headers() } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, { error: "the server cannot be reached", code: "unreachable" }, 0);
+    throw new Refused(0, { error: "The server is unreachable.", code: "unreachable" }, 0);
   }
   if (!answer.ok) throw await refused(answer);
   return answer;
@@ -67,7 +67,7 @@ export const postForm = async (path, form, signal) => (await asked(path, { metho
 export const drop = (path) => asked(path, { method: "DELETE" });
 export const getBlob = async (path, signal) => (await asked(path, { signal })).blob();
 
-// The events of a stream of server-sent events, as [kind, value].
+// Yield server-sent events as [kind, value].
 export async function* stream(path, value, signal) {
   const answer = await asked(path, { ...body(value), signal });
   let rest = "";
@@ -81,7 +81,7 @@ export async function* stream(path, value, signal) {
   }
 }
 
-// Not every browser can iterate over a stream by itself.
+// Not every browser supports iteration over a stream.
 async function* chunks(readable) {
   const reader = readable.getReader();
   try {
@@ -98,7 +98,7 @@ function fieldsOf(event) {
   }));
 }
 
-// `work` once more whenever the server has no room, as often as it takes; `waiting` is told the seconds until then.
+// Repeat `work` while the server is busy; `waiting` is called with the seconds until the next attempt.
 export async function patiently(work, waiting, signal) {
   for (;;) {
     try {
@@ -116,7 +116,7 @@ export function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const stop = () => {
       clearTimeout(timer);
-      reject(new DOMException("given up", "AbortError"));
+      reject(new DOMException("cancelled", "AbortError"));
     };
     const timer = setTimeout(() => {
       signal?.removeEventListener("abort", stop);

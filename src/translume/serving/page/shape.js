@@ -1,14 +1,14 @@
-// What a JSON schema says, in words and as a list of fields.
+// A JSON schema in words and as a list of fields.
 import { element } from "./steps.js";
 
 const WORDS = { string: "text", integer: "whole number", number: "number", boolean: "true or false", null: "null", object: "object", array: "list" };
 const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
 const between = (parts, word) => parts.flatMap((each, place) => (place ? [word, ...each] : each));
 
-// A description, what stands in backticks as code.
+// A description, with code in backticks.
 export const told = (text = "") => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
 
-// Words and links for what a value may be.
+// Words and links for the type of a value.
 export function kind(schema) {
   if (schema.$ref) {
     const name = schema.$ref.split("/").pop();
@@ -21,7 +21,7 @@ export function kind(schema) {
   if (schema.type === "array") return schema.items ? ["list of ", ...kind(schema.items)] : ["list"];
   if (schema.properties) return [`{${Object.keys(schema.properties).join(", ")}}`];
   if (schema.format === "binary") return ["file"];
-  if (typeof schema.additionalProperties === "object") return ["by name, ", ...kind(schema.additionalProperties)];
+  if (typeof schema.additionalProperties === "object") return ["object of ", ...kind(schema.additionalProperties)];
   return [[schema.type ?? "anything"].flat().map((each) => WORDS[each] ?? each).join(" or ") + bounds(schema)];
 }
 
@@ -36,11 +36,11 @@ function bounds(schema) {
 
 const FIRST = 12;
 
-// The fields of an object, those that come after the first ones folded away.  asked: of a request, or else of an answer.
+// The fields of an object; all but the first are collapsed.  asked: of a request; otherwise of a response.
 function fields(schema, asked) {
   const rows = Object.entries(schema.properties).map(([name, each]) => {
     const must = (schema.required ?? []).includes(name);
-    const mark = must === asked ? [" ", element("span", { class: asked ? "must hint" : "hint" }, asked ? "needed" : "not always")] : [];
+    const mark = must === asked ? [" ", element("span", { class: asked ? "must hint" : "hint" }, asked ? "required" : "optional")] : [];
     return element("div", {},
       element("dt", {}, element("code", {}, name), ...mark),
       element("dd", {}, element("span", { class: "kind" }, ...kind(each)), ...told(each.description)));
@@ -51,7 +51,7 @@ function fields(schema, asked) {
     element("details", { class: "more" }, element("summary", {}, `${rest.length} more fields`), element("dl", { class: "fields" }, ...rest))];
 }
 
-// The fields of what is an object, or else the words for it.
+// The fields of an object, or the type of another value in words.
 export function shape(schema, asked = false) {
   return schema.properties ? fields(schema, asked) : [element("p", {}, ...kind(schema), ...(schema.description ? [": ", ...told(schema.description)] : []))];
 }

@@ -1,14 +1,14 @@
-// A token that was chosen: what else might have stood there, and the translation with another one in its place.
+// The selected token: its alternatives, and the translation with another token in its place.
 import * as choice from "./choice.js";
 import * as output from "./output.js";
 import { Refused, post, postForText } from "./server.js";
 import { bars, facts } from "./steps.js";
 
 const LISTED = 7;
-// A translation that was cut at its limit has no end mark, and cannot be told from the one behind it.
-const ENDLESS = "One of the line's sentences has no end: look at it in a line of its own.";
+// A translation that was cut off at the length limit has no end token, so its end is unknown.
+const ENDLESS = "A sentence of this line was cut off. Put it on a line of its own to inspect it.";
 const at = (id) => document.getElementById(id);
-let page;  // what the page shares: state, draw, fail, say, settle
+let page;  // shared by page.js: state, draw, fail, say, settle
 let asking = null;
 
 export function setUpStep(shared) {
@@ -56,7 +56,7 @@ export async function showStep(place) {
     page.fail(error);
     return;
   }
-  // Meanwhile another token, or another text, may have come.
+  // Meanwhile another token may have been selected, or the text changed.
   const now = output.current();
   if (page.state.lines[place.line] !== line || now?.token !== place.token || now.part !== place.part) return;
   at("facts").replaceChildren(facts(part.trace, place.token));
@@ -64,13 +64,13 @@ export async function showStep(place) {
   for (const each of at("bars").querySelectorAll("button.bar:not(.chosen)")) {
     if (Number(each.dataset.used)) continue;
     each.disabled = true;
-    each.title = "rules forbid it";
+    each.title = "excluded by a decoding rule";
   }
   at("undo").disabled = !part.before.length;
   at("step").hidden = false;
 }
 
-// The n-th bar of the token that is shown.
+// Choose the n-th alternative of the selected token.
 export function takeNumber(number) {
   if (!at("step").hidden) at("bars").querySelectorAll("button.bar")[number - 1]?.click();
 }
@@ -78,10 +78,10 @@ export function takeNumber(number) {
 async function take(place, candidate, mine) {
   const line = page.state.lines[place.line], part = line.parts[place.part];
   if (mine) {
-    page.say(`“${candidate.text}” is what stands there.`);
+    page.say(`“${candidate.text}” is the current token.`);
     return;
   }
-  page.say("Translating from there…");
+  page.say("Translating the rest…");
   try {
     const begin = [...part.tokens.slice(0, place.token), candidate.text];
     const trace = await asked(line, place.part, { prefix_tokens: begin });
@@ -98,17 +98,17 @@ async function take(place, candidate, mine) {
   }
 }
 
-// The whole inspection of the sentence that is chosen, or else of the first, in a tab of its own.
+// Open the inspection of the selected sentence, or of the first one, in a new tab.
 export async function lookInside() {
   const { state } = page;
   const chosen = output.current() ?? { line: state.lines.findIndex((each) => each.parts?.length), part: 0 };
   const line = state.lines[chosen.line], part = line?.parts?.[chosen.part];
   if (!part) return;
-  // Opened at once: a browser lets nothing be opened later than the click.
+  // Open the tab now: browsers block tabs that are opened later than the click.
   const tab = open("", "_blank");
   const searched = ["beam", "greedy"].includes(choice.model().decoding.strategy) && !part.before.length;
   const request = { ...question(line, chosen.part, { target_tokens: part.tokens }), search: searched };
-  page.say("Looking inside…");
+  page.say("Inspecting…");
   try {
     const html = await postForText("v1/inspect/page", request).catch((error) => {
       if (!(error instanceof Refused) || error.code !== "too_much_to_inspect") throw error;
@@ -116,7 +116,7 @@ export async function lookInside() {
     });
     const address = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
     if (tab) tab.location = address;
-    page.say(tab ? "" : "The browser let no tab be opened.");
+    page.say(tab ? "" : "The browser blocked the new tab.");
   } catch (error) {
     tab?.close();
     page.fail(error);

@@ -1,4 +1,4 @@
-// What is kept in the browser; where it keeps nothing for pages, nothing is kept and all else works.
+// The browser's storage. If it is disabled, nothing is stored and everything else works.
 
 export function stored(name) {
   try {
@@ -8,7 +8,7 @@ export function stored(name) {
   }
 }
 
-// Keep a text, or forget it (null); whether that was done.
+// Store a text, or delete it (null); return whether it succeeded.
 export function store(name, text) {
   try {
     if (text === null) localStorage.removeItem(name);

@@ -1,5 +1,5 @@
 "use strict";
-// Before anything is drawn: light or dark, as it was chosen here or as the system has it.
+// Apply the theme, light or dark, before the page is rendered: as chosen here, or as in the system.
 {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = () => {

@@ -1,4 +1,4 @@
-// The choice between light and dark, which theme.js takes up.
+// The choice between light and dark, which theme.js applies.
 import { store, stored } from "./storage.js";
 
 export function setUpTheme() {

@@ -1,4 +1,4 @@
-// From a text to its translated lines: those that were translated already stay, the others come as they are certain.
+// Translation of a text line by line: translated lines are kept, the others arrive as stable prefixes.
 import { parted } from "./lines.js";
 import { Line } from "./sentence.js";
 import { Refused, patiently, post, stream } from "./server.js";
@@ -6,7 +6,7 @@ import { Refused, patiently, post, stream } from "./server.js";
 const CHARACTERS = 20_000;
 let streams = true;
 
-// Batches of lines that a request may have: so many texts, so many characters.
+// Split lines into batches that fit into a request.
 function* batches(lines, most) {
   let batch = [], characters = 0;
   for (const line of lines) {
@@ -21,7 +21,7 @@ function* batches(lines, most) {
   if (batch.length) yield batch;
 }
 
-// The events of a request: as they come, or all at its end where the server does not stream.
+// The events of a request as they arrive, or all at the end if the server does not stream.
 async function* events(request, signal) {
   if (streams) {
     try {
@@ -35,8 +35,8 @@ async function* events(request, signal) {
   yield ["done", await post("v1/translate", request, signal)];
 }
 
-// Translate a text.  kept: Lines of before.  most: texts of a request.  show(lines, gaps): is called with what is there,
-// a text for a line that is still coming.  waiting: see `patiently`.
+// Translate a text.  kept: Lines translated before.  most: texts per request.  show(lines, gaps): called with the results
+// so far; an unfinished line is a text.  waiting: see `patiently`.
 export async function translate(text, { model, kept, most, show, waiting, signal }) {
   const { lines, gaps } = parted(text);
   const stock = new Map();
@@ -58,7 +58,7 @@ export async function translate(text, { model, kept, most, show, waiting, signal
   try {
     for (const batch of batches(wanted, most)) await translateBatch(batch);
   } catch (error) {
-    // What is there is shown; what stood there before is no translation of this text.
+    // Show the results so far: the earlier ones belong to another text.
     show(slots, gaps);
     throw error;
   }
@@ -67,7 +67,7 @@ export async function translate(text, { model, kept, most, show, waiting, signal
 export const classify = async (text, { model, waiting, signal }) =>
   (await patiently(() => post("v1/classify", { text, model }, signal), waiting, signal)).classifications[0];
 
-// The same line by line, for a file; progress(share) is told how much is done.
+// Translate a file line by line; progress(share) is called with the fraction done.
 export async function translateLines(text, { model, most, progress, waiting, signal }) {
   const { lines, gaps } = parted(text);
   const found = [];
