@@ -146,7 +146,7 @@ def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
         f"{path}: format 2 is newer than format 1, the newest this Translume reads"
     )
     path.write_text(json.dumps({"format": 1, "keys": [GOOD, {**GOOD, "name": "b"}]}))
-    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: two keys have one name or id"
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: two keys have the same name or id"
     assert message_of(lambda: add_key(path.parent / "no" / "keys.json", "a", {})) == (
         f"{path.parent / 'no'}: cannot be opened: No such file or directory"
     )
