@@ -1,7 +1,7 @@
-"""Clients of `serve_load.py`, in a process of their own that does little: no torch, bodies made once, sent as they are.
+"""Load clients of `serve_load.py`, in a separate process without torch, with request bodies built in advance.
 
-Standard input has one JSON object: where, what to send, which answers are right, how many clients or how many requests
-a second. Standard output gets one JSON object: what came of it.
+Standard input is one JSON object: the server's address, the request bodies, the expected responses, and the number of
+clients or the request rate. Standard output is one JSON object with the counts.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_CONNECTIONS = 480
-"""What is due while so many are in use is not sent, and counted: our own limit, not the server's."""
+"""Most open connections. Requests that are due beyond it are counted and not sent: a limit of the clients."""
 REFUSED_SECONDS = 0.5
-"""How long one who asks again and again waits after a refusal; the server asked for a second or more."""
+"""Pause of a closed-loop client after a refusal; Retry-After asks for a second or more."""
 
 
 @dataclass
 class Seen:
-    """What came of the requests that were sent in the window that counts."""
+    """Counts of the requests that were sent in the measured window."""
 
     good: list[tuple[float, float, int]] = field(default_factory=list)  # when it came, seconds, lines
     refused: list[float] = field(default_factory=list)
@@ -50,10 +50,10 @@ class Clients:
         self.draw = random.Random(plan["seed"])
 
     async def ask(self, number: int, counts: bool) -> int:
-        """Send a body and note what comes, the status; `counts`: whether it was sent in the window that counts."""
+        """Send a body, record the response and return its status.  counts: whether it is in the measured window."""
         begun = time.perf_counter()
         while self.idle and self.idle[-1][0].at_eof():
-            # The server ends connections on which nothing was asked for some seconds.
+            # The server closes connections that are idle for some seconds.
             self.idle.pop()[1].close()
         reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -79,7 +79,7 @@ class Clients:
         return status
 
     async def closed(self, clients: int, seconds: float, settle: float) -> None:
-        """So many clients, each of whom asks again as soon as it was answered; what comes after `settle` counts."""
+        """Run a closed loop: each client sends its next request after a response. Measures after `settle` seconds."""
         begun = time.perf_counter()
         end = begun + settle + seconds
 
@@ -93,7 +93,7 @@ class Clients:
         self._count(begun + settle, end)
 
     async def offered(self, rate: float, seconds: float, settle: float) -> None:
-        """Requests at random moments, `rate` a second whatever becomes of them; what comes after `settle` counts."""
+        """Run an open loop: requests at random times, `rate` per second. Measures after `settle` seconds."""
         begun = time.perf_counter()
         due, tasks = begun, set()
         while due < begun + settle + seconds:

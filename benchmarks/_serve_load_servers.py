@@ -1,8 +1,8 @@
-"""Servers of `serve_load.py`: ours, and plainer ones that do one request at a time, or one sentence a call.
+"""Servers of `serve_load.py`: ours, and simple ones that process one request at a time, or one sentence per call.
 
     python _serve_load_servers.py KIND MODEL ENGINE THREADS LIMITS
 
-prints its port as JSON, then answers each line of standard input with its counts so far. MODEL "-" is a small model
+prints its port as JSON, then responds to each line of standard input with its counts so far. MODEL "-" is a small model
 with random weights.
 """
 
@@ -47,14 +47,14 @@ def small() -> Translator:
 
 
 def memory(pids: list[int]) -> float:
-    """Mebibytes that processes take together, what they share counted once."""
+    """Return the memory of processes in MiB; shared memory counts once."""
     texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
     lines = [next(line for line in text.splitlines() if line.startswith("Pss:")) for text in texts]
     return sum(int(line.split()[1]) for line in lines) / 1024
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has computed so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -112,7 +112,7 @@ def one_by_one(translator: Translator) -> Translate:
 
 
 def by_ctranslate2(model: str) -> Translate:
-    """One sentence a call by CTranslate2, with the weights in fp32 as ours: as LibreTranslate does."""
+    """One CTranslate2 call per sentence, as in LibreTranslate, with fp32 weights as ours."""
     from decode_speed import CTranslate2, exported
 
     folders = exported(model, ["ctranslate2 float32"], Path(tempfile.mkdtemp()))
@@ -122,7 +122,7 @@ def by_ctranslate2(model: str) -> Translate:
 
 
 def plainly(translate: Translate) -> None:
-    """One request at a time: its lines are translated by one call of `translate`."""
+    """One request at a time: one call of `translate` with all of its lines."""
     turn = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):

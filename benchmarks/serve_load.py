@@ -1,20 +1,20 @@
-"""How a server stands load: what it still does at five times its capacity, and how it compares with plainer servers.
+"""Load test of the server: goodput at up to five times its capacity, and a comparison with simpler servers.
 
-The capacity is what 64 clients get who ask again as soon as they are answered. Then requests come at random moments,
-0.5, 1, 2 and 5 times as many as that, whatever becomes of them. Goodput is lines a second in answers that came, 200,
-within the requests' deadline and with the right text: that which the one-request-at-a-time server gives for it alone.
-Then 32 clients ask our server, one that does one request at a time (its lines in one batch), and one that makes a call
-for each sentence, in turns, all with the same model, engine and threads; and, where a model is given and CTranslate2 is
-there, one that makes a call of CTranslate2 for each sentence with the same weights, which is LibreTranslate's own way
-(whether its texts are ours is not asked).
+The capacity is the throughput of 64 closed-loop clients. Then requests arrive at random times, at 0.5, 1, 2 and 5 times
+the capacity, without waiting for responses. Goodput is the number of lines per second in responses with status 200,
+within the deadline and with the correct text: the one that the one-request-at-a-time server returns for it alone.
+Then 32 clients use, in turns, our server, a server that processes one request at a time (its lines in one batch), and
+a server with one call per sentence, all with the same model, engine and threads. If a model is given and CTranslate2 is
+installed, also a server with one CTranslate2 call per sentence and the same weights, as in LibreTranslate (its texts
+are not compared).
 
-The clients are a process of their own (`_serve_load_clients.py`); its share of a processor is told, and the machine's
-load. Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
+The clients run in a separate process (`_serve_load_clients.py`). Its processor time and the machine's load are printed.
+Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
 
     python benchmarks/serve_load.py [MODEL SOURCE] [--seconds 10] [--soak 0] [--rounds 2] [--json]
 
-Without a model: a small one with random weights, and made-up lines. `--soak SECONDS` at 1.0 times the capacity, at the
-end, tells how memory grows.
+Without a model: a small one with random weights, and random lines. `--soak SECONDS` at 1.0 times the capacity, at the
+end, measures the growth of memory.
 """
 
 import argparse
@@ -35,12 +35,12 @@ PEERS = ("one request at a time", "one sentence a call")
 CTRANSLATE2 = "one sentence a call by CTranslate2"
 CLIENTS, ASKING = 32, 64
 SPEEDS = {"goodput_lines_per_second": "at_32_clients_to", "lines_per_processor_second": "by_processor_time_to"}
-"""What is compared, and what its ratios are called; the second says less of the machine's other work."""
+"""The comparisons and the names of their ratios; the second depends less on other load of the machine."""
 DEADLINE_SECONDS = 10.0
 
 
 class Server:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, kind: str, options: argparse.Namespace) -> None:
         limits = {
@@ -72,7 +72,7 @@ class Server:
         return dict(json.loads(line))
 
     def counts(self) -> dict[str, Any]:
-        """Its memory, its processor time, its batches."""
+        """Return its memory, processor time and batches."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -88,7 +88,7 @@ class Server:
 
 
 class Load:
-    """Requests of mixed lengths, and the right answers to them once they are known."""
+    """Requests of mixed lengths, and the correct responses once they are known."""
 
     def __init__(self, lines: list[str], count: int) -> None:
         draw = random.Random(11)
@@ -102,7 +102,7 @@ class Load:
         self.right: list[list[str]] = []
 
     def ask_alone(self, server: Server) -> None:
-        """Have the server give the right answers, one request after another."""
+        """Collect the correct responses, one request after another."""
         import http.client
 
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
@@ -113,7 +113,7 @@ class Load:
         connection.close()
 
     def put_on(self, server: Server, seconds: float, **how: float) -> dict[str, Any]:
-        """What came of it.  how: clients, or rate and settle."""
+        """Run the load and return the counts.  how: clients, or rate and settle."""
         before, begun = server.counts(), time.monotonic()
         right = [] if server.kind == CTRANSLATE2 else self.right
         plan = {
@@ -141,7 +141,7 @@ class Load:
 
 
 def at_loads(server: Server, load: Load, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a load, the capacity first."""
+    """Return one row per load, the capacity first."""
     rows = [{"load": "capacity", **load.put_on(server, options.seconds, clients=ASKING)}]
     if not options.json:
         show(rows, headings=True)
@@ -175,8 +175,8 @@ COLUMNS = (
     ("front", "front_processor_share", 6, ".0%"),
     ("clients", "clients_processor_share", 8, ".0%"),
 )
-"""Of the table: heading, name in a row, width, form. The last are shares of a processor: of the server with its worker,
-of the process in it that answers, and of the clients."""
+"""Columns: heading, name in a row, width, format. The last are processor shares: of the server with its worker, of its
+process that handles requests, and of the clients."""
 
 
 def show(rows: list[dict[str, Any]], *, headings: bool) -> None:
@@ -189,7 +189,7 @@ def show(rows: list[dict[str, Any]], *, headings: bool) -> None:
 
 
 def compared(servers: dict[str, Server], load: Load, options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """What came of 32 clients of each server, in turns."""
+    """Return the results of 32 clients with each server, in turns."""
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in servers}
     for _ in range(options.rounds):
         for kind, server in servers.items():
@@ -201,15 +201,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
     parser.add_argument("source", nargs="?", type=Path)
-    parser.add_argument("--seconds", type=float, default=1.0 if SHORT else 10.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=1.0 if SHORT else 10.0, help="duration of each load")
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 1, 2, 5])
     parser.add_argument("--soak", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=1 if SHORT else 2)
-    parser.add_argument("--requests", type=int, default=12 if SHORT else 120, help="different ones")
+    parser.add_argument("--requests", type=int, default=12 if SHORT else 120, help="number of different requests")
     parser.add_argument("--engine", choices=["fast", "plain"], default="fast")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1, help="of our server; the others have one turn at a time")
-    parser.add_argument("--queue", type=int, default=256, help="most lines that wait")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of our server")
+    parser.add_argument("--queue", type=int, default=256, help="most lines in the queue")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.model and not options.source:
