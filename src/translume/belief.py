@@ -1,4 +1,4 @@
-"""What the decoder believes about the next token, before any rule and after."""
+"""The predicted distribution of the next token (a belief), and the bias that rules add to it."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from translume.errors import TranslationError
 BLOCK = 128
 """Columns per block of the exact fast top-k."""
 CACHED_ELEMENTS = 1 << 17
-"""Exponentials held at a time on a CPU: what stays in a core's cache."""
+"""Exponentials held at a time on a CPU, so that they fit a core's cache."""
 UNSHIFTED = 60.0
-"""Largest logits of rows up to this size need no shift: no sum of their exponentials overflows or vanishes in fp32."""
+"""Rows whose largest logit is at most this need no shift: sums of exponentials neither overflow nor vanish in fp32."""
 
 
 class BeliefError(TranslationError):
-    """A belief about the next token of `row` is no distribution, or its bias leaves none."""
+    """The logits of `row` do not form a distribution, or the bias forbids every token."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,11 +29,11 @@ class BeliefError(TranslationError):
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What rules add to a belief: sparse pairs, and a mask; −inf and False forbid.
+    """What rules add to a distribution: sparse values and a mask; −inf and False forbid a token.
 
     rows, ids, values: [P] each: `values` is added to the log-probability of token `ids` of row `rows`.
     allowed: [N, V] or [V], True where a token may be chosen; None allows all.
-    most: what `lowered` gives, where whoever made the bias knows it.
+    most: the result of `lowered`, if known in advance.
     """
 
     rows: Tensor
@@ -49,13 +49,13 @@ class Bias:
 
     @classmethod
     def only(cls, allowed: Tensor) -> Self:
-        """Allow just what `allowed` [N, V] or [V] marks."""
+        """Allow only the tokens marked in `allowed` [N, V] or [V]."""
         none = torch.empty(0, dtype=torch.long, device=allowed.device)
         return cls(none, none, torch.empty(0, device=allowed.device), allowed)
 
     @classmethod
     def join(cls, parts: Sequence["Bias"]) -> "Bias | None":
-        """All parts at once; None when there are none."""
+        """Combine all parts; None if there are none."""
         if len(parts) < 2:
             return parts[0] if parts else None
         allowed = None
@@ -70,7 +70,7 @@ class Bias:
         )
 
     def lowered(self) -> int | None:
-        """The most tokens of a row that it lowers or forbids; None where it lifts one, or has a mask."""
+        """Return the largest number of tokens lowered or forbidden in a row; None with a positive value or a mask."""
         if self.most is not None:
             return self.most
         if self.allowed is not None or bool((self.values > 0).any()):
@@ -78,11 +78,11 @@ class Bias:
         return int(self.rows.bincount().max()) if self.rows.numel() else 0
 
     def names(self, ids: Tensor) -> bool:
-        """Whether a pair is of one of tokens `ids` [N, m]."""
+        """Return whether it changes any of tokens `ids` [N, m]."""
         return bool((ids.index_select(0, self.rows) == self.ids[:, None]).any())
 
     def of(self, ids: Tensor) -> Tensor:
-        """[N, m], fp32: what is added to tokens `ids` [N, m]; −inf for what is forbidden."""
+        """Return the values [N, m], fp32, added to tokens `ids` [N, m]; −inf for forbidden ones."""
         same = ids[self.rows] == self.ids[:, None]  # [P, m]
         values = torch.where(same, self.values.float()[:, None], 0.0)
         added = torch.zeros(ids.shape, device=ids.device).index_add_(0, self.rows, values)
@@ -92,7 +92,7 @@ class Bias:
         return added.masked_fill(~allowed, -math.inf)
 
     def add_to(self, scores: Tensor) -> Tensor:
-        """A copy of `scores` [N, V] with the bias added; what is forbidden becomes −inf."""
+        """Return a copy of `scores` [N, V] with the bias added; −inf for forbidden tokens."""
         scores = scores.index_put((self.rows, self.ids), self.values.to(scores.dtype), accumulate=True)
         return scores if self.allowed is None else scores.masked_fill(~self.allowed, -math.inf)
 
@@ -111,7 +111,7 @@ class TopK:
 
 
 class NextToken(Protocol):
-    """A belief about the next token of N rows over a vocabulary of V; never changed by a rule."""
+    """The distribution of the next token of N rows over a vocabulary of V. Rules do not change it."""
 
     normalised: bool
     """Whether probabilities sum to one."""
@@ -125,29 +125,30 @@ class NextToken(Protocol):
         """V."""
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
-        """The k best tokens by log-probability plus bias; k is cut to V."""
+        """Return the k best tokens by log-probability plus bias; at most V."""
 
     def log_probs(self) -> Tensor:
-        """[N, V], fp32 (fp64 of a head in fp64), nats: the definition of truth."""
+        """Return [N, V], fp32 (fp64 for a head in fp64), nats. All other methods must agree with it."""
 
     def log_prob_of(self, ids: Tensor) -> Tensor:
-        """[N, m], fp32: the log-probabilities of tokens `ids` [N, m]."""
+        """Return the log-probabilities [N, m], fp32, of tokens `ids` [N, m]."""
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
-        """[N, count] ids of p_used, the belief with bias, sharpened by 1/temperature: one for each uniform [N, count].
+        """Draw ids [N, count] from p_used, the distribution with bias to the power of 1/temperature.
 
-        By the inverse of the cumulative distribution over ids in their order, so that a row's draws depend on nothing
-        but its own belief and its own uniforms, in [0, 1). Raises BeliefError where a row's tokens are all forbidden.
+        uniforms: [N, count], in [0, 1). Draws invert the cumulative distribution over ids in ascending order, so a
+        row's draws depend only on its own distribution and uniforms.
+        Raises BeliefError if all tokens of a row are forbidden.
         """
 
 
 class Summary(NamedTuple):
-    """What is found in one reading of logits [N, V].
+    """Statistics of logits [N, V], computed in one pass.
 
     maxima: [N, blocks], the largest of each BLOCK of columns.  sums: [N, 1], Σ exp(logits), which may overflow.
-    first: [N, 1], the first id of the largest; any where a row holds a NaN.
-    normaliser: [N, 1] each, the largest logit and log Σ exp(logits − largest); None where a row's largest is beyond
-        UNSHIFTED, or none.
+    first: [N, 1], the smallest id of the largest logit; undefined for rows with a NaN.
+    normaliser: [N, 1] each, the largest logit and log Σ exp(logits − largest); None if the largest logit of any row
+        exceeds UNSHIFTED or is not finite.
     """
 
     maxima: Tensor
@@ -157,15 +158,14 @@ class Summary(NamedTuple):
 
 
 class Logits:
-    """The belief of a softmax over logits [N, V]; raises BeliefError when it is read and no distribution."""
+    """The softmax of logits [N, V]. Reading it raises BeliefError if the logits do not form a distribution."""
 
     normalised = True
 
     def __init__(self, logits: Tensor, summary: "Summary | None" = None) -> None:
-        """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are.
+        """logits: [N, V], any float dtype; computed in fp32, or fp64 if they are. Must not be modified afterwards.
 
-        summary: of logits on a CPU, where it is at hand.
-        They belong to the belief: change them no more.
+        summary: of the logits, if already computed (on a CPU).
         """
         self._summary = summary
         self._logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -181,22 +181,22 @@ class Logits:
         return self._logits.size(1)
 
     def _normaliser(self) -> tuple[Tensor, Tensor]:
-        """[N, 1] each: max and log Σ exp(logits − max); their sum is the normaliser."""
+        """Return max and log Σ exp(logits − max), [N, 1] each; their sum is the normaliser."""
         if self._peak_and_rest is None and self._summary is not None and self._summary.normaliser is not None:
             self._maxima, self._peak_and_rest = self._summary.maxima, self._summary.normaliser
         if self._peak_and_rest is None:
             if self._logits.is_cpu and not (self._logits.requires_grad and torch.is_grad_enabled()):
                 self._maxima, sums = maxima_and_sums(self._logits) if self._summary is None else self._summary[:2]
                 peak = self._maxima.amax(-1, keepdim=True)
-                # Nothing is lost without a shift, floats are as precise at e⁴⁰ as at 1; but exp must not overflow.
+                # No shift is needed for precision (floats are as precise at e⁴⁰ as at 1), only to avoid overflow.
                 sums = sums * peak.neg().exp_()
-                near = peak.abs() <= UNSHIFTED  # which a NaN is not
+                near = peak.abs() <= UNSHIFTED  # False for a NaN
                 if not bool(near.all()):
                     refuse_broken(peak)
-                    # Row by row: what a row gets does not depend on the rows beside it.
+                    # Row by row, so that a row's result does not depend on other rows.
                     which = (~near).nonzero()[:, 0]
                     sums[which] = (self._logits[which] - peak[which]).exp_().sum(-1, keepdim=True)
-                # Never below 1, the peak's own share: no log-probability may be positive.
+                # At least 1, the share of the peak, so that no log-probability is positive.
                 rest = sums.clamp_min_(1.0).log_()
             else:
                 peak = self._logits.amax(-1, keepdim=True)
@@ -206,13 +206,13 @@ class Logits:
         return self._peak_and_rest
 
     def _normalised(self, logits: Tensor) -> Tensor:
-        """The log-probabilities of some of each row's `logits` [N, m]."""
+        """Return the log-probabilities of `logits` [N, m], which are some of each row's logits."""
         peak, rest = self._normaliser()
-        # In this order: near the peak a large logit's rounding cancels.
+        # In this order, rounding of large logits cancels near the peak.
         return (logits - peak) - rest
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
-        self._normaliser()  # refuses a NaN before it is ranked
+        self._normaliser()  # raises on a NaN before ranking
         k = min(k, self.size)
         if bias is None:
             values, ids = self._best(k)
@@ -223,18 +223,18 @@ class Logits:
         return TopK(ids, log_probs, log_probs if values is logits else self._normalised(values))
 
     def _best(self, k: int) -> tuple[Tensor, Tensor]:
-        """[N, k] each, best first: logits and ids."""
+        """Return logits and ids, [N, k] each, best first."""
         if k == 1 and self._summary is not None:
             return self._normaliser()[0], self._summary.first
         return exact_topk(self._logits, k, self._maxima)
 
     def _biased(self, k: int, bias: Bias) -> tuple[Tensor, Tensor, Tensor]:
-        """[N, k] each, best first: logits with the bias, ids, and logits without."""
+        """Return logits with the bias, ids, and logits without, [N, k] each, best first."""
         lowered = bias.lowered()
         if lowered is None or k + lowered > self.size:
             values, ids = exact_topk(bias.add_to(self._logits), k)
             return values, ids, self._logits.gather(1, ids)
-        # What a bias only lowers cannot lift a token above the k best that it leaves alone.
+        # If the bias only lowers tokens, the k best that it does not name stay the best.
         logits, ids = self._best(k)
         if not bias.names(ids):
             return logits, ids, logits
@@ -252,15 +252,15 @@ class Logits:
         return self._normalised(self._logits.gather(1, ids))
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
-        self._normaliser()  # refuses a NaN before it is taken for a ban
+        self._normaliser()  # raises on a NaN, which would look like a ban
         return drawn(self._logits if bias is None else bias.add_to(self._logits), uniforms, temperature)
 
 
 def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
-    """Ids [N, count] in proportion to exp(scores / temperature), scores [N, V]: one for each uniform [N, count].
+    """Draw ids [N, count] in proportion to exp(scores / temperature), scores [N, V], one for each of `uniforms`.
 
-    The first id whose cumulative weight is above uniform · Σ weights: never one of weight 0, however near 1 a uniform
-    is. Raises BeliefError for a row that is −inf throughout.
+    Takes the first id whose cumulative weight exceeds uniform · Σ weights, which never has weight 0.
+    Raises BeliefError for a row that is −inf throughout.
     """
     peak = scores.amax(-1, keepdim=True)
     forbidden = peak.isneginf()
@@ -270,7 +270,7 @@ def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
     weights = ((scores - peak) / temperature).exp_()
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     if not cumulative.is_cpu:
-        # A parallel scan may round a step of weight 0 to something else, down too.
+        # A parallel scan may round, so that steps of weight 0 change the sum, even downwards.
         cumulative = cumulative.masked_fill_(weights == 0, 0.0).cummax(-1).values
     total = cumulative[:, -1:]
     wanted = (uniforms.double() * total).minimum(torch.nextafter(total, torch.zeros_like(total)))
@@ -278,9 +278,9 @@ def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of logits [N, V] by block of columns, and Σ exp(logits) [N, 1], which may overflow or vanish.
+    """Return the maxima of logits [N, V] by block of columns, and Σ exp(logits) [N, 1], which may overflow or vanish.
 
-    Maxima are [N, V // BLOCK], and one more if columns are left over. A few rows at a time: read once from memory.
+    Maxima are [N, ⌈V / BLOCK⌉]. Computed a few rows at a time, so that logits are read from memory once.
     """
     count, size = logits.shape
     blocks = size // BLOCK
@@ -290,7 +290,7 @@ def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
     maxima = logits.new_empty(count, -(-size // BLOCK))
     sums = logits.new_empty(count, 1)
     body, tops = logits[:, :whole].view(count, blocks, BLOCK), maxima[:, :blocks]
-    # Split beforehand: slices would take a tenth of the time.
+    # Split once: slicing in the loop takes a tenth of the time.
     for some, parts, top, total in zip(*(torch.split(each, rows) for each in (logits, body, tops, sums)), strict=True):
         if blocks:
             torch.amax(parts, -1, out=top)
@@ -302,9 +302,9 @@ def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_broken(peak: Tensor, rows: Tensor | None = None) -> None:
-    """Raise BeliefError if one of the largest logits `peak` [p, 1] is no finite number.
+    """Raise BeliefError if one of the largest logits `peak` [p, 1] is not finite.
 
-    rows: [p], the rows that these logits are of; None: rows 0, 1, 2, …
+    rows: [p], their row numbers; None: 0, 1, 2, …
     """
     broken = ~peak.isfinite()
     if bool(broken.any()):
@@ -314,10 +314,10 @@ def refuse_broken(peak: Tensor, rows: Tensor | None = None) -> None:
 
 
 def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest of scores [N, V] as (values, ids) [N, k] each, largest first, ties by smaller id.
+    """Return the k largest of scores [N, V] as (values, ids), [N, k] each, largest first, ties by smaller id.
 
-    Looks only into the k blocks of columns with the largest maxima: a block outside them cannot hold one of the k.
-    maxima: the largest of each block of scores, where they are at hand.
+    Only the blocks of columns with the largest maxima are searched; other blocks cannot contain any of the k.
+    maxima: the maxima of scores by block, if already computed.
     """
     rows, size = scores.shape
     if k == 1:
@@ -360,25 +360,25 @@ def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Te
 
 
 def _largest(scores: Tensor, maxima: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The largest of scores [N, V] and its id, [N, 1] each; the first of equal ones."""
+    """Return the largest of scores [N, V] and its id, [N, 1] each; ties by smaller id."""
     if maxima is None or scores.size(1) < 2 * BLOCK:
         values, ids = scores.max(-1, keepdim=True)
         return values, ids
-    block = maxima.max(-1, keepdim=True).indices  # torch gives the first of equal ones
+    block = maxima.max(-1, keepdim=True).indices  # torch returns the first of equal maxima
     columns = block * BLOCK + torch.arange(BLOCK, device=scores.device)
     values, place = scores.gather(1, columns.clamp_(max=scores.size(1) - 1)).max(-1, keepdim=True)
     return values, columns.gather(1, place)
 
 
 def _first_of_equal(scores: Tensor, border: Tensor, k: int) -> Tensor:
-    """The ids [N, k] above the k-th largest value `border` [N, 1], and of those equal to it the smallest ones."""
+    """Return the ids [N, k] above the k-th largest value `border` [N, 1], then the smallest ids equal to it."""
     above, equal = scores > border, scores == border
     wanted = k - above.sum(-1, keepdim=True)
     return (above | (equal & (equal.cumsum(-1) <= wanted))).nonzero()[:, 1].view(-1, k)
 
 
 def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
-    """The ids [N, k] of a top k of `size` tokens; where the ranks [N, k], best first, are −inf, the smallest others."""
+    """Replace ids [N, k] whose ranks [N, k], best first, are −inf by the smallest other ids below `size`."""
     lacking = ranks.isneginf()
     rows = lacking.any(-1).nonzero()[:, 0]
     if not len(rows):
@@ -387,6 +387,6 @@ def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
     lacking, own = lacking[rows], ids[rows]
     free = torch.ones(len(rows), pool + 1, dtype=torch.bool, device=ids.device)
     free.scatter_(1, own.masked_fill(lacking, pool).clamp(max=pool), value=False)[:, -1] = False
-    fillers = free.byte().argsort(dim=-1, descending=True, stable=True)  # ids that are left, ascending
+    fillers = free.byte().argsort(dim=-1, descending=True, stable=True)  # remaining ids, ascending
     nth = (lacking.cumsum(-1) - 1).clamp(min=0)
     return ids.index_copy(0, rows, torch.where(lacking, fillers.gather(1, nth), own))

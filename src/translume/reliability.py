@@ -1,7 +1,7 @@
-"""Whether probabilities mean what they say: of what was said with confidence c, a share c should be right.
+"""Calibration: reliability bins and the expected calibration error (ECE).
 
-ECE, the expected calibration error: steps fall into 15 bins of equal width by their confidence, bin b holding
-(b/15, (b+1)/15]; ECE = Σ_b n_b/n · |share that is right − mean confidence| (Guo et al. 2017, section 2).
+Predictions made with confidence c should be correct with frequency c. Steps are counted in 15 bins of equal width by
+confidence, bin b covering (b/15, (b+1)/15]. ECE = Σ_b n_b/n · |accuracy − mean confidence| (Guo et al. 2017, sec. 2).
 """
 
 import math
@@ -20,7 +20,7 @@ BINS = 15
 class Bin:
     """Steps whose confidence is above `low` and at most `high`.
 
-    confidence: their mean one.  accuracy: the share that is right.  Both are None where there are no steps.
+    confidence: their mean.  accuracy: the share of correct ones.  Both are None if there are no steps.
     """
 
     low: float
@@ -32,9 +32,9 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How confident, and how often right.
+    """Calibration figures of a set of steps.
 
-    ece: expected calibration error, from 0 to 1.  count: steps.  confidence: their mean one.  accuracy: share right.
+    ece: expected calibration error, 0 to 1.  count: number of steps.  confidence: their mean.  accuracy: share correct.
     """
 
     ece: float
@@ -44,18 +44,18 @@ class Reliability:
     bins: tuple[Bin, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON knows them."""
+        """Return the values for JSON."""
         return {**asdict(self), "bins": [asdict(each) for each in self.bins]}
 
 
 class Bins:
-    """Counts steps by their confidence, in groups where there are some, and what is needed of them."""
+    """Accumulates steps in bins by confidence, optionally in groups."""
 
     def __init__(self, count: int = BINS, groups: int = 1) -> None:
         self._sums = torch.zeros(3, groups, count, dtype=torch.float64)
 
     def add(self, confidence: Tensor, right: Tensor, group: Tensor | int = 0) -> None:
-        """confidence: [m], from 0 to 1.  right: [m], whether.  group: of each [m], or of all."""
+        """confidence: [m], 0 to 1.  right: [m], whether each is correct.  group: [m], or one for all."""
         size = self._sums.size(2)
         confidence = confidence.double().cpu()
         place = ((confidence * size).ceil().long() - 1).clamp_(0, size - 1)
@@ -64,12 +64,12 @@ class Bins:
         self._sums.flatten(1).index_add_(1, where, rows)
 
     def reliability(self, groups: Tensor | None = None) -> Reliability:
-        """What was counted, of some `groups` only where they are given; DataError if that is nothing."""
+        """Return the figures of all groups, or of `groups`; raise DataError if there are no steps."""
         sums = self._sums if groups is None else self._sums[:, groups]
         counts, confidence, right = sums.sum(1).tolist()
         total = sum(counts)
         if not total:
-            raise DataError("calibration: found no tokens, wanted at least one")
+            raise DataError("calibration: found no tokens, expected at least one")
         bins = tuple(
             Bin(
                 low=place / len(counts),

@@ -36,10 +36,10 @@ def test_another_vocabulary_is_refused_in_one_line(run, model: Path, files: Path
     [
         (["--average", "probability"], "--average probability: wanted --ensemble with it, a model to average with"),
         (["--patience", "2"],
-         "decoding.patience: found 2.0 with stop = 'optimal', wanted stop = 'first', which it is the patience of"),
+         "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
         (["--strategy", "diverse", "--beam", "6", "--groups", "4"],
-         "decoding.groups: 4, wanted a number that divides beam 6"),
-        (["--groups", "2"], "decoding.groups: strategy 'beam' does not read it, wanted 'diverse'"),
+         "decoding.groups: found 4, expected a divisor of beam = 6"),
+        (["--groups", "2"], "decoding.groups: strategy 'beam' does not read it, expected 'diverse'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message: str) -> None:

@@ -16,11 +16,11 @@ def model(run, files: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed", "3"], "decoding.seed: strategy 'beam' does not read it, wanted 'sampling' or 'stochastic'"),
-        (["--set", "decoding.top_k=3"], "decoding.top_k: strategy 'beam' does not read it, wanted 'sampling'"),
+        (["--seed", "3"], "decoding.seed: strategy 'beam' does not read it, expected 'sampling' or 'stochastic'"),
+        (["--set", "decoding.top_k=3"], "decoding.top_k: strategy 'beam' does not read it, expected 'sampling'"),
         (["--strategy", "stochastic", "--samples", "2", "--top-p", "0.5"],
-         "decoding.top_p: strategy 'stochastic' does not read it, wanted 'sampling'"),
-        (["--strategy", "sampling", "--nbest", "3"], "decoding.nbest: 3, wanted at most as many as samples 1"),
+         "decoding.top_p: strategy 'stochastic' does not read it, expected 'sampling'"),
+        (["--strategy", "sampling", "--nbest", "3"], "decoding.nbest: found 3, expected at most samples = 1"),
         (["--strategy", "sampling", "--top-p", "0"], "decoding.top_p: found 0.0, wanted greater than 0"),
         (["--strategy", "sampling", "--utility", "bluer"], "decoding.utility: found 'bluer'; did you mean 'bleu'?"),
         (["--strategy", "samplin"], "decoding.strategy: found 'samplin'; did you mean 'sampling'?"),
@@ -34,7 +34,7 @@ def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message:
 def test_a_greedy_model_refuses_a_beam_that_is_asked_for(run, model: Path) -> None:
     found = run("translate", model, "--strategy", "greedy", "--beam", "7", text="one two\n")
     assert found.exit_code == 1
-    assert found.stderr.startswith("Error: decoding.beam: strategy 'greedy' does not read it, wanted 'beam'")
+    assert found.stderr.startswith("Error: decoding.beam: strategy 'greedy' does not read it, expected 'beam'")
 
 
 def test_settings_of_other_strategies_that_came_with_the_model_are_not_refused(run, files: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_token_that_was_never_read_is_dear_but_no_end_of_the_search():
 
 def test_a_step_without_attention_is_our_own_mistake(toy):
     step = toy(1)
-    with pytest.raises(ValueError, match=r"^the coverage penalty wants attention, and the states of this step offer "):
+    with pytest.raises(ValueError, match=r"^the coverage penalty needs attention, which the states of this step "):
         run(step, BeamSearch(coverage=Coverage(weight=0.1)), [2, 2, 2], (), step.start())
 
 

@@ -169,9 +169,9 @@ def test_settings_share_the_beam_out():
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"beam": 6, "groups": 4}, "decoding.groups: 4, wanted a number that divides beam 6"),
-        ({"beam": 2, "groups": 4}, "decoding.groups: 4, wanted a number that divides beam 2"),
-        ({"beam": 4, "nbest": 5}, "decoding.nbest: 5, wanted at most as many as beam keeps 4"),
+        ({"beam": 6, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 6"),
+        ({"beam": 2, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 2"),
+        ({"beam": 4, "nbest": 5}, "decoding.nbest: found 5, expected at most beam = 4"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(options, wanted):
@@ -181,5 +181,5 @@ def test_settings_that_do_not_fit_are_one_line(options, wanted):
 
 
 def test_more_returned_than_kept_is_our_own_mistake():
-    with pytest.raises(ValueError, match=r"^nbest is 5, wanted from 1 to the width, 4$"):
+    with pytest.raises(ValueError, match=r"^nbest is 5, expected 1 to the width, 4$"):
         DiverseBeam(group=BeamSearch(width=2), groups=2, nbest=5)

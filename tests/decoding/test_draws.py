@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.decoding.draws import gumbels, uniforms
+from translume.decoding.sampling import gumbels, uniforms
 
 words = st.integers(-(2**63), 2**63 - 1)
 COUNT = 60_000

@@ -154,16 +154,16 @@ def test_attention_of_an_ensemble_is_the_mean_and_none_where_one_has_none(toy):
             return Looked(self.attention[rows])
 
     class Looking(Stepper):
-        def start_attentive(self, source, mask):
+        def start_with_attention(self, source, mask):
             return Looked(torch.full((len(source), 2), self.toy.size / 10))
 
     ensemble = Ensemble([Looking(toy, 1), Looking(toy, 2, size=7)])
-    state = ensemble.start_attentive(SOURCE, MASK).select(torch.tensor([2, 0]))
+    state = ensemble.start_with_attention(SOURCE, MASK).select(torch.tensor([2, 0]))
     torch.testing.assert_close(state.attention, torch.full((2, 2), 0.6))
     assert ensemble.start(SOURCE, MASK).attention is None
-    with pytest.raises(ValueError, match=r"^attention is asked for, and Stepper offers none$"):
-        Ensemble([Looking(toy, 1), Stepper(toy, 2)]).start_attentive(SOURCE, MASK)
-    with pytest.raises(ValueError, match=r"^the coverage penalty wants attention, and the states of this step offer "):
+    with pytest.raises(ValueError, match=r"^attention is needed, which Stepper does not report$"):
+        Ensemble([Looking(toy, 1), Stepper(toy, 2)]).start_with_attention(SOURCE, MASK)
+    with pytest.raises(ValueError, match=r"^the coverage penalty needs attention, which the states of this step "):
         search(
             ensemble.step,
             ensemble.start(SOURCE, MASK),

@@ -132,11 +132,11 @@ def test_what_the_language_model_holds_for_impossible_may_still_be_forced(toy):
 
 
 def test_another_vocabulary_is_refused(toy):
-    with pytest.raises(ValueError, match=r"^the language model knows 7 tokens, wanted the translator's 5$"):
+    with pytest.raises(ValueError, match=r"^the language model has 7 tokens, expected the translator's 5$"):
         run(toy(1), Fusion(Bigrams(size=7), 1.0), Greedy(), [2, 2, 2])
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_a_weight_that_would_lift_is_refused(weight):
-    with pytest.raises(ValueError, match=r"^the weight of a language model is .*, wanted above 0$"):
+    with pytest.raises(ValueError, match=r"^the weight of a language model is .*, expected above 0$"):
         Fusion(Bigrams(), weight)

@@ -63,10 +63,10 @@ def test_settings_name_their_strategy():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (DecodingSettings(beam=3, nbest=4), "decoding.nbest: 4, wanted at most as many as beam keeps 3"),
+        (DecodingSettings(beam=3, nbest=4), "decoding.nbest: found 4, expected at most beam = 3"),
         (
             DecodingSettings(strategy="greedy", nbest=2),
-            "decoding.nbest: 2, wanted at most as many as greedy keeps 1",
+            "decoding.nbest: found 2, expected 1 for greedy search",
         ),
     ],
 )

@@ -222,7 +222,7 @@ def test_every_target_begins_with_its_text(toy, name, seed, text, data):
         if any(which) and fewest > limit:
             with pytest.raises(SearchError) as error:
                 found(step, name, rules, limit)
-            assert error.value.reason == f"a prefix of {fewest} tokens, wanted at most the limit of {limit}"
+            assert error.value.reason == f"a prefix of {fewest} tokens, expected at most the limit of {limit}"
             continue
         for begins, each in zip(which, found(step, name, rules, limit), strict=True):
             assert each

@@ -180,4 +180,4 @@ def test_a_search_ends_when_its_last_chain_has_ended(toy):
 def test_more_returned_than_drawn_is_one_line(name):
     with pytest.raises(SettingsError) as error:
         strategy_from(DecodingSettings(strategy=name, samples=2, nbest=3))
-    assert str(error.value) == "decoding.nbest: 3, wanted at most as many as samples 2"
+    assert str(error.value) == "decoding.nbest: found 3, expected at most samples = 2"

@@ -192,7 +192,7 @@ def test_no_sentences_need_no_step(toy):
 
 
 def test_a_limit_below_one_is_refused(toy):
-    with pytest.raises(ValueError, match=r"^a limit is 0 tokens, wanted at least 1$"):
+    with pytest.raises(ValueError, match=r"^a limit is 0 tokens, expected at least 1$"):
         run(toy(1), Greedy(), [2, 0, 1])
 
 
@@ -215,14 +215,14 @@ def test_everything_forbidden_is_said_in_one_line(toy, strategy):
         run(toy(3), strategy, [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
     assert str(error.value) == (
         "sentence 2, token 2: every next token is impossible or forbidden, "
-        "wanted one that is neither (rules: ForbidTokens, ForcedPrefix)"
+        "expected one that is neither (rules: ForbidTokens, ForcedPrefix)"
     )
 
 
 def test_a_prefix_longer_than_the_limit_is_refused(toy):
     with pytest.raises(SearchError) as error:
         run(toy(3), Greedy(), [2, 3, 4], [ForcedPrefix([[2, 2], [2, 2, 3, 3], []])])
-    assert str(error.value) == "sentence 2, token 4: a prefix of 4 tokens, wanted at most the limit of 3"
+    assert str(error.value) == "sentence 2, token 4: a prefix of 4 tokens, expected at most the limit of 3"
 
 
 @few
@@ -356,5 +356,5 @@ def test_a_rule_without_tokens_says_nothing(toy):
 
 
 def test_more_returned_than_kept_is_our_own_mistake():
-    with pytest.raises(ValueError, match=r"^nbest is 3, wanted from 1 to the width, 2$"):
+    with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
         BeamSearch(width=2, nbest=3)

@@ -12,11 +12,11 @@ from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding import (
     BeamSearch,
-    Best,
-    Certainty,
+    BestHypotheses,
     ForbidTokens,
     Greedy,
     LengthPenalty,
+    StablePrefix,
     decode,
     search,
     strategy_from,
@@ -66,11 +66,11 @@ def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=Fa
     told, steps = [], []
 
     beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
-    watch = Certainty(lambda number, ids: told.append((number, tuple(ids))), sentences, ranked_anew=ranked_anew)
-    best = Best(strategy, 3)
+    watch = StablePrefix(lambda number, ids: told.append((number, tuple(ids))), sentences, ranked_anew=ranked_anew)
+    best = BestHypotheses(strategy, 3)
     for beam in beams:
         watch(beam)
-        best.see(beam)
+        best.add(beam)
         steps.append((beam, len(told)))
     return [best.of(number) for number in range(3)], told, steps
 
@@ -164,7 +164,7 @@ def test_what_is_certain_by_hand():
 
     told = []
     beams = decode(Written(), Nothing(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=torch.tensor([9]))
-    watch = Certainty(lambda number, ids: told.append(list(ids)), [0])
+    watch = StablePrefix(lambda number, ids: told.append(list(ids)), [0])
     for beam in beams:
         watch(beam)
     assert told == [[2], [2, 3, 1]]

@@ -156,5 +156,5 @@ def test_a_beam_shows_its_perturbed_totals_best_first(toy):
 
 
 def test_more_returned_than_kept_is_our_own_mistake():
-    with pytest.raises(ValueError, match=r"^nbest is 3, wanted from 1 to the width, 2$"):
+    with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
         StochasticBeam(keys=torch.tensor([1]), width=2, nbest=3)

@@ -110,7 +110,5 @@ def test_no_two_are_equal_and_each_says_truly_what_finished_it(toy, seed, limits
 def test_patience_without_its_stop_is_refused_in_one_line():
     with pytest.raises(SettingsError) as error:
         strategy_from(DecodingSettings(patience=2.0))
-    assert str(error.value) == (
-        "decoding.patience: found 2.0 with stop = 'optimal', wanted stop = 'first', which it is the patience of"
-    )
+    assert str(error.value) == ("decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'")
     assert strategy_from(DecodingSettings(patience=2.0, stop="first")).patience == 2.0

@@ -131,7 +131,7 @@ def test_everything_forbidden_is_said_in_one_line(toy, name):
         run(toy(3), built(name), [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
     assert str(error.value) == (
         "sentence 2, token 2: every next token is impossible or forbidden, "
-        "wanted one that is neither (rules: ForbidTokens, ForcedPrefix)"
+        "expected one that is neither (rules: ForbidTokens, ForcedPrefix)"
     )
 
 
@@ -167,7 +167,7 @@ def test_what_it_does_not_read_does_not_change_it(toy, name, data):
     with pytest.raises(SettingsError) as error:
         refuse_unread(wanted, ["max_length", setting])
     readers = sorted(each for each in STRATEGIES if setting in type(built(each)).reads)
-    assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, wanted ")
+    assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, expected ")
     assert all(f"'{reader}'" in str(error.value) for reader in readers)
 
 
@@ -177,4 +177,4 @@ def test_a_setting_of_another_strategy_is_refused_in_one_line():
     assert "'beam'" in str(error.value)
     with pytest.raises(SettingsError) as error:
         refuse_unread(DecodingSettings(), ["top_p"])
-    assert str(error.value) == "decoding.top_p: strategy 'beam' does not read it, wanted 'sampling'"
+    assert str(error.value) == "decoding.top_p: strategy 'beam' does not read it, expected 'sampling'"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.decoding.truncation import Truncation, epsilon, eta, min_p, top_k, top_p
+from translume.decoding.sampling import Truncation, epsilon, eta, min_p, top_k, top_p
 
 few = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 10**6)

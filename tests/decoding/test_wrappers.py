@@ -189,7 +189,7 @@ def test_rules_are_obeyed_through_tokens_that_lost_their_probability(toy):
 def test_a_step_that_shall_stay_as_it_is_is_the_same_one(toy):
     step = toy(1)
     assert reshaped(step) is step
-    with pytest.raises(ValueError, match=r"^temperature and unsmooth: wanted at most one of them$"):
+    with pytest.raises(ValueError, match=r"^temperature and unsmooth: expected at most one of them$"):
         reshaped(step, temperature=2.0, unsmooth=0.1)
     beams = list(
         decode(

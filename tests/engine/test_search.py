@@ -79,11 +79,11 @@ def search_options(strategy, limits, rules=()):
 
 
 def kernel_search(engine, state, words, steps=1 << 30):
-    whole = engine.whole_search(state, **words)
+    whole = engine.complete_search(state, **words)
     assert whole is not None
-    while whole.go_on(steps):
+    while whole.run(steps):
         pass
-    return whole.found()
+    return whole.hypotheses()
 
 
 limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
@@ -165,12 +165,12 @@ def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, so
         BeamSearch(width=1),
         BeamSearch(width=262),
     ):
-        assert engine.whole_search(state, **search_options(strategy, [5])) is None
-    assert engine.whole_search(state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
+        assert engine.complete_search(state, **search_options(strategy, [5])) is None
+    assert engine.complete_search(state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
     banned = BannedPhrases([b"a"] * 523, ("a",), str.isalpha)
-    assert engine.whole_search(state, **search_options(Greedy(), [5], [banned])) is None
+    assert engine.complete_search(state, **search_options(Greedy(), [5], [banned])) is None
     engine.head = packed_as("fp32", model.head.weight, model.head.bias)
-    assert engine.whole_search(state, **search_options(Greedy(), [5])) is None
+    assert engine.complete_search(state, **search_options(Greedy(), [5])) is None
 
 
 def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, sources):
@@ -178,7 +178,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     engine = kernels_only(model, engine, "fp32")
 
     def left(state, limits, engine=engine):
-        return engine.whole_search(state, **search_options(Greedy(), limits)) is None
+        return engine.complete_search(state, **search_options(Greedy(), limits)) is None
 
     state = engine.start(*sources(3, 2))
     assert not left(state, [79, 1])
@@ -188,7 +188,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     assert left(engine.start(*sources(3, 2)).select(torch.tensor([0, 0, 1, 1])), [5, 5])
     engine.step(torch.ones(2, 1, dtype=torch.long), state)
     with pytest.raises(StaleStateError, match="only the newest may go on"):
-        engine.whole_search(state, **search_options(Greedy(), [5, 5]))
+        engine.complete_search(state, **search_options(Greedy(), [5, 5]))
     for dtype in (torch.bfloat16, torch.float64):
         other = copy.deepcopy(model).to(dtype)
         packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")

@@ -198,7 +198,7 @@ def test_beliefs_that_are_no_distribution_are_marked_and_not_fitted():
 def test_nothing_to_measure_is_refused():
     with pytest.raises(DataError) as caught:
         reliability_of([], END)
-    assert str(caught.value) == "calibration: found no tokens, wanted at least one"
+    assert str(caught.value) == "calibration: found no tokens, expected at least one"
 
 
 def test_a_calibration_is_a_value_that_json_knows():

@@ -261,5 +261,5 @@ def test_a_search_that_may_take_nothing_that_is_possible_says_so(strategy):
             rules=[MinimumLength(1)],
         )  # fmt: skip
     assert caught.value.reason == (
-        "every next token is impossible or forbidden, wanted one that is neither (rules: MinimumLength)"
+        "every next token is impossible or forbidden, expected one that is neither (rules: MinimumLength)"
     )

@@ -12,7 +12,7 @@ import translume
 from translume.belief import Bias
 from translume.config import AdaptiveSettings
 from translume.decoding import RuleContext
-from translume.decoding.used import used_log_probs
+from translume.decoding.distributions import used_log_probs
 from translume.errors import SettingsError, TranslationError
 from translume.translator.searching import rules_for
 

@@ -160,6 +160,6 @@ def test_what_cannot_be_forced_is_refused_in_one_line(make):
     with pytest.raises(TranslationError) as error:
         translume.force_token(translator, SOURCE, 0, "</s>")
     assert str(error.value) == (
-        "target: token 1: every next token is impossible or forbidden, wanted one that is neither "
+        "target: token 1: every next token is impossible or forbidden, expected one that is neither "
         "(rules: ForbidTokens, MinimumLength, ForcedPrefix)"
     )

@@ -35,7 +35,7 @@ def test_it_is_what_the_last_layer_looked_at(norm, mixing):
     cross = list(network.decoder.stack)[-1].cross_attention
     asked = []
     cross.query.register_forward_pre_hook(lambda module, given: asked.append(given[0]))
-    state = network.start_attentive(source, mask)
+    state = network.start_with_attention(source, mask)
     assert torch.equal(state.attention, (~mask).float())
     memory = state.memory
     for t in range(5):
@@ -54,8 +54,8 @@ def test_it_is_what_the_last_layer_looked_at(norm, mixing):
 @torch.no_grad()
 def test_any_split_of_the_target_looks_the_same_way(pieces):
     network, (source, mask, target) = model(), inputs()
-    whole = network.decoder(target[:, : sum(pieces)], network.start_attentive(source, mask))[1].attention
-    state = network.start_attentive(source, mask)
+    whole = network.decoder(target[:, : sum(pieces)], network.start_with_attention(source, mask))[1].attention
+    state = network.start_with_attention(source, mask)
     for part in target[:, : sum(pieces)].split(pieces, 1):
         _, state = network.decoder(part, state)
     torch.testing.assert_close(state.attention, whole, rtol=1e-4, atol=1e-6)
@@ -64,7 +64,7 @@ def test_any_split_of_the_target_looks_the_same_way(pieces):
 @torch.no_grad()
 def test_asking_changes_no_belief_and_not_asking_computes_nothing(monkeypatch):
     network, (source, mask, target) = model(), inputs()
-    looking, plain = network.start_attentive(source, mask), network.start(source, mask)
+    looking, plain = network.start_with_attention(source, mask), network.start(source, mask)
     rows = torch.tensor([0, 0, 2, 2])
     for t in range(4):
         one, looking = network.step(target[: len(target), : t + 1], looking)
@@ -82,10 +82,10 @@ def test_asking_changes_no_belief_and_not_asking_computes_nothing(monkeypatch):
 def test_rows_of_a_sentence_look_for_themselves():
     network, (source, mask, target) = model(), inputs()
     rows = torch.tensor([0, 0, 1, 1, 2, 2])
-    _, state = network.step(target[:, :1], network.start_attentive(source, mask))
+    _, state = network.step(target[:, :1], network.start_with_attention(source, mask))
     prefix = torch.cat([target[:, :1][rows], torch.tensor([[5], [6], [7], [8], [9], [10]])], 1)
     _, together = network.step(prefix, state.select(rows))
     for row, sentence in enumerate(rows.tolist()):
         one = slice(sentence, sentence + 1)
-        _, alone = network.step(prefix[row : row + 1], network.start_attentive(source[one], mask[one]))
+        _, alone = network.step(prefix[row : row + 1], network.start_with_attention(source[one], mask[one]))
         torch.testing.assert_close(together.attention[row], alone.attention[0], rtol=1e-4, atol=1e-6)

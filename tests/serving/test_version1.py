@@ -235,7 +235,7 @@ WRONG = {
         422,
         "invalid_value",
         "temperature",
-        "temperature: strategy 'beam' does not read it, wanted 'sampling' or 'stochastic'",
+        "temperature: strategy 'beam' does not read it, expected 'sampling' or 'stochastic'",
     ),
     "extreme": (
         {"text": "a", "max_length_ratio": 1e300},

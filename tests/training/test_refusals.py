@@ -117,7 +117,7 @@ def test_other_weights_of_files_are_other_data(toy: Make, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("table", "values", "expected"),
     [
-        ("decoding", {"nbest": 5, "beam": 3}, "decoding.nbest: 5, wanted at most as many as beam keeps 3"),
+        ("decoding", {"nbest": 5, "beam": 3}, "decoding.nbest: found 5, expected at most beam = 3"),
         (
             "decoding",
             {"vocabulary": "gone"},

@@ -52,7 +52,7 @@ def test_the_pass_sees_what_the_layer_saw_when_it_decoded(make: Make) -> None:
     target = torch.tensor([[1, 11, 12], [1, 13, 5]])
     with torch.no_grad():
         found = cross_attention(checkpoint.model, source, mask, target)
-        state = checkpoint.model.start_attentive(source, mask)
+        state = checkpoint.model.start_with_attention(source, mask)
         for place in range(3):
             _, state = checkpoint.model.step(target[:, : place + 1], state)
             torch.testing.assert_close(found[:, place], state.attention, atol=1e-5, rtol=0)

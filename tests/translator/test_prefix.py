@@ -49,4 +49,4 @@ def test_a_prefix_comes_on_top_of_the_ratio_and_not_of_the_hard_limits(make: Mak
     assert len(long.hypotheses[0].ids) == 7 + 2 + 2
     with pytest.raises(TranslationError) as caught:
         translator.translate("ab", settings=settings.model_copy(update={"prefix": "abcdefg", "max_length": 5}))
-    assert str(caught.value) == "text: token 6: a prefix of 7 tokens, wanted at most the limit of 5"
+    assert str(caught.value) == "text: token 6: a prefix of 7 tokens, expected at most the limit of 5"

@@ -225,7 +225,7 @@ def test_a_prefix_off_a_shortlist_says_so_in_one_line() -> None:
     with pytest.raises(TranslationError) as error:
         Translator(made).translate("zwei", settings=chosen("beam", prefix=off))
     assert str(error.value) == (
-        "text: token 1: every next token is impossible or forbidden, wanted one that is neither "
+        "text: token 1: every next token is impossible or forbidden, expected one that is neither "
         "(rules: ForbidTokens, TextPrefix); model.head.kind = 'shortlist' holds most tokens for impossible, "
         "those of decoding.prefix perhaps"
     )

@@ -202,8 +202,8 @@ def test_options_replace_single_settings(translator: Translator) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nbest": 4}, "decoding.nbest: 4, wanted at most as many as beam keeps 3"),
-        ({"nbest": 2, "strategy": "greedy"}, "decoding.nbest: 2, wanted at most as many as greedy keeps 1"),
+        ({"nbest": 4}, "decoding.nbest: found 4, expected at most beam = 3"),
+        ({"nbest": 2, "strategy": "greedy"}, "decoding.nbest: found 2, expected 1 for greedy search"),
         ({"beam": 0}, "translate: decoding.beam: found 0, wanted greater than or equal to 1"),
         ({"strategy": "beem"}, "translate: decoding.strategy: found 'beem'; did you mean 'beam'?"),
     ],

@@ -25,16 +25,16 @@ class Itself:
         self.start, self.step = model.start, model.step
         self._found, self._left, self.asked = found, takes, []
 
-    def whole_search(self, state: Any, **words: Any) -> "Itself":
+    def complete_search(self, state: Any, **words: Any) -> "Itself":
         self.words = words
         return self
 
-    def go_on(self, steps: int) -> bool:
+    def run(self, steps: int) -> bool:
         self.asked.append(steps)
         self._left -= steps
         return self._left > 0
 
-    def found(self) -> list[list[Hypothesis]] | None:
+    def hypotheses(self) -> list[list[Hypothesis]] | None:
         return self._found
 
 

@@ -1,20 +1,14 @@
-"""Search over a step: one loop, strategies that choose, rules that allow.  Knows no model."""
+"""Search over decoding steps: one loop, strategies that choose tokens, rules that restrict them. Knows no model."""
 
-from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreTerms
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.beam_search import BeamSearch
-from translume.decoding.constrained_beam import ConstrainedBeam
-from translume.decoding.constraints import Boundaries, Constraints, Phrase
-from translume.decoding.coverage import Coverage
+from translume.decoding.constrained_beam import Boundaries, ConstrainedBeam, Constraints, Phrase
+from translume.decoding.distributions import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.diverse import DiverseBeam
-from translume.decoding.ensemble import Average, Averaged, Ensemble
-from translume.decoding.error import SearchError
-from translume.decoding.fusion import Fused, Fusion, LanguageModel
+from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
-from translume.decoding.length import LengthPenalty
-from translume.decoding.loop import Search, decode
-from translume.decoding.reshaped import Reshaped, Tempered, Unsmoothed, reshaped
+from translume.decoding.loop import BestHypotheses, CompleteSearch, CompleteSearcher, best_of, decode, search
 from translume.decoding.rules import (
-    BannedPhrases,
     ForbidTokens,
     ForcedPrefix,
     MinimumLength,
@@ -23,31 +17,29 @@ from translume.decoding.rules import (
     RepetitionPenalty,
     Rule,
     RuleContext,
-    Spellings,
-    TextPrefix,
 )
-from translume.decoding.sampling import Sampling
-from translume.decoding.search import Best, best_of, search
-from translume.decoding.stable import Certainty, Watch
-from translume.decoding.standing import Standing
-from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Step, Stepper
+from translume.decoding.sampling import Sampling, Truncation
+from translume.decoding.scoring import Coverage, LengthPenalty
+from translume.decoding.stable_prefix import SearchObserver, StablePrefix
+from translume.decoding.step import AttentionState, AttentionStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
-from translume.decoding.truncation import Truncation
-from translume.decoding.whole import Searcher, WholeSearch
+from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
 
 __all__ = [
-    "Attentive",
-    "AttentiveStepper",
+    "AttentionState",
+    "AttentionStepper",
     "Average",
     "Averaged",
     "BannedPhrases",
     "Beam",
     "BeamSearch",
-    "Best",
+    "BeamStatus",
+    "BestHypotheses",
     "Boundaries",
     "Candidates",
-    "Certainty",
+    "CompleteSearch",
+    "CompleteSearcher",
     "ConstrainedBeam",
     "Constraints",
     "Coverage",
@@ -72,12 +64,11 @@ __all__ = [
     "RuleContext",
     "Sampling",
     "ScoreTerms",
-    "Search",
     "SearchError",
+    "SearchObserver",
     "SearchState",
-    "Searcher",
     "Spellings",
-    "Standing",
+    "StablePrefix",
     "Step",
     "Stepper",
     "StochasticBeam",
@@ -86,8 +77,6 @@ __all__ = [
     "TextPrefix",
     "Truncation",
     "Unsmoothed",
-    "Watch",
-    "WholeSearch",
     "best_of",
     "decode",
     "refuse_unread",

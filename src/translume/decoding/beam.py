@@ -1,4 +1,4 @@
-"""The values of a search: what stands after a step, and what it ends with."""
+"""The values of a search: beams, candidates, hypotheses, and the error of a search that cannot go on."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,13 +7,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from translume.errors import TranslationError
+
+
+class SearchError(TranslationError):
+    """The search for a sentence cannot go on.
+
+    sentence: its number, from 0.  token: the position of the target token, from 1.
+    The message counts sentences from 1 within the batch; callers that know the line replace it.
+    """
+
+    def __init__(self, reason: str, *, sentence: int, token: int) -> None:
+        super().__init__(f"sentence {sentence + 1}, token {token}: {reason}")
+        self.reason, self.sentence, self.token = reason, sentence, token
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms:
-    """What a hypothesis's score is made of: total / divisor + coverage.
+    """The parts of a hypothesis's score, total / divisor + coverage.
 
-    total: its log_prob with what rules, a language model and a strategy added.  divisor: of the length penalty.
-    coverage: of the coverage penalty, at most 0.
+    total: log_prob plus what rules, a language model and the strategy added.  divisor: of the length penalty.
+    coverage: the coverage penalty, at most 0.
     """
 
     total: float
@@ -25,12 +39,12 @@ class ScoreTerms:
 class Hypothesis:
     """One finished target.
 
-    tokens: its ids without bos; eos is the last one if and only if `finished_by` is "eos".
-    log_prob: nats, Σ log p_model of its own tokens, a forced prefix and eos included; no rule or bias changes it.
-    log_probs: of each token, adding up to it.
-    score: what it is ranked by: log_prob with the rules' biases, the length and the coverage penalty.
-    terms: these, one by one.
-    finished_by: "length" when its sentence's limit was reached; eos is neither added nor paid for then.
+    tokens: its ids without bos; the last one is eos if and only if `finished_by` is "eos".
+    log_prob: nats, Σ log p_model of its tokens, a forced prefix and eos included; rules and biases do not change it.
+    log_probs: of each token; their sum is log_prob.
+    score: the value it is ranked by: log_prob with the rules' biases, the length and the coverage penalty.
+    terms: the parts of the score.
+    finished_by: "length" if it reached its sentence's limit; eos is then neither added nor counted.
     """
 
     tokens: tuple[int, ...]
@@ -45,8 +59,8 @@ class Hypothesis:
 class Ending:
     """A hypothesis that finished in a step.
 
-    sentence: its number.  origin: the place among its sentence's K in the beam before that its last token continues.
-    group: the one of its strategy's groups that found it.
+    sentence: its number.  origin: index of the hypothesis in the previous beam that its last token continues.
+    group: the strategy's group that found it.
     """
 
     sentence: int
@@ -57,20 +71,20 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """Where a search stands after a step: K hypotheses for each of B sentences still searched.
+    """The live hypotheses after a step: K for each of the B sentences still searched.
 
-    Best first by `total`; where a strategy has groups, one group after another, each best first.
+    Sorted by `total`, best first; if the strategy has groups, group after group, each best first.
 
     sentences: [B], their numbers in the order they were given, from 0.
-    tokens: [B, K, t], without bos; a view that no later step changes.
+    tokens: [B, K, t], without bos; a view that later steps do not change.
     log_prob: [B, K], nats.  total: [B, K], log_prob with biases added.
-    score: [B, K], what they would be ranked by if they ended now; −inf where a place holds no hypothesis.
-    origin: [B, K], the place among its sentence's in the beam before that each continues.
-    coverage: [B, K], the coverage penalty in `score`; None where there is none.
-    carried: [B, K] or [B, K, …], what the strategy gave its candidates to carry; None where it gave nothing.
-    finished: [B], whether the sentence's search ends with this step; it is not in the next beam.
-    ended: hypotheses that finished in this step, by sentence, best first; they are no longer among the K,
-        except those that reached the limit, which stand in both.
+    score: [B, K], the score if they ended now; −inf marks an empty place.
+    origin: [B, K], index of the hypothesis in the sentence's previous beam that each continues.
+    coverage: [B, K], the coverage penalty contained in `score`, or None.
+    carried: [B, K] or [B, K, …], data of the strategy, from `Candidates.carried`, or None.
+    finished: [B], whether the sentence's search ends with this step; the next beam leaves it out.
+    ended: hypotheses that finished in this step, by sentence, best first. They are not among the K, except those that
+        reached the limit, which are in both.
     """
 
     sentences: Tensor
@@ -91,13 +105,33 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Continuations of a beam's hypotheses, [B, W] each, best first, or as many of each group one group after another.
+class BeamStatus:
+    """What a strategy sees when it decides whether a search is done.
 
-    token: the next token.  origin: the place among the sentence's K that it continues.
-    log_prob, total: nats, of the whole hypothesis, without and with biases; a total of −inf is no candidate.
-    carried: any numbers, [B, W] or [B, W, …], that the strategy wants back for each that goes on, as the next beam's
-        `carried`.
+    With G groups, each group of each sentence is a row of its own: B stands for B·G and K for K/G.
+
+    length: tokens of each live hypothesis.  limits: [B], maximum number of tokens.
+    total: [B, K], of the live hypotheses, best first; −inf marks an empty place.
+    best: [B, nbest], scores of the best finished hypotheses, best first; −inf where there are fewer.
+    ended: [B], number of finished hypotheses.
+    lift: the most that rules can add to a hypothesis's total with each further token; 0 if they only lower it.
+    """
+
+    length: int
+    limits: Tensor
+    total: Tensor
+    best: Tensor
+    ended: Tensor
+    lift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Continuations of a beam's hypotheses, [B, W] each, best first; with groups, equally many of each, in order.
+
+    token: the next token.  origin: index of the hypothesis it continues among the sentence's K.
+    log_prob, total: nats, of the whole hypothesis, without and with biases; a total of −inf marks an empty place.
+    carried: data [B, W] or [B, W, …] that the strategy wants back in the next beam for each that continues.
     """
 
     token: Tensor
@@ -107,7 +141,7 @@ class Candidates:
     carried: Tensor | None = None
 
     def foremost(self, count: int) -> "Candidates":
-        """The first `count` of each sentence."""
+        """Return the first `count` of each sentence."""
         if count == self.token.size(1):
             return self
         return Candidates(
@@ -119,7 +153,7 @@ class Candidates:
         )
 
     def filled(self, count: int) -> "Candidates":
-        """With places that hold no candidate behind them, up to `count` of each sentence, where there are fewer."""
+        """Append empty places, up to `count` candidates per sentence."""
         missing = count - self.token.size(1)
         if missing <= 0:
             return self
@@ -128,11 +162,13 @@ class Candidates:
             origin=functional.pad(self.origin, (0, missing)),
             log_prob=functional.pad(self.log_prob, (0, missing), value=-torch.inf),
             total=functional.pad(self.total, (0, missing), value=-torch.inf),
-            carried=None if self.carried is None else _padded(self.carried, missing),
+            carried=None
+            if self.carried is None
+            else functional.pad(self.carried, (*[0, 0] * (self.carried.dim() - 2), 0, missing)),
         )
 
     def take(self, places: Tensor) -> "Candidates":
-        """Those at `places` [B, M] of each sentence."""
+        """Return the candidates at `places` [B, M] of each sentence."""
         sentences = torch.arange(places.size(0), device=places.device)[:, None]
         return Candidates(
             token=self.token.gather(1, places),
@@ -141,9 +177,3 @@ class Candidates:
             total=self.total.gather(1, places),
             carried=None if self.carried is None else self.carried[sentences, places],
         )
-
-
-def _padded(carried: Tensor, missing: int) -> Tensor:
-    """`carried` [B, W, …] with zeros for `missing` more places."""
-    inner = [0, 0] * (carried.dim() - 2)
-    return functional.pad(carried, (*inner, 0, missing))

@@ -1,4 +1,4 @@
-"""The K best partial targets, at every step."""
+"""Beam search: the K best partial hypotheses at every step."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
@@ -7,23 +7,21 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, Candidates
-from translume.decoding.coverage import Coverage
+from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.greedy import Greedy
-from translume.decoding.length import LengthPenalty
-from translume.decoding.standing import Standing
+from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearch:
-    """Keeps `width` live hypotheses per sentence and, beside them, those that have finished.
+    """Keeps `width` live hypotheses per sentence, beside the finished ones.
 
-    nbest: how many are returned, at most `width`.
-    stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones,
-        whatever length it ends at, however much of the source it will read and as much as rules may still lift it;
-        "first" when `patience` times `width` have finished (Kasai et al. 2022).  A beam of 1 ends at its first,
-        whatever they say: it is greedy search.
+    nbest: number of hypotheses returned, at most `width`.
+    stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones.
+        The bound covers all lengths, full coverage of the source, and the most that rules can add.
+        "first" ends it when `patience` times `width` hypotheses have finished (Kasai et al. 2022).
+        A beam of 1 ends with its first finished hypothesis in either case: it is greedy search.
     """
 
     groups: ClassVar[int] = 1
@@ -50,20 +48,17 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
-            raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+            raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | Greedy":
         if settings.beam == 1:
             return Greedy.of(settings, keys)
         if settings.nbest > settings.beam:
-            raise SettingsError(
-                f"decoding.nbest: {settings.nbest}, wanted at most as many as beam keeps {settings.beam}"
-            )
+            raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected at most beam = {settings.beam}")
         if settings.patience != 1.0 and settings.stop != "first":
             raise SettingsError(
-                f"decoding.patience: found {settings.patience} with stop = '{settings.stop}', wanted stop = 'first', "
-                "which it is the patience of"
+                f"decoding.patience: found {settings.patience} with stop = '{settings.stop}', expected stop = 'first'"
             )
         return cls(
             width=settings.beam,
@@ -75,16 +70,16 @@ class BeamSearch:
         )
 
     def narrowed(self, width: int) -> Self:
-        """The same search with a smaller beam, which can return no more than that."""
+        """Return the same search with a beam of `width`, which returns at most that many hypotheses."""
         return replace(self, width=width, nbest=min(self.nbest, width))
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
-        """The 2·width best: at most `width` of them can end with eos, so that `width` others are left."""
+        """Return the 2·width best: at most `width` of them end with eos, so `width` others remain."""
         top = belief.topk(2 * self.width, bias)
         shape = (*beam.total.shape, top.ids.size(1))  # [B, K, 2·width]
         total = (beam.total[..., None] + top.ranks_by.view(shape)).flatten(1)
         log_prob = (beam.log_prob[..., None] + top.log_probs.view(shape)).flatten(1)
-        # Stable: equal totals stay in the order of their hypothesis, then of their token's id.
+        # A stable sort: ties are in the order of hypotheses, then of token ids.
         total, places = total.sort(dim=1, descending=True, stable=True)
         total, places = total[:, : 2 * self.width], places[:, : 2 * self.width]
         return Candidates(
@@ -94,11 +89,11 @@ class BeamSearch:
             total=total,
         )
 
-    def done(self, standing: Standing) -> Tensor:
+    def done(self, status: BeamStatus) -> Tensor:
         if self.width == 1:
-            return standing.ended > 0
+            return status.ended > 0
         if self.stop == "first":
-            return standing.ended >= self.patience * self.width
-        # Coverage adds at most 0: what was not read may still be.
-        lifted = standing.total[:, 0] + standing.lift * (standing.limits - standing.length)
-        return self.length_penalty.bound(lifted, standing.length, standing.limits) <= standing.best[:, -1]
+            return status.ended >= self.patience * self.width
+        # The coverage penalty is at most 0, which is its bound.
+        lifted = status.total[:, 0] + status.lift * (status.limits - status.length)
+        return self.length_penalty.bound(lifted, status.length, status.limits) <= status.best[:, -1]

@@ -1,4 +1,4 @@
-"""Targets that differ: groups of a beam that are told not to repeat one another (Vijayakumar et al. 2018)."""
+"""Diverse beam search (Vijayakumar et al. 2018)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -8,27 +8,25 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.beam_search import BeamSearch
-from translume.decoding.coverage import Coverage
 from translume.decoding.greedy import Greedy
-from translume.decoding.length import LengthPenalty
-from translume.decoding.standing import Standing
+from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiverseBeam:
-    """`groups` beam searches side by side; each pays `diversity` for a next token that earlier ones chose in this step.
+    """Runs `groups` beam searches side by side and penalises tokens that earlier groups chose in the same step.
 
-    That is Hamming diversity (section 4): a token costs `diversity` for each of the `group.width` best continuations
-    of every earlier group that ends with it. The cost stays in the total of the hypothesis that paid it, so in its
-    score, and never touches its log_prob. One model step serves all groups.
+    Hamming diversity (section 4): a token costs `diversity` for each of the `group.width` best continuations of every
+    earlier group that ends with it. The cost stays in the hypothesis's total, and so in its score, but not in its
+    log_prob. One model step serves all groups.
 
-    A sentence ends when the search of each group has ended; of each at most `group.nbest` hypotheses are returned.
-    One group is beam search.
+    A sentence ends when the searches of all groups have ended. Each group contributes at most `group.nbest` hypotheses.
+    With one group this is beam search.
 
-    group: the search within a group.  nbest: how many are returned of all, at most groups · group.width.
+    group: the search within a group.  nbest: number of hypotheses returned, at most groups · group.width.
     """
 
     reads: ClassVar[frozenset[str]] = BeamSearch.reads | {"groups", "diversity"}
@@ -40,13 +38,13 @@ class DiverseBeam:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
-            raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+            raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | BeamSearch | Greedy":
         groups = settings.groups or settings.beam
         if settings.beam % groups:
-            raise SettingsError(f"decoding.groups: {groups}, wanted a number that divides beam {settings.beam}")
+            raise SettingsError(f"decoding.groups: found {groups}, expected a divisor of beam = {settings.beam}")
         if settings.beam == 1:
             return BeamSearch.of(settings, keys)
         whole = BeamSearch.of(settings, keys)
@@ -67,10 +65,10 @@ class DiverseBeam:
         return self.group.coverage
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
-        """The 2·group.width best of each group, group after group."""
+        """Return the 2·group.width best of each group, group after group."""
         size, before = beam.total.shape
         each = self.group.width
-        # No more than these can be chosen by the earlier groups: so many more cannot all be costlier than the rest.
+        # Earlier groups choose at most this many tokens, so with as many more candidates enough remain unpenalised.
         top = belief.topk(2 * each + (self.groups - 1) * each, bias)
         shape = (size, before, top.ids.size(1))
         ids = top.ids.view(shape)
@@ -79,7 +77,7 @@ class DiverseBeam:
         parts: list[Candidates] = []
         taken = ids.new_empty(size, 0)
         for number in range(self.groups):
-            # All groups begin as the one row that a sentence has at first.
+            # In the first step all groups share the one row of a sentence.
             start = number * each if before > 1 else 0
             rows = slice(start, min(start + each, before))
             tokens, totals = ids[:, rows].flatten(1), total[:, rows].flatten(1)
@@ -102,5 +100,5 @@ class DiverseBeam:
             total=torch.cat([part.total for part in parts], 1),
         )
 
-    def done(self, standing: Standing) -> Tensor:
-        return self.group.done(standing)
+    def done(self, status: BeamStatus) -> Tensor:
+        return self.group.done(status)

@@ -1,29 +1,30 @@
-"""Several models with one vocabulary as a single step: what they believe, averaged."""
+"""Several models in one search: ensembles, and shallow fusion with a language model of the target."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.step import Attentive, AttentiveStepper, SearchState, Stepper
+from translume.decoding.distributions import Reshaped
+from translume.decoding.step import AttentionState, AttentionStepper, S, SearchState, Step, Stepper
 
 Average = Literal["probability", "log_probability"]
-"""What is averaged: probabilities, or log-probabilities, which are normalised anew afterwards."""
+"""Average probabilities, or log-probabilities, which are then normalised."""
 
 
 class Averaged:
-    """The mean belief of several about the same rows: log Σ p_i / n, or Σ log p_i / n less its normaliser.
+    """The mean of several distributions over the same rows: log Σ p_i / n, or Σ log p_i / n, normalised.
 
-    It is the model's own belief of an ensemble: log_prob is the sum of it, and forced decoding reproduces it.
+    This is p_model of an ensemble: log_prob sums it, and forced decoding reproduces it.
     """
 
     def __init__(self, beliefs: Sequence[NextToken], average: Average = "probability") -> None:
-        """beliefs: of one size, at least one."""
+        """beliefs: at least one, all of the same size."""
         self._beliefs, self._average = tuple(beliefs), average
         self._mean: Tensor | None = None
         self.normalised = average == "log_probability" or all(belief.normalised for belief in beliefs)
@@ -43,7 +44,7 @@ class Averaged:
                 self._mean = _log_mean(logs)
             else:
                 mean = reduce(torch.add, logs) / len(logs)
-                # A row whose tokens are each impossible to one of them stays impossible, and is no NaN.
+                # A row in which each token is impossible for some model stays −inf and must not become NaN.
                 impossible = mean.amax(-1, keepdim=True).isneginf()
                 self._mean = mean.log_softmax(-1).masked_fill(impossible, -math.inf)
         return self._mean
@@ -64,13 +65,13 @@ class Averaged:
 
 
 def _log_mean(logs: Sequence[Tensor]) -> Tensor:
-    """log (Σ exp logs / n), pair by pair: over 320 × 8,000 a thirteenth of the time of a stacked logsumexp on a CPU."""
+    """log (Σ exp logs / n), pairwise: 13 times as fast as a stacked logsumexp on a CPU (320 × 8,000)."""
     return reduce(torch.logaddexp, logs) - math.log(len(logs))
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleState:
-    """What each member remembers of the same rows."""
+    """The states of all members for the same rows."""
 
     states: tuple[SearchState, ...]
 
@@ -79,34 +80,112 @@ class EnsembleState:
 
     @property
     def attention(self) -> Tensor | None:
-        """[N, S], the mean of the members'; None where one of them has none. See `Attentive`."""
-        found = [state.attention if isinstance(state, Attentive) else None for state in self.states]
+        """[N, S], the mean of the members' attention; None if one of them has none. See `AttentionState`."""
+        found = [state.attention if isinstance(state, AttentionState) else None for state in self.states]
         known = [each for each in found if each is not None]
         return torch.stack(known).mean(0) if len(known) == len(found) else None
 
 
 class Ensemble:
-    """A step over the steps of several models that read the same source ids and write the same target ids."""
+    """A stepper that averages several models with the same source and target vocabularies."""
 
     def __init__(self, members: Sequence[Stepper], average: Average = "probability") -> None:
-        """members: at least one; each weighs as much as the others."""
+        """members: at least one, equally weighted."""
         self.members, self.average = tuple(members), average
 
     def start(self, source: Tensor, mask: Tensor) -> EnsembleState:
-        """The state before the first target token of sources [B, S], read where mask [B, S] is True."""
+        """See `Stepper.start`."""
         return EnsembleState(tuple(member.start(source, mask) for member in self.members))
 
-    def start_attentive(self, source: Tensor, mask: Tensor) -> EnsembleState:
-        """As `start`, for members that all are an `AttentiveStepper`."""
+    def start_with_attention(self, source: Tensor, mask: Tensor) -> EnsembleState:
+        """See `AttentionStepper`; all members must be one."""
         states: list[Any] = []
         for member in self.members:
-            if not isinstance(member, AttentiveStepper):
-                raise ValueError(f"attention is asked for, and {type(member).__name__} offers none")
-            states.append(member.start_attentive(source, mask))
+            if not isinstance(member, AttentionStepper):
+                raise ValueError(f"attention is needed, which {type(member).__name__} does not report")
+            states.append(member.start_with_attention(source, mask))
         return EnsembleState(tuple(states))
 
     def step(self, prefix: Tensor, state: EnsembleState) -> tuple[NextToken, EnsembleState]:
-        """The mean belief about the token after prefix [N, 1 + t]."""
+        """Return the mean distribution of the token after prefix [N, 1 + t], and the new state."""
         steps = [member.step(prefix, own) for member, own in zip(self.members, state.states, strict=True)]
         beliefs, states = zip(*steps, strict=True)
         return Averaged(beliefs, self.average), EnsembleState(states)
+
+
+class LanguageModel(Protocol):
+    """A step over target prefixes without a source, with the translator's target vocabulary in the same order."""
+
+    def start(self, count: int) -> Any:
+        """Return the state before the first token of `count` rows, a `SearchState`."""
+
+    def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
+        """Take a `Step` over such states; prefix [N, 1 + t] begins with the translator's bos."""
+
+
+class Fused(Reshaped):
+    """log p + λ · log p_lm, by which a search ranks (Gülçehre et al. 2015, section 4.1); `TopK.log_probs` stay log p.
+
+    Not normalised, at most 0. `sample` draws in proportion to p · p_lm ** λ.
+    """
+
+    normalised = False
+
+    def __init__(self, belief: NextToken, other: NextToken, weight: float) -> None:
+        """other: the language model's distribution for the same rows and tokens.  weight: λ, above 0."""
+        super().__init__(belief)
+        self._other, self._weight = other, weight
+
+    def _reshape(self, log_probs: Tensor) -> Tensor:
+        return log_probs + self._weight * self._other.log_probs()
+
+
+@dataclass(frozen=True, slots=True)
+class FusedState:
+    """The states of the translator and the language model for the same rows."""
+
+    translator: SearchState
+    language: SearchState
+
+    def select(self, rows: Tensor) -> "FusedState":
+        return FusedState(self.translator.select(rows), self.language.select(rows))
+
+    @property
+    def attention(self) -> Tensor | None:
+        """The translator's attention; see `AttentionState`."""
+        return self.translator.attention if isinstance(self.translator, AttentionState) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fusion:
+    """A language model and its weight λ, above 0: fusion only lowers totals, so `stop = "optimal"` stays exact."""
+
+    model: LanguageModel
+    weight: float
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ValueError(f"the weight of a language model is {self.weight}, expected above 0")
+
+    def start(self, state: SearchState, count: int) -> FusedState:
+        """Return a translator's state of `count` rows combined with the language model's."""
+        return FusedState(state, self.model.start(count))
+
+    def over(self, step: Step[S]) -> "FusedStep":
+        """Return the fused step. It raises ValueError if the two vocabularies differ in size."""
+        return FusedStep(self, step)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedStep:
+    """A translator's step and a language model's step, fused."""
+
+    fusion: Fusion
+    step: Step[Any]
+
+    def __call__(self, prefix: Tensor, state: FusedState) -> tuple[NextToken, FusedState]:
+        belief, translator = self.step(prefix, state.translator)
+        other, language = self.fusion.model.step(prefix, state.language)
+        if other.size != belief.size:
+            raise ValueError(f"the language model has {other.size} tokens, expected the translator's {belief.size}")
+        return Fused(belief, other, self.fusion.weight), FusedState(translator, language)

@@ -1,4 +1,4 @@
-"""The likeliest next token, at every step."""
+"""Greedy search: the most likely next token at every step."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -7,16 +7,14 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, Candidates
-from translume.decoding.coverage import Coverage
-from translume.decoding.length import LengthPenalty
-from translume.decoding.standing import Standing
+from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
-    """One hypothesis per sentence; never reorders rows, so no cache is copied until a sentence leaves."""
+    """Keeps one hypothesis per sentence. Rows are never reordered, so no cache is copied until a sentence is done."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"})
     groups: ClassVar[int] = 1
@@ -27,7 +25,7 @@ class Greedy:
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
         if settings.nbest > 1:
-            raise SettingsError(f"decoding.nbest: {settings.nbest}, wanted at most as many as greedy keeps 1")
+            raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected 1 for greedy search")
         return cls(length_penalty=LengthPenalty.of(settings), coverage=Coverage.of(settings))
 
     @property
@@ -47,5 +45,5 @@ class Greedy:
             total=beam.total + top.ranks_by,
         )
 
-    def done(self, standing: Standing) -> Tensor:
-        return standing.ended > 0
+    def done(self, status: BeamStatus) -> Tensor:
+        return status.ended > 0

@@ -1,24 +1,23 @@
-"""The one decoding loop; streaming, pictures and early stopping are consumers of it."""
+"""The decoding loop and the search built on it. Streaming, recording and early stopping consume the loop's beams."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Generic, Literal
+from itertools import chain
+from typing import Any, Generic, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from translume.belief import BeliefError, Bias, NextToken
-from translume.decoding.beam import Beam, Candidates, Ending, Hypothesis, ScoreTerms
-from translume.decoding.error import SearchError
-from translume.decoding.rules import Rule, RuleContext, most_lift
-from translume.decoding.standing import Standing
-from translume.decoding.step import Attentive, S, SearchState, Step
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
+from translume.decoding.rules import Rule, RuleContext, total_lift
+from translume.decoding.step import AttentionState, S, SearchState, Step, Stepper
 from translume.decoding.strategy import Strategy
 
 CHUNK = 32
-"""Columns by which the matrix of tokens grows."""
+"""Number of columns by which the token matrix grows."""
 
 
 @torch.inference_mode()
@@ -32,13 +31,14 @@ def decode(
     limits: Tensor,
     rules: Sequence[Rule] = (),
 ) -> Iterator[Beam]:
-    """The beam after every step, until every sentence is done.
+    """Yield the beam after every step, until every sentence is done.
 
-    state: of B rows, one per sentence.  limits: [B] from 1, on the model's device: most tokens of each sentence's
-    hypotheses, a forced prefix and eos counted.  The first step reads one row per sentence; from then on the rows
-    come in whole groups of `strategy.width`, by sentence, and sentences that are done leave.  A strategy with a
-    coverage penalty wants states that are `Attentive`.
-    Raises SearchError where a belief holds a NaN, or where nothing that is possible is allowed.
+    state: of B rows, one per sentence; an `AttentionState` if the strategy has a coverage penalty.
+    limits: [B], at least 1, on the model's device: maximum tokens of each sentence's hypotheses, a forced prefix and
+    eos counted.
+    The first step reads one row per sentence. Later steps read `strategy.width` rows per sentence, in order of
+    sentences, and leave out sentences that are done.
+    Raises SearchError if a distribution contains a NaN, or if no possible token is allowed.
     """
     return Search(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules).beams()
 
@@ -62,22 +62,22 @@ class Search(Generic[S]):
     ) -> None:
         size = limits.numel()
         if size and int(limits.min()) < 1:
-            raise ValueError(f"a limit is {int(limits.min())} tokens, wanted at least 1")
+            raise ValueError(f"a limit is {int(limits.min())} tokens, expected at least 1")
         self.step, self.state, self.over = step, state, size == 0
-        self.rules, self.lift = rules, most_lift(rules)  # what rules can add to a total in a step
+        self.rules, self.lift = rules, total_lift(rules)
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
         self.length = 0  # t
         self.limits = limits  # [B]
         self.ends = set(limits.tolist())
         self.leaving = False  # whether a sentence ends with the last step
-        self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t hold nothing
+        self.tokens = limits.new_full((size, 1 + CHUNK), bos, dtype=torch.long)  # [N, …], columns above t are unused
         self.log_probs = zeros.new_zeros(size, 1 + CHUNK)  # [N, …], log_prob after each column of tokens
         self.groups, self.each = strategy.groups, strategy.width // strategy.groups  # G, K/G
         # Of each group: scores of finished hypotheses, best first, [B, G, nbest], and how many finished, [B, G].
         self.best = zeros.new_full((size, self.groups, min(strategy.nbest, self.each)), -math.inf)
         self.ended = limits.new_zeros((size, self.groups), dtype=torch.long)
-        self.attended: Tensor | None = None  # [N, S], sums of attention; None where coverage does not count
+        self.attended: Tensor | None = None  # [N, S], sums of attention; None without a coverage penalty
         self.beam = Beam(
             sentences=torch.arange(size, device=limits.device),
             tokens=self.tokens[:, None, 1:1],
@@ -97,12 +97,12 @@ class Search(Generic[S]):
 
     @torch.inference_mode()
     def beams(self) -> Iterator[Beam]:
-        """The beam after every step that is left."""
+        """Yield the beam after every remaining step."""
         while not self.over:
             yield self.take(*self.step(self.prefix, self.state))
 
     def take(self, belief: NextToken, state: S) -> Beam:
-        """The beam after one token more, from what the step gave for `prefix` and `state`."""
+        """Advance by one token, given the step's result for `prefix` and `state`; return the new beam."""
         self.read(state)
         rows = self.advance(self.choose(belief, self.bias(belief)))
         beam = self.beam
@@ -112,16 +112,16 @@ class Search(Generic[S]):
         return beam
 
     def read(self, state: SearchState) -> None:
-        """Count what the last step read of the source, where it counts."""
+        """Add up the attention of the last step if the coverage penalty needs it."""
         if self.strategy.coverage is None:
             return
-        attention = state.attention if isinstance(state, Attentive) else None
+        attention = state.attention if isinstance(state, AttentionState) else None
         if attention is None:
-            raise ValueError("the coverage penalty wants attention, and the states of this step offer none")
+            raise ValueError("the coverage penalty needs attention, which the states of this step do not report")
         self.attended = attention.float() if self.attended is None else self.attended + attention
 
     def bias(self, belief: NextToken) -> Bias | None:
-        """What all rules say of the next token."""
+        """Return the joint bias of all rules."""
         if not self.rules:
             return None
         width = self.beam.width
@@ -136,18 +136,18 @@ class Search(Generic[S]):
         return Bias.join([bias for bias in said if bias is not None])
 
     def choose(self, belief: NextToken, bias: Bias | None) -> Candidates:
-        """The strategy's continuations, at least K places per sentence."""
+        """Return the strategy's candidates, filled up to at least K per sentence."""
         try:
             candidates = self.strategy.choose(self.beam, belief, bias)
         except BeliefError as error:
             raise self._error(error.row // self.beam.width, str(error)) from error
         if candidates.total.isnan().any():
             place = int(candidates.total.isnan().nonzero()[0, 0])
-            raise self._error(place, "the belief about it holds a NaN")
+            raise self._error(place, "its distribution contains a NaN")
         return candidates.filled(self.strategy.width)
 
     def advance(self, candidates: Candidates) -> Tensor | None:
-        """Make the next beam; for each of its rows the row that it continues, [B·K]; None: each its own."""
+        """Make the next beam. Return the row that each of its rows continues, [B·K]; None: each its own."""
         width, before = self.strategy.width, self.beam
         count = before.sentences.numel()
         first = torch.arange(count, device=self.limits.device)[:, None]
@@ -163,7 +163,7 @@ class Search(Generic[S]):
         rows = None if width == before.width == 1 else _moved((first + going.origin).flatten(), self.tokens.size(0))
         self._append(rows, going)
         totals = going.total.view(-1, self.each)
-        standing = Standing(
+        status = BeamStatus(
             length=self.length,
             limits=self.limits if self.groups == 1 else self.limits.repeat_interleave(self.groups),
             total=totals,
@@ -171,7 +171,7 @@ class Search(Generic[S]):
             ended=self.ended.flatten(),
             lift=self.lift,
         )
-        done = self.strategy.done(standing) | totals.amax(1).isneginf()
+        done = self.strategy.done(status) | totals.amax(1).isneginf()
         if self.groups > 1:
             done = done.view(count, -1).all(1)
         done = done if last is None else done | last
@@ -193,9 +193,9 @@ class Search(Generic[S]):
         return rows
 
     def leave(self, rows: Tensor | None, count: int) -> Tensor | None:
-        """Let sentences that are done go; the rows [N] of the state that the remaining ones continue, as `rows` do.
+        """Remove sentences that are done. Return the rows of the state that the remaining rows continue; see `advance`.
 
-        count: rows of the state; None of all of them: they stay as they are.
+        rows: as returned by `advance`.  count: rows of the state.
         """
         beam = self.beam
         if not self.leaving:
@@ -220,9 +220,9 @@ class Search(Generic[S]):
         return rows.index_select(0, kept)
 
     def _part(self, candidates: Candidates) -> tuple[Candidates, Candidates, Tensor | None]:
-        """The first K, the K that go on, and which [B, K] of the first finish with eos; None when none does.
+        """Split into the first K, the K that continue, and which [B, K] of the first finish with eos (None: none).
 
-        The first and the others of each group, where there are groups.
+        With groups, within each group.
         """
         ends = candidates.token == self.eos
         some = bool(ends.any())
@@ -239,14 +239,14 @@ class Search(Generic[S]):
         which = ends.gather(1, places)
         places = (begin + apart.byte().sort(dim=2, stable=True).indices[:, :, : self.each]).flatten(1)
         going = candidates.take(places)
-        # Fewer than K others: what is left in their places ends with eos, so it holds no live hypothesis.
+        # With fewer than K others, the remaining places hold candidates that end with eos: mark them as empty.
         dead = ends.gather(1, places)
         total = going.total.masked_fill(dead, -math.inf)
         going = replace(going, total=total)
         return foremost, going, which
 
     def _scores(self, candidates: Candidates) -> tuple[Tensor, Tensor | None]:
-        """What candidates [B, K] would be ranked by if they ended now, and the coverage in it if it counts."""
+        """Return the scores of candidates [B, K] if they ended now, and the coverage penalty in them or None."""
         score = self.strategy.length_penalty.score(candidates.total, self.length + 1)
         if self.attended is None or self.strategy.coverage is None:
             return score, None
@@ -256,7 +256,7 @@ class Search(Generic[S]):
     def _endings(
         self, candidates: Candidates, which: Tensor, first: Tensor, by: Literal["eos", "length"]
     ) -> list[Ending]:
-        """Count those of `candidates` [B, K] that `which` [B, K] marks as finished, and write them down."""
+        """Return the `candidates` [B, K] that `which` [B, K] marks as finished; update `best` and `ended`."""
         scores, coverage = self._scores(candidates)
         nowhere = scores.masked_fill(~which, -math.inf).view(*self.ended.shape, -1)
         self.best = torch.cat([self.best, nowhere], 2).topk(self.best.size(2), 2).values
@@ -298,7 +298,7 @@ class Search(Generic[S]):
         ]
 
     def _append(self, rows: Tensor | None, going: Candidates) -> None:
-        """Go on with `rows` of the tokens and write one more column; what earlier beams show does not change."""
+        """Reorder tokens by `rows` and append one column. Views held by earlier beams do not change."""
         if rows is not None:
             self.tokens = self.tokens.index_select(0, rows)
             self.log_probs = self.log_probs.index_select(0, rows)
@@ -311,11 +311,11 @@ class Search(Generic[S]):
         self.log_probs[:, self.length] = going.log_prob.flatten()
 
     def _refuse_nothing(self, done: Tensor) -> None:
-        """SearchError when a sentence ends without a hypothesis."""
+        """Raise SearchError if a sentence ends without a hypothesis."""
         empty = done & (self.ended.sum(1) == 0)
         if bool(empty.any()):
             names = ", ".join(type(rule).__name__ for rule in self.rules) or "none"
-            reason = f"every next token is impossible or forbidden, wanted one that is neither (rules: {names})"
+            reason = f"every next token is impossible or forbidden, expected one that is neither (rules: {names})"
             raise self._error(int(empty.nonzero()[0, 0]), reason, before=True)
 
     def _error(self, place: int, reason: str, *, before: bool = False) -> SearchError:
@@ -324,6 +324,89 @@ class Search(Generic[S]):
 
 
 def _moved(rows: Tensor, count: int) -> Tensor | None:
-    """The rows, or None where they are all of `count` rows in their order."""
+    """Return the rows, or None if they are all `count` rows in order."""
     same = rows.numel() == count and bool((rows == torch.arange(count, device=rows.device)).all())
     return None if same else rows
+
+
+def search(
+    step: Step[S],
+    state: S,
+    *,
+    bos: int,
+    eos: int,
+    strategy: Strategy,
+    limits: Tensor,
+    rules: Sequence[Rule] = (),
+) -> list[list[Hypothesis]]:
+    """Return for each sentence its 1 to `strategy.nbest` best finished hypotheses, best first.
+
+    Ranked by score alone, whether eos or the limit finished them; ties go to the one that finished earlier.
+    Hypotheses found by several groups of a strategy are returned once; a group of K/G hypotheses contributes at most
+    K/G. Only strategies that draw, such as `Sampling`, return equal hypotheses.
+    The arguments and errors are those of `decode`.
+    """
+    beams = decode(step, state, bos=bos, eos=eos, strategy=strategy, limits=limits, rules=rules)
+    return best_of(beams, strategy, limits.numel())
+
+
+def best_of(beams: Iterable[Beam], strategy: Strategy, count: int) -> list[list[Hypothesis]]:
+    """Return what `search` returns for `count` sentences, from the beams of `decode`, all of which are consumed."""
+    best = BestHypotheses(strategy, count)
+    for beam in beams:
+        best.add(beam)
+    return [best.of(number) for number in range(count)]
+
+
+class BestHypotheses:
+    """Collects the finished hypotheses of a search and returns the best of each sentence."""
+
+    def __init__(self, strategy: Strategy, count: int) -> None:
+        """count: B."""
+        self._strategy = strategy
+        self._found: list[list[Hypothesis]] = [[] for _ in range(count * strategy.groups)]
+
+    def add(self, beam: Beam) -> None:
+        """Add the hypotheses that finished in a step."""
+        for ending in beam.ended:
+            self._found[ending.sentence * self._strategy.groups + ending.group].append(ending.hypothesis)
+
+    def of(self, sentence: int) -> list[Hypothesis]:
+        """Return what `search` returns for one sentence, once its search is done."""
+        strategy, groups = self._strategy, self._strategy.groups
+        each = min(strategy.nbest, strategy.width // groups)
+        found = self._found[sentence * groups : (sentence + 1) * groups]
+        best = [sorted(group, key=_worst_last)[:each] for group in found]
+        if groups == 1:
+            return best[0]
+        different: dict[tuple[int, ...], Hypothesis] = {}
+        for hypothesis in sorted(chain(*best), key=_worst_last):
+            different.setdefault(hypothesis.tokens, hypothesis)
+        return list(different.values())[: strategy.nbest]
+
+
+def _worst_last(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score
+
+
+class CompleteSearch(Protocol):
+    """A search that runs outside the decoding loop, such as in compiled kernels, and shows no beams."""
+
+    def run(self, steps: int) -> bool:
+        """Take up to `steps` steps; return whether more remain."""
+
+    def hypotheses(self) -> list[list[Hypothesis]] | None:
+        """Return exactly what `search` returns, once no steps remain. None: run the loop, which may raise an error."""
+
+
+@runtime_checkable
+class CompleteSearcher(Stepper, Protocol):
+    """A stepper that can run some searches itself."""
+
+    def complete_search(
+        self, state: Any, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
+    ) -> CompleteSearch | None:
+        """Return a search equivalent to `decode` with these arguments, or None if it is not supported.
+
+        It uses buffers of its own, so the loop can still use the state.
+        """

@@ -1,30 +1,168 @@
-"""Targets drawn at random, token by token."""
+"""Sampling: targets drawn at random, token by token, with truncations and reproducible random numbers.
 
-from dataclasses import dataclass, field
+Random numbers are a function of a seed, a sentence, a place and a step. No generator is advanced, so draws for a
+sentence do not depend on other draws, their order or the batch. Each counter is mixed into 64 bits by the finaliser of
+SplitMix64 (Steele, Lea and Flood 2014, figure 16), in int64, whose sums and products wrap as unsigned ones do.
+
+Truncations restrict which tokens may be drawn. Each one sees the same p_used, before any of the others, and a token is
+drawn from those that all of them keep; so their order does not matter, and since each keeps a most likely token, the
+intersection is never empty. p_used is given as log-probabilities [N, V], fp32, after reshaping, rules and temperature.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from translume.belief import Bias, NextToken, drawn
+from translume.belief import Bias, NextToken, drawn, exact_topk
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, Candidates
-from translume.decoding.draws import uniforms
-from translume.decoding.length import LengthPenalty
-from translume.decoding.standing import Standing
-from translume.decoding.truncation import Truncation
-from translume.decoding.used import priced, used_log_probs
+from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.distributions import token_log_probs, used_log_probs
+from translume.decoding.scoring import LengthPenalty
 from translume.errors import SettingsError
+
+_BITS = 64
+_GOLDEN, _FIRST, _SECOND = (
+    each - (1 << _BITS) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_KEPT = 52
+"""Bits of a uniform. With half a step added, the fp64 result is neither 0 nor 1."""
+
+
+def uniforms(seed: int, *counters: Tensor | int) -> Tensor:
+    """Return uniform numbers in (0, 1), fp64, determined by the seed and the counters.
+
+    counters: int64, broadcast to one shape, such as keys [B, 1], places [K] and a step; their order matters.
+    """
+    mixed = _mixed(torch.tensor(_as_signed(seed)) + _GOLDEN)
+    for counter in counters:
+        steps = counter if isinstance(counter, Tensor) else torch.tensor(counter, device=mixed.device)
+        mixed = _mixed(mixed.to(steps.device) + (steps + 1) * _GOLDEN)
+    return _shifted(mixed, _BITS - _KEPT).double().add_(0.5).mul_(2.0**-_KEPT)
+
+
+def gumbels(seed: int, *counters: Tensor | int) -> Tensor:
+    """Return standard Gumbel numbers −log(−log u), fp64; arguments as for `uniforms`."""
+    return uniforms(seed, *counters).log_().neg_().log_().neg_()
+
+
+def _mixed(state: Tensor) -> Tensor:
+    """The SplitMix64 finaliser, a bijection of 64 bits."""
+    state = (state ^ _shifted(state, 30)).mul_(_FIRST)
+    state.bitwise_xor_(_shifted(state, 27)).mul_(_SECOND)
+    return state.bitwise_xor_(_shifted(state, 31))
+
+
+def _shifted(state: Tensor, bits: int) -> Tensor:
+    """A logical right shift; that of int64 copies the sign."""
+    return (state >> bits).bitwise_and_((1 << (_BITS - bits)) - 1)
+
+
+def _as_signed(number: int) -> int:
+    number &= (1 << _BITS) - 1
+    return number - (1 << _BITS) if number >= 1 << (_BITS - 1) else number
+
+
+FIRST_LOOK, GROWTH = 32, 4
+"""Number of tokens sorted first to find the nucleus, and the factor by which it grows if they do not suffice."""
+
+
+def top_k(log_probs: Tensor, k: int) -> Tensor:
+    """[N, V], True for the k most likely tokens, ties by smaller id (Fan et al. 2018, section 5.1)."""
+    ids = exact_topk(log_probs, min(k, log_probs.size(1)))[1]
+    return torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, ids, value=True)
+
+
+def top_p(log_probs: Tensor, p: float) -> Tensor:
+    """[N, V], True for the nucleus: the fewest most likely tokens that sum to `p` (Holtzman et al. 2020, eq. 2-3).
+
+    Sorts the k most likely tokens, and more only for rows where these sum to less than `p`.
+    """
+    kept = torch.zeros_like(log_probs, dtype=torch.bool)
+    rows = torch.arange(len(log_probs), device=log_probs.device)
+    k = FIRST_LOOK
+    while rows.numel():
+        values, ids = exact_topk(log_probs[rows], min(k, log_probs.size(1)))
+        before = values.double().exp().cumsum(-1) - values.double().exp()  # mass of those ahead
+        inside = before < p
+        inside[:, 0] = True
+        enough = ~inside[:, -1] | (ids.size(1) == log_probs.size(1))
+        kept[rows[enough][:, None], ids[enough]] = inside[enough]
+        rows, k = rows[~enough], k * GROWTH
+    return kept
+
+
+def min_p(log_probs: Tensor, p: float) -> Tensor:
+    """[N, V], True for tokens with at least `p` times the highest probability (Nguyen et al. 2024, eq. 1-2)."""
+    return log_probs >= log_probs.amax(-1, keepdim=True) + math.log(p)
+
+
+def epsilon(log_probs: Tensor, least: float) -> Tensor:
+    """[N, V], True for tokens of probability at least `least`, and the best (Hewitt et al. 2022, section 4.2)."""
+    peak = log_probs.amax(-1, keepdim=True)
+    return log_probs >= peak.clamp(max=math.log(least))
+
+
+def eta(log_probs: Tensor, least: float) -> Tensor:
+    """[N, V], True for tokens with at least min(ε, √ε · e^−H), H the row's entropy, and the most likely.
+
+    least: ε.  Hewitt et al. 2022, equation 4, with α = √ε as there.
+    """
+    entropy = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
+    threshold = (0.5 * math.log(least) - entropy).clamp(max=math.log(least))
+    return log_probs >= torch.minimum(log_probs.amax(-1, keepdim=True), threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """The truncations of [decoding] by their parameters; 0 turns one off, 1 for top_p."""
+
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    epsilon: float = 0.0
+    eta: float = 0.0
+
+    @classmethod
+    def of(cls, settings: DecodingSettings) -> Self:
+        """Return the truncations of [decoding]."""
+        return cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
+
+    @property
+    def nothing(self) -> bool:
+        """Whether all tokens are kept."""
+        return self == type(self)()
+
+    @property
+    def only_best(self) -> bool:
+        """Whether the `top_k` best tokens alone determine which are kept."""
+        return bool(self.top_k) and self.top_p == 1.0 and not self.epsilon and not self.eta
+
+    def kept(self, log_probs: Tensor) -> Tensor:
+        """[N, V], True for tokens of p_used [N, V] that every truncation keeps, at least one in each row."""
+        parts = [
+            *([top_k(log_probs, self.top_k)] if self.top_k else []),
+            *([top_p(log_probs, self.top_p)] if self.top_p < 1.0 else []),
+            *([min_p(log_probs, self.min_p)] if self.min_p else []),
+            *([epsilon(log_probs, self.epsilon)] if self.epsilon else []),
+            *([eta(log_probs, self.eta)] if self.eta else []),
+        ]
+        kept = torch.ones_like(log_probs, dtype=torch.bool)
+        for part in parts:
+            kept &= part
+        return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """`width` chains per sentence, each drawn from p_used by itself: the rules' bias, the temperature, the truncations.
+    """Draws `width` independent samples per sentence from p_used, truncated.
 
-    Two chains may write the same target. Draws depend on the seed, the sentence's key, the chain's place in the beam
-    and the step alone. Hypotheses carry and are ranked by what they are worth to the model, not by p_used.
+    Samples of a sentence may be equal. Draws depend only on the seed, the sentence's key, the sample's number and the
+    step. Hypotheses are ranked by p_model with biases, not by p_used.
 
-    keys: [B], a number for each sentence.  nbest: how many are returned, at most `width`.
+    keys: [B], a number for each sentence.  nbest: number of hypotheses returned, at most `width`.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset(
@@ -44,14 +182,13 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
-            raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+            raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
         if settings.nbest > settings.samples:
-            raise SettingsError(
-                f"decoding.nbest: {settings.nbest}, wanted at most as many as samples {settings.samples}"
-            )
+            found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
+            raise SettingsError(f"decoding.nbest: {found}")
         return cls(
             keys=keys,
             width=settings.samples,
@@ -63,40 +200,40 @@ class Sampling:
         )
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
-        """One token a chain, in the order of the chains; all begin as the one row that a sentence has at first."""
+        """Draw one token per sample, in order of samples; in the first step all share the sentence's one row."""
         size, before = beam.total.shape
         places = torch.arange(self.width, device=beam.total.device)
         keys = self.keys.to(places.device)[beam.sentences, None]
         chances = uniforms(self.seed, keys, places, beam.tokens.size(2)).view(size * before, -1)  # [N, K / before]
         ids, possible = self._draw(belief, bias, chances)
-        log_probs, ranks = priced(belief, ids, bias)
+        log_probs, ranks = token_log_probs(belief, ids, bias)
         origin = (places if before > 1 else torch.zeros_like(places)).expand(size, -1)
         total = beam.total.gather(1, origin) + ranks.view(size, -1)
         return Candidates(
             token=ids.view(size, -1),
             origin=origin,
             log_prob=beam.log_prob.gather(1, origin) + log_probs.view(size, -1),
-            # Whoever has no token to go on with ends here, the others do not.
+            # Samples without a possible token end here.
             total=total.masked_fill(~possible.view(size, before).gather(1, origin), -torch.inf),
         )
 
-    def done(self, standing: Standing) -> Tensor:
-        return standing.ended >= self.width
+    def done(self, status: BeamStatus) -> Tensor:
+        return status.ended >= self.width
 
     def _draw(self, belief: NextToken, bias: Bias | None, chances: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids [N, count], one for each of `chances`; and the rows [N] that had any to draw from."""
+        """Return ids [N, count], one for each of `chances`, and which rows [N] had a token to draw."""
         if self.truncation.nothing:
             blocked = None if bias is None else belief.topk(1, bias).ranks_by[:, 0].isneginf()
             if bias is None or blocked is None or not bool(blocked.any()):
                 possible = torch.ones(belief.rows, dtype=torch.bool, device=chances.device)
             else:
-                bias, possible = _silent(bias, blocked), ~blocked
+                bias, possible = _without_rows(bias, blocked), ~blocked
             return belief.sample(chances, temperature=self.temperature, bias=bias), possible
         if self.truncation.only_best:
             top = belief.topk(self.truncation.top_k, bias)
             ids, by_id = top.ids.sort(-1)
             scores = (top.ranks_by.float() / self.temperature).gather(1, by_id)
-            # The share of all others moves no cut that is relative to the best.
+            # min_p is relative to the most likely token, so normalising over the top k does not change it.
             among = Truncation(min_p=self.truncation.min_p)
         else:
             ids, among = None, self.truncation
@@ -107,8 +244,8 @@ class Sampling:
         return (found if ids is None else ids.gather(1, found)), possible
 
 
-def _silent(bias: Bias, rows: Tensor) -> Bias:
-    """The bias without a word on the `rows` [N] that are marked."""
-    said = ~rows[bias.rows]
+def _without_rows(bias: Bias, rows: Tensor) -> Bias:
+    """Return the bias without the marked `rows` [N]."""
+    kept = ~rows[bias.rows]
     allowed = None if bias.allowed is None else bias.allowed | rows[:, None]
-    return Bias(bias.rows[said], bias.ids[said], bias.values[said], allowed)
+    return Bias(bias.rows[kept], bias.ids[kept], bias.values[kept], allowed)

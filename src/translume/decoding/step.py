@@ -1,4 +1,4 @@
-"""What a search asks of a model: a step, and a state that can be reordered."""
+"""The interface between a search and a model: a step, its state, and objects that provide both."""
 
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -8,47 +8,47 @@ from translume.belief import NextToken
 
 
 class SearchState(Protocol):
-    """What a step remembers of N rows; a value: selecting makes another one."""
+    """The decoder state of N rows. A value: `select` returns another state."""
 
     def select(self, rows: Tensor) -> Self:
-        """The state of rows `rows` [M] of this one, in that order; a row may be taken twice or not at all."""
+        """Return the state of rows `rows` [M] of this one, in that order; rows may be repeated or left out."""
 
 
 S = TypeVar("S", bound=SearchState)
 
 
 @runtime_checkable
-class Attentive(Protocol):
-    """A state that says what was read of the source, where `AttentiveStepper.start_attentive` asked for it."""
+class AttentionState(Protocol):
+    """A state that reports cross-attention; `AttentionStepper.start_with_attention` creates the first one."""
 
     @property
     def attention(self) -> Tensor | None:
-        """[N, S], how much the last step read each source token; a row sums to one.
+        """[N, S]: attention of the last step to each source token; a row sums to one.
 
-        Before the first step 0, and 1 where no token stands: nothing is left to be read there. None: nobody asked.
+        Before the first step 0 for source tokens and 1 for padding. None: the search was started without attention.
         """
 
 
 class Step(Protocol[S]):
-    """A model, an ensemble, an ONNX session, a table in a test: all that a search knows."""
+    """One decoding step of a model, an ensemble, an ONNX session or a table in a test. A search knows nothing else."""
 
     def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
-        """The belief about the token after prefix [N, 1 + t], which begins with bos, and the state that has read it."""
+        """Return the distribution of the token after prefix [N, 1 + t], which begins with bos, and the new state."""
 
 
 class Stepper(Protocol):
-    """What translates: the plain model, or an engine made of it."""
+    """An object that encodes sources and takes decoding steps: the plain model, an engine or an ensemble."""
 
     def start(self, source: Tensor, mask: Tensor) -> Any:
-        """The state before the first target token of sources [B, S], read where mask [B, S] is True."""
+        """Return the state before the first target token of sources [B, S], read where mask [B, S] is True."""
 
     def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
-        """A `Step` over such states."""
+        """Take a `Step` over such states."""
 
 
 @runtime_checkable
-class AttentiveStepper(Stepper, Protocol):
-    """One that can say what it reads of the source; it computes no attention for whoever does not ask."""
+class AttentionStepper(Stepper, Protocol):
+    """A stepper that can report cross-attention. `start` leaves it out, so that searches without it do not pay."""
 
-    def start_attentive(self, source: Tensor, mask: Tensor) -> Any:
-        """As `start`, and this state and all that follow it are `Attentive`."""
+    def start_with_attention(self, source: Tensor, mask: Tensor) -> Any:
+        """As `start`; this state and all that follow it are an `AttentionState`."""

@@ -1,4 +1,4 @@
-"""Different targets drawn at random: sampling without replacement by a beam (Kool, van Hoof and Welling 2019)."""
+"""Stochastic beam search: sampling without replacement (Kool, van Hoof and Welling 2019)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -8,27 +8,25 @@ from torch import Tensor
 
 from translume.belief import CACHED_ELEMENTS, Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, Candidates
-from translume.decoding.draws import gumbels
-from translume.decoding.length import LengthPenalty
-from translume.decoding.reshaped import own_belief
-from translume.decoding.standing import Standing
-from translume.decoding.used import used_log_probs
+from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.distributions import own_belief, used_log_probs
+from translume.decoding.sampling import gumbels
+from translume.decoding.scoring import LengthPenalty
 from translume.errors import SettingsError
 
 _ROOT = -1
-"""The counter of what is drawn before the first token, where others have their token's id."""
+"""The counter of the draw before the first token, in the place of a token's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticBeam:
-    """The `width` targets with the largest Gumbel-perturbed log-probabilities of all there are: no two are equal.
+    """Finds the `width` targets with the largest Gumbel-perturbed log-probabilities; no two are equal.
 
-    That is as if targets were drawn from p_used (rules and temperature included) one after another, each not again
-    (Gumbel-top-k). A hypothesis's score is its perturbed log-probability: in this order they were drawn, and the first
-    is a plain sample. Lengths do not enter it.
+    This draws targets from p_used (rules and temperature included) without replacement (Gumbel-top-k). A hypothesis's
+    score is its perturbed log-probability, so hypotheses are in the order of drawing, and the first one is an ordinary
+    sample. Length does not enter the score.
 
-    keys: [B], a number for each sentence.  nbest: how many are returned, at most `width`.
+    keys: [B], a number for each sentence.  nbest: number of hypotheses returned, at most `width`.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"samples", "nbest", "utility", "seed", "temperature"})
@@ -43,14 +41,13 @@ class StochasticBeam:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.width:
-            raise ValueError(f"nbest is {self.nbest}, wanted from 1 to the width, {self.width}")
+            raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
         if settings.nbest > settings.samples:
-            raise SettingsError(
-                f"decoding.nbest: {settings.nbest}, wanted at most as many as samples {settings.samples}"
-            )
+            found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
+            raise SettingsError(f"decoding.nbest: {found}")
         return cls(
             keys=keys,
             width=settings.samples,
@@ -61,11 +58,11 @@ class StochasticBeam:
 
     @property
     def length_penalty(self) -> LengthPenalty:
-        """None: what a hypothesis is ranked by is not to be divided."""
+        """No penalty: perturbed log-probabilities are not divided."""
         return LengthPenalty(exponent=0.0)
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
-        """The 2·width with the largest perturbed log-probabilities G, as beam search has its 2·width best.
+        """Return the 2·width candidates with the largest perturbed log-probabilities G; compare `BeamSearch.choose`.
 
         `Candidates.total` is G, `carried` is φ = log p_used of the whole hypothesis.
         """
@@ -91,13 +88,13 @@ class StochasticBeam:
         )
 
     def _perturbed(self, log_probs: Tensor, keys: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The 2·width best of log_probs [N, V] with Gumbel noise, best first, and their ids, [N, 2·width] each."""
+        """Add Gumbel noise to log_probs [N, V]; return the 2·width best and their ids, [N, 2·width] each."""
         count, size = log_probs.shape
         before = count // len(keys)
         places = torch.arange(before, device=keys.device).repeat(len(keys))[:, None]
         keys = keys.repeat_interleave(before)[:, None]
         tokens = torch.arange(size, device=keys.device)
-        # On a CPU a few rows at a time: what is mixed a dozen times stays in its cache.
+        # On a CPU a few rows at a time, so that intermediate results stay in its cache.
         rows = max(1, CACHED_ELEMENTS // size) if log_probs.is_cpu else count
         values, ids = [], []
         for start in range(0, count, rows):
@@ -108,13 +105,13 @@ class StochasticBeam:
             ids.append(best[1])
         return torch.cat(values), torch.cat(ids)
 
-    def done(self, standing: Standing) -> Tensor:
-        # No target is worth more than its beginning.
-        return standing.total.amax(1) <= standing.best[:, -1]
+    def done(self, status: BeamStatus) -> Tensor:
+        # G of a target never exceeds G of its prefixes.
+        return status.total.amax(1) <= status.best[:, -1]
 
 
 def _at_most(perturbed: Tensor, parent: Tensor) -> Tensor:
-    """Gumbels [N, m], the largest first in each row, given that the largest is `parent` [N, 1].
+    """Return Gumbels [N, m], largest first in each row, conditioned on the largest being `parent` [N, 1].
 
     −log(e^−G − e^−Z + e^−G̃), Z the largest of G̃, as Kool et al. 2019, appendix B.3, compute it; −inf stays −inf.
     """

@@ -1,4 +1,4 @@
-"""What a strategy is, and which one settings ask for."""
+"""The interface of decoding strategies, and their construction from settings."""
 
 from collections.abc import Iterable
 from pkgutil import resolve_name
@@ -10,15 +10,13 @@ from torch import Tensor
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
-from translume.decoding.beam import Beam, Candidates
-from translume.decoding.coverage import Coverage
-from translume.decoding.length import LengthPenalty
-from translume.decoding.standing import Standing
+from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 
 
 class Strategy(Protocol):
-    """Chooses continuations; the loop does the rest."""
+    """Chooses continuations; the decoding loop does everything else."""
 
     @property
     def width(self) -> int:
@@ -26,66 +24,71 @@ class Strategy(Protocol):
 
     @property
     def groups(self) -> int:
-        """Equal parts of the K that are searched beside one another, most often 1."""
+        """Number of equal parts of the K that are searched side by side; usually 1."""
 
     @property
     def nbest(self) -> int:
-        """Most hypotheses returned per sentence."""
+        """Maximum number of hypotheses returned per sentence."""
 
     @property
     def length_penalty(self) -> LengthPenalty:
-        """What turns totals into scores."""
+        """The length penalty that turns totals into scores."""
 
     @property
     def coverage(self) -> Coverage | None:
-        """What else enters them; None where the step need not say what it read."""
+        """The coverage penalty; None if the search needs no attention."""
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
-        """Continuations of each sentence's hypotheses, best first.
+        """Return continuations of each sentence's hypotheses, best first.
 
-        The loop lets those among the first `width` that end with eos finish, and goes on with the first `width` others.
-        With `groups` it does so within each: as many candidates of one group after another, width / groups places each.
+        Of the first `width` candidates, those that end with eos finish; the first `width` others form the next beam.
+        With `groups` this holds within each group: candidates come group after group, equally many of each, and each
+        group has width / groups places.
         """
 
-    def done(self, standing: Standing) -> Tensor:
-        """[B], True where going on cannot or shall not change the result; [B·G] where there are G groups."""
+    def done(self, status: BeamStatus) -> Tensor:
+        """Return [B], True where the search of a sentence ends; [B·G] with G groups."""
 
 
-class Buildable(Protocol):
-    """A class of strategies that settings can ask for.
+class StrategyClass(Protocol):
+    """A strategy class that settings can name.
 
-    reads: the settings of [decoding] that change what it does and that some other strategy may not read.
+    reads: the settings of [decoding] that it reads and that not all strategies read.
     """
 
     reads: ClassVar[frozenset[str]]
 
     @classmethod
     def of(cls, settings: DecodingSettings, keys: Tensor) -> Strategy:
-        """The strategy of [decoding] for a search of B sentences; SettingsError when settings do not fit each other.
+        """Build the strategy of [decoding] for B sentences; raise SettingsError if settings contradict each other.
 
-        keys: [B], a number for each sentence's source, for strategies that draw: what they draw for a sentence depends
-        on the seed and its key, not on its neighbours.
+        keys: [B], a number derived from each source. Random draws depend on the seed and this key, not on the batch.
         """
 
 
 def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Strategy:
-    """The strategy of [decoding] for sentences of `keys` [B], None for none; SettingsError when settings do not fit."""
+    """Build the strategy of [decoding]; raise SettingsError if settings contradict each other.
+
+    keys: [B], see `StrategyClass.of`; None to check the settings alone.
+    """
     return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)
 
 
 def refuse_unread(settings: DecodingSettings, given: Iterable[str]) -> None:
-    """SettingsError for the first of the settings `given` by someone that only other strategies than theirs read.
+    """Raise SettingsError for the first setting in `given` that other strategies read and the chosen one does not.
 
-    What no strategy reads, such as a limit, is read by the search itself.
+    Settings that no strategy names in `reads`, such as limits, are read by the search itself.
     """
     readers = {name: _class_of(name).reads for name in STRATEGIES}
     for setting in given:
         others = [name for name, reads in readers.items() if setting in reads]
         if others and settings.strategy not in others:
-            wanted = " or ".join(f"'{name}'" for name in others)
-            raise SettingsError(f"decoding.{setting}: strategy '{settings.strategy}' does not read it, wanted {wanted}")
+            expected = " or ".join(f"'{name}'" for name in others)
+            raise SettingsError(
+                f"decoding.{setting}: strategy '{settings.strategy}' does not read it, expected {expected}"
+            )
 
 
-def _class_of(name: str) -> type[Buildable]:
-    found: type[Buildable] = resolve_name(STRATEGIES[name])
+def _class_of(name: str) -> type[StrategyClass]:
+    found: type[StrategyClass] = resolve_name(STRATEGIES[name])
     return found

@@ -113,10 +113,10 @@ class Engine:
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
-    def whole_search(
+    def complete_search(
         self, state: EngineState, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
     ) -> NativeSearch | None:
-        """See `Searcher`: greedy and plain beam search, if the kernels compute both layers and logits."""
+        """See `CompleteSearcher`. Supports greedy and plain beam search if the kernels compute layers and logits."""
         state.check()
         model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
         if model is None or not model.fits(state, limits):

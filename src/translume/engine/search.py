@@ -118,7 +118,7 @@ class SearchModel:
 
 
 class NativeSearch:
-    """A `WholeSearch` by the kernels, with a cache of its own for the target."""
+    """A `CompleteSearch` by the kernels, with a cache of its own for the target."""
 
     def __init__(
         self, model: SearchModel, settings: SearchSettings, state: EngineState, *, bos: int, eos: int, limits: Tensor
@@ -206,7 +206,7 @@ class NativeSearch:
         return found
 
     @torch.inference_mode()
-    def go_on(self, steps: int) -> bool:
+    def run(self, steps: int) -> bool:
         before = self._search.length
         task, search = ctypes.addressof(self._settings_struct), ctypes.addressof(self._search)
         while (left := steps - (self._search.length - before)) > 0:
@@ -222,7 +222,7 @@ class NativeSearch:
         self._search.step = self._step(self._search.step.sentences)
         self._search.capacity = self._cache.past.size(3)
 
-    def found(self) -> list[list[Hypothesis]] | None:
+    def hypotheses(self) -> list[list[Hypothesis]] | None:
         if self._state == NOT_FINITE:
             return None
         columns = zip(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Standing, Strategy
-from translume.decoding.coverage import Coverage
+from translume.decoding import Beam, BeamStatus, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
+from translume.decoding.scoring import Coverage
 from translume.inspection.inputs import SentenceSearch, check_length
 from translume.inspection.plain import Document
 from translume.text import Tokenizer
@@ -179,7 +179,7 @@ class RecordingStrategy:
         self.forbidden = belief.topk(1, bias).ranks_by[:, 0].isneginf()
         return self.candidates
 
-    def done(self, standing: Standing) -> Tensor:
+    def done(self, standing: BeamStatus) -> Tensor:
         return self._strategy.done(standing)
 
 

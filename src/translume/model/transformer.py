@@ -155,7 +155,7 @@ class Transformer(nn.Module):
         memory = self.encoder(source, mask)
         return self.decoder.start(memory, mask, self.head.begin(source, mask, memory))
 
-    def start_attentive(self, source: Tensor, mask: Tensor) -> DecoderState:
+    def start_with_attention(self, source: Tensor, mask: Tensor) -> DecoderState:
         """As `start`; this state and all that follow it hold `DecoderState.attention`."""
         return replace(self.start(source, mask), attention=(~mask).float())
 

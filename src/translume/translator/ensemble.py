@@ -8,7 +8,7 @@ from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
-from translume.decoding import AttentiveStepper, Average, Averaged, Ensemble, Stepper
+from translume.decoding import AttentionStepper, Average, Averaged, Ensemble, Stepper
 from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
 from translume.errors import SettingsError
@@ -27,7 +27,7 @@ class Member:
 
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, unless attention is asked for and it offers none: then the plain model."""
-        if self.engine is not None and (not attentive or isinstance(self.engine, AttentiveStepper)):
+        if self.engine is not None and (not attentive or isinstance(self.engine, AttentionStepper)):
             return self.engine
         return self.checkpoint.model
 

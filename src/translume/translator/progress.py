@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from translume.decoding import Beam, Certainty, Watch
+from translume.decoding import Beam, SearchObserver, StablePrefix
 from translume.text import Tokenizer
 from translume.translator.plan import Plan, finish
 from translume.translator.values import TextHypothesis
@@ -28,7 +28,7 @@ class Progress:
             (line, place) for line, plan in zip(self._lines, plans, strict=True) for place in range(len(plan.pieces))
         ]
 
-    def watch(self, chosen: Sequence[int], *, ranked_anew: bool) -> Watch | None:
+    def watch(self, chosen: Sequence[int], *, ranked_anew: bool) -> SearchObserver | None:
         """What watches a search of the pieces `chosen`, by their places in all plans; None where none is to be told of.
 
         ranked_anew: whether the best target is chosen otherwise than by the search's scores.
@@ -40,7 +40,7 @@ class Progress:
         def tell(sentence: int, ids: Sequence[int]) -> None:
             self.certain(chosen[sentence], ids)
 
-        return Certainty(tell, sentences, ranked_anew=ranked_anew)
+        return StablePrefix(tell, sentences, ranked_anew=ranked_anew)
 
     def certain(self, index: int, ids: Sequence[int]) -> None:
         """Know what the target of a piece, by its place in all plans, begins with."""
@@ -62,7 +62,7 @@ class WhileWanted:
     """Watches as `watch` does, and asks at each beam whether to go on."""
 
     go_on: Callable[[], None]
-    watch: Watch | None = None
+    watch: SearchObserver | None = None
 
     def __call__(self, beam: Beam) -> None:
         self.go_on()
@@ -70,7 +70,7 @@ class WhileWanted:
             self.watch(beam)
 
 
-def while_wanted(watch: Watch | None, go_on: Callable[[], None] | None) -> Watch | None:
+def while_wanted(watch: SearchObserver | None, go_on: Callable[[], None] | None) -> SearchObserver | None:
     """What watches as `watch` does, and asks at each beam whether to go on; None where there is nothing to do."""
     return watch if go_on is None else WhileWanted(go_on, watch)
 

@@ -10,19 +10,19 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import (
-    AttentiveStepper,
+    AttentionStepper,
     Beam,
-    Best,
+    BestHypotheses,
+    CompleteSearcher,
     Fusion,
     Hypothesis,
     Rule,
     RuleContext,
-    Searcher,
     SearchError,
+    SearchObserver,
     Step,
     Stepper,
     Strategy,
-    Watch,
     decode,
     reshaped,
     strategy_from,
@@ -52,7 +52,7 @@ class Prepared:
     strategy: Strategy
     limits: Tensor
     rules: Sequence[Rule]
-    searcher: Searcher | None = None
+    searcher: CompleteSearcher | None = None
 
     def beams(self) -> Iterator[Beam]:
         """The beam after every step, as `decode` gives them."""
@@ -73,17 +73,17 @@ class Prepared:
         """
         if self.searcher is None:
             return None
-        search = self.searcher.whole_search(
+        search = self.searcher.complete_search(
             self.state, bos=self.bos, eos=self.eos, strategy=self.strategy, limits=self.limits, rules=self.rules
         )
         if search is None:
             return None
         more = True
         while more:
-            more = search.go_on(SOME if go_on is None else 1)
+            more = search.run(SOME if go_on is None else 1)
             if go_on is not None:
                 go_on()
-        return search.found()
+        return search.hypotheses()
 
 
 @torch.inference_mode()
@@ -93,7 +93,7 @@ def search_pieces(
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
-    watch: Watch | None = None,
+    watch: SearchObserver | None = None,
 ) -> list[list[Hypothesis]]:
     """For each piece its best hypotheses, best first.
 
@@ -108,12 +108,12 @@ def search_pieces(
         whole = prepared.whole(go_on)
         if whole is not None:
             return whole
-    best = Best(prepared.strategy, len(pieces))
+    best = BestHypotheses(prepared.strategy, len(pieces))
     try:
         for beam in prepared.beams():
             if watch is not None:
                 watch(beam)
-            best.see(beam)
+            best.add(beam)
     except SearchError as error:
         raise explained(error, checkpoint, settings) from None
     return [best.of(number) for number in range(len(pieces))]
@@ -160,7 +160,7 @@ def prepare(
         strategy=strategy,
         limits=limits,
         rules=rules_for(checkpoint, prefixes, settings),
-        searcher=steps if step is plain and isinstance(steps, Searcher) else None,
+        searcher=steps if step is plain and isinstance(steps, CompleteSearcher) else None,
     )
 
 
@@ -194,9 +194,9 @@ def _started(steps: Stepper, source: Tensor, mask: Tensor, *, attentive: bool) -
     """The first state; whoever needs no attention pays for none."""
     if not attentive:
         return steps.start(source, mask)
-    if not isinstance(steps, AttentiveStepper):
+    if not isinstance(steps, AttentionStepper):
         raise ValueError(f"attention is asked for, and {type(steps).__name__} offers none")
-    return steps.start_attentive(source, mask)
+    return steps.start_with_attention(source, mask)
 
 
 def limit_of(length: int, prefix: int, settings: DecodingSettings, longest: int, cost: int = 0) -> int:

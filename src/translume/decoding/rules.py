@@ -1,0 +1,172 @@
+"""Rules restrict or reweight the next token. This module has the interface and the rules over token ids."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from translume.belief import Bias
+from translume.decoding.beam import SearchError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleContext:
+    """The position of a search, for a rule over N rows.
+
+    eos: its id.  size: V.  step: tokens chosen so far, t.
+    sentences: [N], the number of each row's sentence.  limits: [N], maximum tokens of each row, eos counted.
+    """
+
+    eos: int
+    size: int
+    step: int
+    sentences: Tensor
+    limits: Tensor
+
+
+class Rule(Protocol):
+    """Forbids, forces or reweights next tokens."""
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        """Return the bias for the token after prefix [N, 1 + t], which begins with bos; None for no bias."""
+
+
+@runtime_checkable
+class LiftingRule(Protocol):
+    """A rule that may add a positive bias. Rules that only lower or forbid do not need `lift`."""
+
+    @property
+    def lift(self) -> float:
+        """The most that it adds to the total of a hypothesis with one token."""
+
+
+def total_lift(rules: Iterable[Rule]) -> float:
+    """Return the most that all rules together add with one token; `stop = "optimal"` accounts for it."""
+    return math.fsum(max(rule.lift, 0.0) for rule in rules if isinstance(rule, LiftingRule))
+
+
+@dataclass(frozen=True, slots=True)
+class ForbidTokens:
+    """Forbids the tokens `ids` everywhere, such as pad and bos."""
+
+    ids: tuple[int, ...]
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if not self.ids:
+            return None
+        return _forbidden_everywhere(self.ids, prefix.size(0), prefix.device)
+
+
+@lru_cache(maxsize=64)
+def _forbidden_everywhere(ids: tuple[int, ...], rows: int, device: torch.device) -> Bias:
+    """Forbid `ids` in every row. Cached because a search repeats the same call at every step."""
+    each = torch.arange(rows, device=device).repeat_interleave(len(ids))
+    return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows), most=len(set(ids)))
+
+
+class OnlyTokens:
+    """Allows the tokens `ids` and eos, and no others."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.ids = tuple(sorted(set(ids)))
+        self._bias: Bias | None = None
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if self._bias is None or self._bias.allowed is None or self._bias.allowed.device != prefix.device:
+            allowed = torch.zeros(context.size, dtype=torch.bool, device=prefix.device)
+            allowed[torch.tensor((*self.ids, context.eos), device=prefix.device)] = True
+            self._bias = Bias.only(allowed)
+        return self._bias
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumLength:
+    """Forbids eos until a hypothesis has `tokens` tokens; a smaller limit takes precedence."""
+
+    tokens: int
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if context.step >= self.tokens:
+            return None
+        rows = torch.arange(prefix.size(0), device=prefix.device)
+        return Bias.forbid(rows, torch.full_like(rows, context.eos))
+
+
+class ForcedPrefix:
+    """Forces each sentence's target to begin with given tokens.
+
+    The prefix is part of the hypothesis: it counts towards its length, its log_prob and its limit.
+    Raises SearchError in the first step if a prefix is longer than its sentence's limit.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]]) -> None:
+        """prefixes: ids without bos, one sequence per sentence; an empty one forces nothing."""
+        self._longest = max(map(len, prefixes), default=0)
+        self._lengths = [len(prefix) for prefix in prefixes]
+        self._table = torch.tensor([[*prefix, *[-1] * (self._longest - len(prefix))] for prefix in prefixes])
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if context.step >= self._longest:
+            return None
+        if context.step == 0:
+            for sentence, limit in zip(context.sentences.tolist(), context.limits.tolist(), strict=True):
+                if self._lengths[sentence] > limit:
+                    raise prefix_too_long(self._lengths[sentence], limit, sentence)
+        self._table = self._table.to(prefix.device)
+        forced = self._table[context.sentences, context.step]  # [N], -1 where nothing is forced
+        allowed = (forced < 0)[:, None].repeat(1, context.size)
+        # Rows whose prefix has ended are all True before the scatter and stay so.
+        allowed.scatter_(1, forced.clamp(min=0)[:, None], True)
+        return Bias.only(allowed)
+
+
+def prefix_too_long(tokens: int, limit: int, sentence: int) -> SearchError:
+    """Return the error of a sentence whose prefix of `tokens` tokens does not fit its limit."""
+    reason = f"a prefix of {tokens} tokens, expected at most the limit of {limit}"
+    return SearchError(reason, sentence=sentence, token=limit + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class NoRepeatNgram:
+    """Forbids tokens that would complete an n-gram of `order` tokens that the hypothesis contains (Paulus et al. 2018).
+
+    eos is never forbidden, since a hypothesis contains no eos before its end.
+    """
+
+    order: int
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        tokens, before = prefix[:, 1:], self.order - 1
+        if context.step < self.order:
+            return None
+        grams = tokens.unfold(1, self.order, 1)  # [N, t − n + 1, n]
+        last = tokens[:, context.step - before :]  # [N, n − 1]
+        rows, places = (grams[..., :before] == last[:, None]).all(-1).nonzero(as_tuple=True)
+        if rows.numel() == 0:
+            return None
+        return Bias.forbid(rows, grams[rows, places, before])
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionPenalty:
+    """Adds −ln `factor` to the log-probability of every token that the hypothesis contains, once per token.
+
+    This divides its probability by `factor`. Keskar et al. (2019, section 4.1) divide logits instead, whose effect
+    depends on their sign and scale.
+    """
+
+    factor: float
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if context.step == 0 or self.factor == 1.0:
+            return None
+        tokens = prefix[:, 1:].sort(1).values
+        first = torch.ones_like(tokens, dtype=torch.bool)
+        first[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
+        rows, places = first.nonzero(as_tuple=True)
+        values = torch.full(rows.shape, -math.log(self.factor), device=prefix.device)
+        return Bias(rows, tokens[rows, places], values)

@@ -1,0 +1,101 @@
+"""Which tokens of the best hypothesis are certain before a search ends, for streaming."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from translume.decoding.beam import Beam, Ending
+
+SearchObserver = Callable[[Beam], None]
+"""Is called with each beam of a search."""
+
+
+class StablePrefix:
+    """A `SearchObserver` that reports the tokens with which the best hypothesis is certain to begin.
+
+    Reported tokens are never taken back. The hypothesis that ranks first in the end has either finished already or
+    continues a live one. Of the finished ones, only the best can still rank first, because scores do not change. The
+    longest common prefix of that one and of all live hypotheses therefore begins the final result, and it never becomes
+    shorter, because the next step's hypotheses are among these or continue them. This holds for every strategy and
+    rule. In greedy search there is one live hypothesis, so every token is certain at once.
+    """
+
+    def __init__(
+        self, report: Callable[[int, Sequence[int]], None], sentences: Collection[int], *, ranked_anew: bool = False
+    ) -> None:
+        """report: called with the number of one of `sentences` and the certain ids whenever there are more of them, and
+        at the end with all ids of the first hypothesis of `search`.
+
+        ranked_anew: whether finished hypotheses are ranked again after the search, as by utility. Then the common
+        prefix of all finished hypotheses is reported at the end.
+        """
+        self._report, self._ranked_anew = report, ranked_anew
+        self._known = {number: _Sentence() for number in sentences}
+
+    def __call__(self, beam: Beam) -> None:
+        known = self._known
+        for ending in beam.ended:
+            if ending.sentence in known:
+                known[ending.sentence].end(ending, ranked_anew=self._ranked_anew)
+        places = [place for place, number in enumerate(beam.sentences.tolist()) if number in known]
+        if not places:
+            return
+        chosen = torch.tensor(places, device=beam.tokens.device)
+        ids, lengths = _shared(beam.tokens[chosen], ~beam.total[chosen].isneginf())
+        numbers, finished = beam.sentences[chosen].tolist(), beam.finished[chosen].tolist()
+        for row, (number, length, done) in enumerate(zip(numbers, lengths.tolist(), finished, strict=True)):
+            if done or length > known[number].reported:
+                certain = known[number].certain(() if done else ids[row, :length].tolist(), done=done)
+                if certain:
+                    self._report(number, certain)
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """The certain ids of one sentence.  reported: how many were reported.  first: the best finished hypothesis.
+
+    ended: the common prefix of the finished hypotheses that can still rank first; None while none has finished.
+    """
+
+    reported: int = 0
+    first: Ending | None = None
+    ended: Sequence[int] | None = None
+
+    def end(self, ending: Ending, *, ranked_anew: bool) -> None:
+        """Take account of one more finished hypothesis."""
+        ids = ending.hypothesis.tokens
+        if ranked_anew:
+            self.ended = ids if self.ended is None else ids[: _common(self.ended, ids)]
+        # Ties as in `search`: the earlier hypothesis first, and the earlier group's.
+        elif self.first is None or _rank(ending) > _rank(self.first):
+            self.first, self.ended = ending, ids
+
+    def certain(self, live: Sequence[int], *, done: bool) -> Sequence[int]:
+        """Return the certain ids, given the common prefix of the live hypotheses; empty if there are no new ones."""
+        ids = live if self.ended is None else self.ended
+        if self.ended is not None and not done:
+            ids = ids[: _common(ids, live)]
+        if len(ids) <= self.reported:
+            return ()
+        self.reported = len(ids)
+        return ids
+
+
+def _rank(ending: Ending) -> tuple[float, int]:
+    return ending.hypothesis.score, -ending.group
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The length of the longest common prefix."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _shared(tokens: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
+    """For tokens [B, K, t], of which `live` [B, K] count: one live row [B, t], and the common prefix's length [B]."""
+    one = tokens[torch.arange(live.size(0), device=live.device), live.byte().argmax(1)]
+    same = ((tokens == one[:, None]) | ~live[:, :, None]).all(1)
+    return one, same.cumprod(1).sum(1)
