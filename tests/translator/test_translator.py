@@ -307,7 +307,7 @@ def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
         "translate wants one text (str), found list; translate_all takes many": lambda: translator.translate(["a"]),
         "line 2: found NoneType, wanted a text (str)": lambda: list(translator.translate_all(["a", None])),
         "line 1: found bytes, wanted a text (str)": lambda: list(translator.translate_all([b"a"], constraints=[[]])),
-        "found int, wanted a text (str)": lambda: translator.translate("a", constraints=[3]),
+        "found int, expected a text (str)": lambda: translator.translate("a", constraints=[3]),
         "settings: found int, wanted DecodingSettings or None": lambda: translator.translate("a", settings=3),
         "score wants a source and a target, found str and NoneType; score_all takes many pairs": (
             lambda: translator.score("a", None)
