@@ -28,14 +28,14 @@ class Inspected:
     search: BeamRecord | None
 
 
-def inspect(wanted: ResolvedInspection, limits: Limits, form: str, check_cancelled: Callable[[], None]) -> str:
+def inspect(call: ResolvedInspection, limits: Limits, form: str, check_cancelled: Callable[[], None]) -> str:
     """Inspect a model of this process, and return the result as text.
 
     form: "json" or "page" (HTML).  check_cancelled: raises if the client has disconnected.
     """
-    found = _inspected(wanted, limits, check_cancelled)
+    found = _inspected(call, limits, check_cancelled)
     check_cancelled()
-    return FORMS[form](wanted, found)
+    return FORMS[form](call, found)
 
 
 def entropies(translator: Translates, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
@@ -52,38 +52,36 @@ def entropies(translator: Translates, source: str, target: TextHypothesis, setti
     return [step.entropy for step in found.steps]
 
 
-def _json(wanted: ResolvedInspection, found: Inspected) -> str:
+def _json(call: ResolvedInspection, found: Inspected) -> str:
     search = {} if found.search is None else {"search": found.search.to_dict()}
-    response = {"model": wanted.served.name, "part": wanted.part, "parts": found.parts}
+    response = {"model": call.served.name, "part": call.part, "parts": found.parts}
     # Traces contain only finite numbers.
     text = json.dumps({**response, "trace": found.trace.to_dict(), **search}, ensure_ascii=False, allow_nan=False)
     return f"{text}\n"
 
 
-def _html(wanted: ResolvedInspection, found: Inspected) -> str:
+def _html(call: ResolvedInspection, found: Inspected) -> str:
     return trace_page(found.trace, beam=found.search)
 
 
 FORMS: Final = {"json": _json, "page": _html}
 
 
-def _inspected(wanted: ResolvedInspection, limits: Limits, check_cancelled: Callable[[], None]) -> Inspected:
+def _inspected(call: ResolvedInspection, limits: Limits, check_cancelled: Callable[[], None]) -> Inspected:
     """Inspect; RequestError if the model cannot do it or the cost would exceed the limits."""
-    translator = _local(wanted)
+    translator = _local(call)
     try:
-        text, parts = _part_of(wanted)
-        target = _target(wanted, text)
-        given = target is not None and not wanted.prefix
+        text, parts = _part_of(call)
+        target = _target(call, text)
+        given = target is not None and not call.prefix
         if target is None:
-            target = translator.translate(text, settings=wanted.settings).hypotheses[0]
+            target = translator.translate(text, settings=call.settings).hypotheses[0]
         check_cancelled()
-        _refuse_costly(wanted, text, target, limits)
-        found = trace(translator, text, target, k=wanted.k, settings=wanted.settings, show=wanted.show)
+        _refuse_costly(call, text, target, limits)
+        found = trace(translator, text, target, k=call.k, settings=call.settings, show=call.show)
         check_cancelled()
         search = (
-            record_beam(translator, text, reference=wanted.reference, settings=wanted.settings)
-            if wanted.search
-            else None
+            record_beam(translator, text, reference=call.reference, settings=call.settings) if call.search else None
         )
     except LineError as error:
         reason = str(error).removeprefix("text: ").partition("; decoding.")[0]
@@ -95,37 +93,37 @@ def _inspected(wanted: ResolvedInspection, limits: Limits, check_cancelled: Call
     return Inspected(parts=parts, trace=found if given else replace(found, origin="search"), search=search)
 
 
-def _local(wanted: ResolvedInspection) -> Translator:
+def _local(call: ResolvedInspection) -> Translator:
     """Return the translator, whose model is in this process."""
-    return cast(Translator, wanted.served.translator)
+    return cast(Translator, call.served.translator)
 
 
-def _part_of(wanted: ResolvedInspection) -> tuple[str, int]:
+def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     """Return the part of the text to inspect, and the number of parts."""
-    tokenizer = wanted.served.translator.checkpoint.source_tokenizer
-    limit = wanted.served.translator.config.model.max_positions - 1
-    sentences = Paragraphs.of(wanted.text, wanted.language).lines
+    tokenizer = call.served.translator.checkpoint.source_tokenizer
+    limit = call.served.translator.config.model.max_positions - 1
+    sentences = Paragraphs.of(call.text, call.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
     plans = [plan_line(line, tokenizer.encode(line.text), tokenizer, limit, "error") for line in lines]
     parts = [piece.text for plan in plans for piece in plan.pieces]
     if not parts:
         raise RequestError(422, "text: found a blank text, expected one to translate", field="text")
-    if wanted.part >= len(parts):
-        reason = f"part: found {wanted.part}, expected 0 to {len(parts) - 1}, a part of the text"
+    if call.part >= len(parts):
+        reason = f"part: found {call.part}, expected 0 to {len(parts) - 1}, a part of the text"
         raise RequestError(422, reason, field="part")
-    return parts[wanted.part], len(parts)
+    return parts[call.part], len(parts)
 
 
-def _target(wanted: ResolvedInspection, text: str) -> str | TextHypothesis | None:
+def _target(call: ResolvedInspection, text: str) -> str | TextHypothesis | None:
     """Return the given target, or the completion of a given prefix; None for the model's own translation."""
-    if wanted.translation is not None:
-        return wanted.translation
-    if not wanted.prefix and not wanted.target:
+    if call.translation is not None:
+        return call.translation
+    if not call.prefix and not call.target:
         return None
-    translator = _local(wanted)
+    translator = _local(call)
     tokenizer = translator.checkpoint.target_tokenizer
     known = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
-    field, tokens = ("prefix_tokens", wanted.prefix) if wanted.prefix else ("target_tokens", wanted.target)
+    field, tokens = ("prefix_tokens", call.prefix) if call.prefix else ("target_tokens", call.target)
     for place, token in enumerate(tokens):
         if token not in known:
             reason = f"{field}[{place}]: no such token, expected tokens as /v1/translate returns them"
@@ -134,8 +132,8 @@ def _target(wanted: ResolvedInspection, text: str) -> str | TextHypothesis | Non
     if len(ids) > translator.config.model.max_positions:
         reason = f"{field}: found {len(ids):,}, expected at most {translator.config.model.max_positions:,}"
         raise RequestError(422, reason, field=field)
-    if wanted.prefix:
-        ids = SentenceSearch.of(translator, text, wanted.settings).best(ids).tokens
+    if call.prefix:
+        ids = SentenceSearch.of(translator, text, call.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
     return TextHypothesis(
         text=tokenizer.decode(ids[:-1] if ended else ids),
@@ -147,14 +145,14 @@ def _target(wanted: ResolvedInspection, text: str) -> str | TextHypothesis | Non
     )
 
 
-def _refuse_costly(wanted: ResolvedInspection, text: str, target: str | TextHypothesis, limits: Limits) -> None:
+def _refuse_costly(call: ResolvedInspection, text: str, target: str | TextHypothesis, limits: Limits) -> None:
     """Raise RequestError (413) if the trace would read too many tokens or return too much attention."""
-    translator = _local(wanted)
+    translator = _local(call)
     checkpoint, model = translator.checkpoint, translator.config.model
     length = len(checkpoint.target_tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
     size = len(checkpoint.source_tokenizer.encode(text)) + 1
-    passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in wanted.show)
-    passes += size * sum(part.startswith("occlusion") for part in wanted.show)
+    passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in call.show)
+    passes += size * sum(part.startswith("occlusion") for part in call.show)
     if (tokens := (size + length) * passes) > limits.inspected_tokens:
         raise RequestError(
             413,
@@ -163,7 +161,7 @@ def _refuse_costly(wanted: ResolvedInspection, text: str, target: str | TextHypo
             field="show",
         )
     layers = model.encoder_layers * size * size + model.decoder_layers * (length * length + length * size)
-    numbers = layers * model.attention_heads if "attention" in wanted.show else 0
+    numbers = layers * model.attention_heads if "attention" in call.show else 0
     if numbers > limits.inspected_numbers:
         raise RequestError(
             413,

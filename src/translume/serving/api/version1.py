@@ -62,39 +62,39 @@ def routes(server: Server) -> APIRouter:
 
     async def resolved(request: Request) -> tuple[ResolvedTranslation, Translating]:
         values = await read_object(request, server.limits)
-        wanted = await run_in_threadpool(resolve_translation, values, server.models, server.limits)
-        await server.accept(request, wanted.texts.texts)
-        return wanted, Translating(wanted.served.translator, wanted.settings)
+        call = await run_in_threadpool(resolve_translation, values, server.models, server.limits)
+        await server.accept(request, call.texts.texts)
+        return call, Translating(call.served.translator, call.settings)
 
     @router.post("/translate", openapi_extra=body(TranslateRequest), responses=translated)
     async def translate(request: Request) -> Response:
         """Translate each text. Results do not depend on other requests."""
-        wanted, work = await resolved(request)
-        found = await server.translate(request, work, wanted.texts)
-        if _is_short(found, wanted):
-            return json_response(_translations(found, wanted))
+        call, work = await resolved(request)
+        found = await server.translate(request, work, call.texts)
+        if _is_short(found, call):
+            return json_response(_translations(found, call))
         # Details of many texts are megabytes.
-        return await run_in_threadpool(lambda: json_response(_translations(found, wanted)))
+        return await run_in_threadpool(lambda: json_response(_translations(found, call)))
 
     @router.post(
         "/translate/stream", openapi_extra=body(TranslateRequest), responses=events, response_class=StreamingResponse
     )
     async def translate_stream(request: Request) -> Response:
         """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
-        wanted, work = await resolved(request)
-        return stream(server, request, work, wanted.texts, lambda found: _translations(found, wanted))
+        call, work = await resolved(request)
+        return stream(server, request, work, call.texts, lambda found: _translations(found, call))
 
     scored = responses(ScoreResponse, "A score of each pair, in order.", *WORKED)
 
     @router.post("/score", openapi_extra=body(ScoreRequest), responses=scored)
     async def score(request: Request) -> Response:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
-        wanted = ScoreRequest.parse(await read_object(request, server.limits), server.limits)
-        pairs = wanted.pairs
-        served = server.models.choose(wanted.model, wanted.source, wanted.target)
-        await server.accept(request, (*as_list(wanted.sources), *as_list(wanted.targets)))
+        call = ScoreRequest.parse(await read_object(request, server.limits), server.limits)
+        pairs = call.pairs
+        served = server.models.choose(call.model, call.source, call.target)
+        await server.accept(request, (*as_list(call.sources), *as_list(call.targets)))
         names = [f"pairs[{place}]" for place in range(len(pairs))]
-        seconds = wanted.timeout_seconds or server.limits.timeout_seconds
+        seconds = call.timeout_seconds or server.limits.timeout_seconds
         found = await server.results(request, Scoring(served.translator), pairs, seconds, names)
         return json_response({"model": served.name, "scores": [each.to_dict() for each in found]})
 
@@ -103,15 +103,15 @@ def routes(server: Server) -> APIRouter:
     @router.post("/classify", openapi_extra=body(ClassifyRequest), responses=classified)
     async def classify(request: Request) -> Response:
         """Classify each text: labels with probabilities, the most probable first."""
-        wanted = ClassifyRequest.parse(await read_object(request, server.limits), server.limits)
-        texts = as_list(wanted.text)
-        served = _classifier(wanted.model, server.models)
-        several = isinstance(wanted.text, list)
+        call = ClassifyRequest.parse(await read_object(request, server.limits), server.limits)
+        texts = as_list(call.text)
+        served = _classifier(call.model, server.models)
+        several = isinstance(call.text, list)
         names = [f"text[{place}]" if several else "text" for place in range(len(texts))]
         await server.accept(request, texts)
-        seconds = wanted.timeout_seconds or server.limits.timeout_seconds
+        seconds = call.timeout_seconds or server.limits.timeout_seconds
         found = await server.results(request, Classifying(served.classifier), texts, seconds, names)
-        return json_response({"model": served.name, "classifications": [_labels(each, wanted.nbest) for each in found]})
+        return json_response({"model": served.name, "classifications": [_labels(each, call.nbest) for each in found]})
 
     _add_inspection(router, server)
     _add_facts(router, server)
@@ -124,16 +124,16 @@ def _add_inspection(router: APIRouter, server: Server) -> None:
     async def inspected(request: Request, form: str) -> str:
         limits = server.limits
         values = await read_object(request, limits)
-        wanted = await run_in_threadpool(resolve_inspection, values, server.models, limits)
-        await server.accept(request, [each for each in (wanted.text, wanted.translation, wanted.reference) if each])
-        translator = wanted.served.translator
+        call = await run_in_threadpool(resolve_inspection, values, server.models, limits)
+        await server.accept(request, [each for each in (call.text, call.translation, call.reference) if each])
+        translator = call.served.translator
 
         def work(check_cancelled: Callable[[], None]) -> str:
             if isinstance(translator, RemoteTranslator):
                 return translator.inspected(values, limits, form, check_cancelled)
-            return inspect(wanted, limits, form, check_cancelled)
+            return inspect(call, limits, form, check_cancelled)
 
-        return await server.background.run(request, work, wanted.timeout_seconds)
+        return await server.background.run(request, work, call.timeout_seconds)
 
     traces = responses(InspectResponse, "A trace; docs/inspect.md describes it.", *WORKED)
     pages = responses(TEXT, "One self-contained page.", *WORKED, kind="text/html")
@@ -174,22 +174,22 @@ def _add_facts(router: APIRouter, server: Server) -> None:
         )
 
 
-def _translations(found: Sequence[Translation], wanted: ResolvedTranslation) -> dict[str, Any]:
-    return {"model": wanted.served.name, "translations": [_translation(each, wanted) for each in found]}
+def _translations(found: Sequence[Translation], call: ResolvedTranslation) -> dict[str, Any]:
+    return {"model": call.served.name, "translations": [_translation(each, call) for each in found]}
 
 
-def _is_short(found: Sequence[Translation], wanted: ResolvedTranslation) -> bool:
+def _is_short(found: Sequence[Translation], call: ResolvedTranslation) -> bool:
     """Whether the response has only texts, and short ones."""
-    more = wanted.detail or wanted.settings.nbest > 1 or wanted.settings.alignment
+    more = call.detail or call.settings.nbest > 1 or call.settings.alignment
     return not more and sum(len(each.text) for each in found) <= SHORT
 
 
-def _translation(translation: Translation, wanted: ResolvedTranslation) -> dict[str, Any]:
+def _translation(translation: Translation, call: ResolvedTranslation) -> dict[str, Any]:
     whole = translation.to_dict()
     result = {name: whole[name] for name in ("text", "warnings")}
-    if wanted.detail:
+    if call.detail:
         result["hypotheses"] = whole["hypotheses"]
-    elif wanted.settings.nbest > 1 or wanted.settings.alignment:
+    elif call.settings.nbest > 1 or call.settings.alignment:
         result["hypotheses"] = [{name: each[name] for name in BRIEF if name in each} for each in whole["hypotheses"]]
     return result
 

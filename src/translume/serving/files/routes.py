@@ -74,11 +74,11 @@ def _add_version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Upload
     async def upload_file(request: Request) -> Response:
         """Accept a file for translation in the background (202)."""
         upload = await uploads.read(request, unknown_format=415)
-        wanted = FileRequest.parse(upload.fields, server.limits)
-        source = wanted.source
-        if source == "auto" and not wanted.model:
-            source = (await detect_source(upload.texts[:DETECTED_BY], wanted.target, server, detector))["language"]
-        served = server.models.choose(wanted.model, source, wanted.target)
+        call = FileRequest.parse(upload.fields, server.limits)
+        source = call.source
+        if source == "auto" and not call.model:
+            source = (await detect_source(upload.texts[:DETECTED_BY], call.target, server, detector))["language"]
+        served = server.models.choose(call.model, source, call.target)
         job = await run_in_threadpool(jobs.submit, upload.order(served, server.limits))
         _settle_later(request.scope, job)
         return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
