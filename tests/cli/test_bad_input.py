@@ -295,7 +295,7 @@ def test_ctrl_c_saves_and_prints_the_line_that_resumes(home: Path, tmp_path: Pat
     assert (running.returncode, output) == (130, "")
     updates = json.loads(translume("show", folder, "--json").stdout)["training"]["update"]
     assert errors.splitlines()[-1] == (
-        f"Interrupted after {updates:,} updates, all saved; go on with: translume train {home}/en-de.toml "
+        f"Interrupted after {updates:,} updates, all saved; continue with: translume train {home}/en-de.toml "
         f"--out '{folder}' --set training.updates=100000"
     )
     again = translume(

@@ -35,7 +35,7 @@ def test_calibration_is_measured_drawn_fitted_and_used(run, pairs: Path) -> None
     result = run(*words(pairs, "--calibration", pairs / "plot.png", "--fit-temperature", "--record"))
     assert result.exit_code == 0, result.stderr
     assert result.stderr == (
-        f"{pairs}/model: temperature stored; used where --calibrated or decoding.calibrated = true asks for it\n"
+        f"{pairs}/model: temperature stored; --calibrated or decoding.calibrated = true uses it\n"
         f"{pairs}/plot.png: written\n"
     )
     heads = [line.split("|")[0] for line in result.stdout.splitlines()]

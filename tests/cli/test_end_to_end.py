@@ -43,7 +43,7 @@ training = {updates = 7, max_tokens = 512, warmup_updates = 2, validate_every = 
 def test_training_again_says_that_it_is_finished(run, trained: Path) -> None:
     result = run("train", trained / "en-de.toml", "--out", trained / "model")
     assert result.exit_code == 0
-    assert result.stderr == (f"{trained}/model: finished already, after 7 updates; to go on, raise training.updates\n")
+    assert result.stderr == (f"{trained}/model: already finished, after 7 updates; to continue, raise training.updates\n")
 
 
 def test_lines_out_are_lines_in_and_empty_ones_stay_empty(run, trained: Path) -> None:
@@ -70,7 +70,7 @@ def test_only_decoding_may_be_changed_when_translating(run, trained: Path) -> No
     result = run("translate", trained / "model", "--set", "model.width=16", text="ab\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "Error: --set model.width=16: this verb changes only decoding.*; the model is trained already\n"
+        "Error: --set model.width=16: this command changes only decoding.*; the model is already trained\n"
     )
 
 
@@ -171,7 +171,7 @@ def test_text_to_ids_and_back(run, trained: Path) -> None:
     assert run("tokenizer", "decode", out, text=ids).stdout == "ab cde\n"
     wrong = run("tokenizer", "decode", out, text="1 x\n")
     assert wrong.exit_code == 1
-    assert wrong.stderr.startswith("Error: line 1: found 'x', wanted ids from 0 to ")
+    assert wrong.stderr.startswith("Error: line 1: found 'x', expected ids from 0 to ")
 
 
 def test_a_history_without_numbers_has_no_curves() -> None:

@@ -34,7 +34,7 @@ def test_another_vocabulary_is_refused_in_one_line(run, model: Path, files: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--average", "probability"], "--average probability: wanted --ensemble with it, a model to average with"),
+        (["--average", "probability"], "--average probability: expected --ensemble as well, a model to average with"),
         (["--patience", "2"],
          "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
         (["--strategy", "diverse", "--beam", "6", "--groups", "4"],
@@ -49,7 +49,7 @@ def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message:
 
 def test_an_ensemble_has_one_process(run, model: Path) -> None:
     found = run("translate", model, "--ensemble", model, "--workers", "2", text=TEXT)
-    assert (found.exit_code, found.stderr) == (1, "Error: workers: found 2 with --ensemble, wanted 1\n")
+    assert (found.exit_code, found.stderr) == (1, "Error: workers: found 2 with --ensemble, expected 1\n")
 
 
 def test_a_diverse_beam_writes_different_targets(run, model: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_demo_names_the_languages_it_knows(run, tmp_path: Path) -> None:
     fails(
         run("demo", "--languages", "english"),
         1,
-        "Error: --languages: found 'english', wanted two languages such as en-zh\n",
+        "Error: --languages: found 'english', expected two languages such as en-zh\n",
     )
 
 
@@ -106,7 +106,7 @@ def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyP
     fails(
         run("demo"),
         1,
-        "Error: the demo needs the package babel, found none; wanted: pip install 'translume[demo]'\n",
+        "Error: the demo needs the package babel: pip install 'translume[demo]'\n",
     )
 
 
@@ -159,11 +159,11 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("words", "text", "line"),
     [
-        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', wanted ids from 0 to 258"),
+        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', expected ids from 0 to 258"),
         (
             ["tokenizer", "train", "byte", "words", "--set", "model.width=32"],
             "",
-            "--set model.width=32: this verb changes only tokenizer.*",
+            "--set model.width=32: this command changes only tokenizer.*",
         ),
         (
             ["tokenizer", "train", "byte", "words", "--out", "folder"],
@@ -173,7 +173,7 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
         (
             ["keys", "add", "keys.json", "me", "--requests-per-minute", "nan"],
             "",
-            "--requests-per-minute: found nan, wanted a number above 0",
+            "--requests-per-minute: found nan, expected a number above 0",
         ),
     ],
 )
@@ -208,7 +208,7 @@ def test_want_of_memory_is_one_line(run, monkeypatch: pytest.MonkeyPatch, error:
     result = run("tokenizer", "encode", "model", text="a\n")
     assert (result.exit_code, result.stderr) == (
         1,
-        f"Error: not enough memory{more}; wanted less at once: fewer tokens in a batch, a smaller beam\n",
+        f"Error: not enough memory{more}; try fewer tokens in a batch or a smaller beam\n",
     )
 
 

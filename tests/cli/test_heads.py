@@ -160,7 +160,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
         said = process.stderr.read().splitlines()
         assert process.wait(timeout=60) == 130
     assert said[-1] == (
-        f"Interrupted, all saved; go on with: translume heads {path} --kinds softmax --updates 100000 "
+        f"Interrupted, all saved; continue with: translume heads {path} --kinds softmax --updates 100000 "
         f"--out {tmp_path}/out"
     )
     last = read_history(tmp_path / "out" / "softmax")[-1]

@@ -119,4 +119,4 @@ def test_files_without_a_letter_are_said_to_have_none(run, tmp_path: Path) -> No
 def test_init_reads_no_standard_input_for_settings_name_files(run, files: Path) -> None:
     result = run("init", "-", files / "train.de", text="one\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Error: init: found standard input, wanted files: settings name them\n"
+    assert result.stderr == "Error: init: found standard input, expected files, since settings name them\n"

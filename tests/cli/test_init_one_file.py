@@ -128,7 +128,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
     result = run("init", file, "--task", "classification")
     assert result.exit_code == 0
     assert result.stderr == (
-        f"{file}:1: no other text has the label 'label'; if this is a header, take the line out\n"
+        f"{file}:1: no other text has the label 'label'; if this is a header, remove the line\n"
         "98 texts with 4 labels, latin; 2 % of it held out for validation\n"
     )
 
@@ -174,20 +174,20 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb"],
             ("--columns", "1"),
-            "--columns: found '1', wanted two of them such as 0,1 or source,target",
+            "--columns: found '1', expected two columns such as 0,1 or source,target",
         ),
         (
             "a.tsv",
             [f"{number}\t{-number}" for number in range(20)],
             ("--task", "classification"),
-            "{file}: found 20 different labels of 20 texts, wanted at least 2, and many texts of each; "
-            "--columns TEXT,LABEL says where they stand",
+            "{file}: found 20 different labels for 20 texts, expected at least 2, and many texts for each; "
+            "--columns TEXT,LABEL names the columns",
         ),
         (
             "a.tsv",
             ["a\tb"],
             ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
-            "--valid: wanted with one TSV or JSONL file to train with, and without --valid-source",
+            "--valid: expected one TSV or JSONL training file, and no --valid-source",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_columns_are_of_one_file(run, files: Path) -> None:
     result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: --columns: found two training files, wanted it with one TSV or JSONL file\n",
+        "Error: --columns: found two training files, expected one TSV or JSONL file\n",
     )
 
 

@@ -62,7 +62,7 @@ def test_what_ifs_are_answered_instead_of_a_trace(run, model: Path) -> None:
 @pytest.mark.parametrize("text", ["house", "=house", "1=", "one=house", "-1=house", "²=house"])
 def test_what_is_no_step_and_text_is_refused(run, model: Path, text: str) -> None:
     result = run("inspect", model, "ab", f"--force={text}")
-    message = f"--force: found '{text}', wanted STEP=TEXT such as 3=house, steps counted from 0"
+    message = f"--force: found '{text}', expected STEP=TEXT such as 3=house; steps count from 0"
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.group import resume_with
-from translume.cli.options import FOLDER, changed, compute, compute_options, json_option, set_option
-from translume.cli.terminal import Meter, note
+from translume.cli.group import interrupt_hint
+from translume.cli.options import FOLDER, Compute, changed, compute_options, json_option, set_option
+from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.translator import Classification, Classifier
@@ -23,52 +23,55 @@ if TYPE_CHECKING:
 )
 @click.argument("model", type=FOLDER)
 @click.argument("file", default="-", metavar="[FILE]")
-@click.option("--nbest", type=click.IntRange(min=1), default=1, metavar="N", help="Labels shown for each line.")
+@click.option("--nbest", type=click.IntRange(min=1), default=1, metavar="N", help="Labels printed for each line.")
 @json_option
 @set_option
 @compute_options
-def command(model: Path, file: str, nbest: int, as_json: bool) -> None:
-    """Label lines of standard input, or of FILE, by a trained classifier: a line in, a label out.
+def command(
+    model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[str, ...], compute: Compute
+) -> None:
+    """Label lines of standard input, or of FILE, with a trained classifier, one label for each line.
 
-    With --nbest, each line out has three fields parted by tabs: the number of the line in, the probability, the label.
-    --json shows the probabilities of all labels, or of the N likeliest.
+    With --nbest, every output line has three fields separated by tabs: the number of the input line, the probability,
+    the label. --json prints the probabilities of all labels, or of the N likeliest.
     """
     from translume.data import read_lines
 
-    classifier = load_as_told(model)
-    cut = 0
-    with Meter("classifying", unit="lines", prints=True) as meter:
+    classifier = load_classifier_with(model, overrides, compute)
+    truncated = 0
+    with (
+        ProgressBar("classifying", unit="lines", prints=True) as bar,
+        interrupt_hint(lambda: f"Interrupted after line {bar.done}; continue with `tail -n +{bar.done + 1}`"),
+    ):
         lines = read_lines(file)
-        # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
+        # A typed line is classified at once; files and pipes are read ahead, for batches of similar lengths.
         parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
         for found in (each for part in parts for each in classifier.classify_all(part)):
-            meter.advance()
-            cut += bool(found.warnings)
-            for line in _shown(found, meter.done, nbest=nbest, as_json=as_json):
+            bar.advance()
+            truncated += bool(found.warnings)
+            for line in _output_lines(found, bar.done, nbest=nbest, as_json=as_json):
                 click.echo(line)
-            resume_with([f"Interrupted after line {meter.done}; go on with `tail -n +{meter.done + 1}`"])
-    tell_of_cuts(cut, meter.done)
+    note_truncated(truncated, bar.done)
 
 
-def load_as_told(model: Path) -> "Classifier":
-    """The classifier in a folder, on the device of the running verb, with its --set."""
+def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compute) -> "Classifier":
+    """Return the classifier in a folder, with overrides of [decoding] and [data]."""
     from dataclasses import replace
 
     from translume.translator import Classifier, load_classifier
 
-    where = compute()
-    loaded = load_classifier(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
-    config = changed(loaded.config, "decoding", "data")
+    loaded = load_classifier(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
+    config = changed(loaded.config, overrides, "decoding", "data")
     return Classifier(replace(loaded.checkpoint, config=config))
 
 
-def tell_of_cuts(cut: int, texts: int) -> None:
-    """Say it if some texts were not read whole."""
-    if cut:
-        note(f"{cut:,} of {texts:,} texts were longer than the model reads and were cut")
+def note_truncated(truncated: int, texts: int) -> None:
+    """Print how many texts were truncated, if any."""
+    if truncated:
+        note(f"{truncated:,} of {texts:,} texts were longer than the model reads and were truncated")
 
 
-def _shown(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:
+def _output_lines(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps(found.to_dict(nbest if nbest > 1 else 0), ensure_ascii=False)
     elif nbest > 1:

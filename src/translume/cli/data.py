@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from translume.cli.group import Nearest
-from translume.cli.options import FILE, json_option, overrides, set_option
-from translume.cli.terminal import Meter, note
+from translume.cli.group import CommandGroup
+from translume.cli.options import FILE, json_option, set_option
+from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.config import Config
     from translume.data import TokenizedCorpus
 
 
-@click.group("data", cls=Nearest, short_help="Check and count training data.")
+@click.group("data", cls=CommandGroup, short_help="Check and count training data.")
 def command() -> None:
-    """Look at training data before it is trained on."""
+    """Inspect training data before training."""
 
 
 @command.command(
@@ -28,9 +28,9 @@ def command() -> None:
 @click.argument("config", type=FILE)
 @json_option
 @set_option
-def check(config: Path, as_json: bool) -> None:
+def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     """Count what each cleaning rule drops, with an example: read = used + held out + dropped."""
-    for split, corpus in _prepared(_read(config)):
+    for split, corpus in _prepared(_read(config, overrides)):
         if as_json:
             click.echo(json.dumps({"split": split, **corpus.account.to_dict()}, ensure_ascii=False))
         else:
@@ -41,9 +41,9 @@ def check(config: Path, as_json: bool) -> None:
 @click.argument("config", type=FILE)
 @json_option
 @set_option
-def stats(config: Path, as_json: bool) -> None:
-    """Show pairs, tokens and lengths of what a run would read."""
-    for split, corpus in _prepared(_read(config)):
+def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
+    """Print the number of pairs and tokens and the lengths of the data a run would read."""
+    for split, corpus in _prepared(_read(config, overrides)):
         numbers = _numbers(corpus)
         if as_json:
             click.echo(json.dumps({"split": split, **numbers}))
@@ -52,8 +52,8 @@ def stats(config: Path, as_json: bool) -> None:
             for side in ("source", "target"):
                 click.echo(
                     f"  {side}: vocabulary {numbers[f'{side}_vocabulary']:,}, {numbers[f'{side}_tokens']:,} tokens; "
-                    f"a sentence has {numbers[f'{side}_mean']:.1f}, half have at most {numbers[f'{side}_median']}, "
-                    f"99 % at most {numbers[f'{side}_99']}, the longest {numbers[f'{side}_longest']}"
+                    f"tokens per sentence: mean {numbers[f'{side}_mean']:.1f}, median {numbers[f'{side}_median']}, "
+                    f"99 % at most {numbers[f'{side}_99']}, longest {numbers[f'{side}_longest']}"
                 )
 
 
@@ -75,14 +75,14 @@ def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:
     return numbers
 
 
-def _read(path: Path) -> "Config":
+def _read(path: Path, overrides: tuple[str, ...]) -> "Config":
     from translume.config import Config
 
-    return Config.read(path, overrides())
+    return Config.read(path, overrides)
 
 
 def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
-    """Both splits as a run would see them, made in a folder that is thrown away."""
+    """Yield both splits as a run would read them, prepared in a temporary folder."""
     from translume.data import prepare
     from translume.training.vocabularies import vocabularies_of
 
@@ -90,7 +90,7 @@ def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:
-            with Meter("reading and tokenizing", unit="pairs") as meter:
+            with ProgressBar("reading and tokenizing", unit="pairs") as bar:
                 yield (
                     split,
                     prepare(
@@ -100,7 +100,7 @@ def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
                         Path(folder),
                         split=split,
                         max_positions=config.model.max_positions,
-                        progress=meter.to,
+                        progress=bar.update,
                     ),
                 )
 

@@ -2,32 +2,50 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from translume.atomic import check_writable, write_file
-from translume.cli.calibrating import calibrated, check_picture
-from translume.cli.engines import engine, engine_option, translator_at
-from translume.cli.group import resume_with
+from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     FILE,
     FOLDER,
+    Calibrate,
+    Compute,
     calibration_options,
     changed,
-    compute,
     decoding_options,
     engine_compute_options,
     evaluation_options,
     json_option,
     set_option,
 )
-from translume.cli.terminal import Meter, note
+from translume.cli.terminal import ProgressBar, note
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from translume.checkpoint import Temperature
+    from translume.evaluation import Calibration
     from translume.translator import Translator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions:
+    """The options of `translume evaluate`, for the task of the model."""
+
+    model: Path
+    source: Path
+    reference: Path | None
+    other: Path | None
+    write: Path | None
+    record: bool
+    as_json: bool
+    overrides: tuple[str, ...]
+    calibrate: Calibrate
+    compute: Compute
 
 
 @click.command(
@@ -38,15 +56,14 @@ if TYPE_CHECKING:
 @click.argument("model", type=FOLDER)
 @click.argument("source", type=FILE)
 @click.argument("reference", type=FILE, required=False)
-@click.option("--compare", "other", type=FOLDER, help="Another model: is the difference more than chance?")
+@click.option("--compare", "other", type=FOLDER, help="Another model: is the difference significant?")
 @click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
-@click.option("--record", is_flag=True, help="Keep the scores in the model's history and its README.md.")
+@click.option("--record", is_flag=True, help="Add the scores to the model's history and its README.md.")
 @calibration_options
 @evaluation_options
 @decoding_options
 @json_option
 @set_option
-@engine_option
 @engine_compute_options
 def command(
     model: Path,
@@ -56,71 +73,81 @@ def command(
     write: Path | None,
     record: bool,
     as_json: bool,
+    overrides: tuple[str, ...],
+    calibrate: Calibrate,
+    compute: Compute,
 ) -> None:
-    """Translate SOURCE and print how near it comes to REFERENCE: each score with its signature.
+    """Translate SOURCE, compare with REFERENCE, and print each score with its signature.
 
-    Of a classifier, name one TSV or JSONL file with texts and labels: it prints accuracy, a row for each class, who is
-    taken for whom, and the calibration error, which --calibration draws.
+    For a classifier, name one TSV or JSONL file with texts and labels. Prints accuracy, a row for each class, the
+    confusion matrix and the calibration error, which --calibration draws.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    resume_with(["Interrupted; nothing was measured"])
-    if write is not None:
-        check_writable(write)
-    check_picture()
-    evaluate = task_of(read_config(model)).part("evaluate")
-    evaluate(model, source, reference, other=other, write=write, record=record, as_json=as_json)
+    with interrupt_hint("Interrupted; nothing was measured"):
+        if write is not None:
+            check_writable(write)
+        if calibrate.drawn is not None:
+            _check_picture(calibrate.drawn)
+        task_of(read_config(model)).part("evaluate")(
+            EvaluateOptions(
+                model=model,
+                source=source,
+                reference=reference,
+                other=other,
+                write=write,
+                record=record,
+                as_json=as_json,
+                overrides=overrides,
+                calibrate=calibrate,
+                compute=compute,
+            )
+        )
 
 
-def evaluate_translator(
-    model: Path,
-    source: Path,
-    reference: Path | None,
-    *,
-    other: Path | None,
-    write: Path | None,
-    record: bool,
-    as_json: bool,
-) -> None:
-    """Translate SOURCE and print how near it comes to REFERENCE."""
+def evaluate_translator(options: EvaluateOptions) -> None:
+    """Print the scores of a translator, or the differences between two."""
     from translume.evaluation import compare, measure, metric_from
 
-    if reference is None:
+    model, overrides = options.model, options.overrides
+    if options.reference is None:
         raise SettingsError(f"evaluate: {model} is a translator, expected MODEL SOURCE REFERENCE")
-    sources, references = _parallel(source, reference)
-    translator = _load(model)
-    opponent = None if other is None else _load(other)
-    settings = changed(translator.config, "evaluation", "decoding").scoring
+    sources, references = _parallel(options.source, options.reference)
+    translator = _load(model, options.compute)
+    opponent = None if options.other is None else _load(options.other, options.compute)
+    settings = changed(translator.config, overrides, "evaluation", "decoding").scoring
     for name in settings.metrics:
-        metric_from(name, settings)  # refuses what is unknown or not installed before anything is translated
-    translator, judged = calibrated(translator, model, sources, references)
-    found = _translations(translator, sources)
-    if write is not None:
-        write_file(write, "".join(f"{text}\n" for text in found).encode())
+        metric_from(name, settings)  # refuses unknown metrics before anything is translated
+    translator, measured = _calibrated(translator, options, sources, references)
+    found = _translations(translator, overrides, sources)
+    if options.write is not None:
+        write_file(options.write, "".join(f"{text}\n" for text in found).encode())
     scores = measure(found, references, settings)
-    if record:
+    if options.record:
         from translume.checkpoint import append_history, record_evaluation
 
-        files = {"source": str(source), "reference": str(reference)}
+        files = {"source": str(options.source), "reference": str(options.reference)}
         record_evaluation(model, {**files, **scores.to_dict()})
-        for each in judged:
+        for each in measured:
             append_history(model, {"event": "calibrated", **files, **each.to_dict()})
     if opponent is None:
-        lines = [json.dumps(scores.to_dict())] if as_json else [str(score) for score in scores]
+        lines = [json.dumps(scores.to_dict())] if options.as_json else [str(score) for score in scores]
     else:
-        theirs = _translations(opponent, sources)
+        theirs = _translations(opponent, overrides, sources)
         comparisons = compare(theirs, found, references, settings)
-        lines = [json.dumps(each.to_dict()) if as_json else str(each) for each in comparisons]
-        if not as_json:
-            note(f"first {other}, second {model}; the difference is second minus first")
-    lines += [json.dumps(each.to_dict()) if as_json else str(each) for each in judged]
+        lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
+        if not options.as_json:
+            note(f"first {options.other}, second {model}; the difference is second minus first")
+    lines += [json.dumps(each.to_dict()) if options.as_json else str(each) for each in measured]
     for line in lines:
         click.echo(line)
 
 
-def _load(model: Path) -> "Translator":
-    return translator_at(model, compute(), engine())
+def _load(model: Path, compute: Compute) -> "Translator":
+    from translume.translator.engines import translator_in
+
+    return translator_in(model, compute.to_load())
 
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
@@ -136,11 +163,74 @@ def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
     return sources, references
 
 
-def _translations(translator: "Translator", sources: Sequence[str]) -> list[str]:
-    decoding = changed(translator.config, "evaluation", "decoding").decoding
-    with Meter("translating", unit="lines", total=len(sources)) as meter:
+def _translations(translator: "Translator", overrides: tuple[str, ...], sources: Sequence[str]) -> list[str]:
+    decoding = changed(translator.config, overrides, "evaluation", "decoding").decoding
+    with ProgressBar("translating", unit="lines", total=len(sources)) as bar:
         found = []
         for translation in translator.translate_all(sources, settings=decoding):
             found.append(translation.text)
-            meter.advance()
+            bar.advance()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _CalibrationResult:
+    """A result under its JSON name."""
+
+    name: str
+    value: "Temperature | Calibration"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {self.name: self.value.to_dict()}
+
+
+def _check_picture(picture: Path) -> None:
+    """Raise DataError if the picture could not be drawn, before anything is computed."""
+    from translume.drawing.charts import new_figure
+
+    new_figure(picture, width=1, height=1)
+    check_writable(picture)
+
+
+def _calibrated(
+    translator: "Translator", options: EvaluateOptions, sources: Sequence[str], references: Sequence[str]
+) -> "tuple[Translator, list[_CalibrationResult]]":
+    """Return the translator, with the temperature that --fit-temperature fitted, and the results of --calibration.
+
+    Calibration is measured at temperature 1, and also at the temperature that was fitted now or is in use.
+    """
+    from translume.checkpoint import store_temperature
+    from translume.evaluation import fit_temperature, measure_calibration
+    from translume.translator import Translator
+
+    model, calibrate = options.model, options.calibrate
+    results = []
+    if calibrate.fit:
+        with ProgressBar("fitting a temperature", unit="tokens") as bar:
+            temperature = fit_temperature(translator, sources, references, progress=bar.advance)
+        store_temperature(model, temperature, translator.checkpoint.digest)
+        translator = Translator(replace(translator.checkpoint, temperature=temperature))
+        results.append(_CalibrationResult("fitted", temperature))
+        note(f"{model}: temperature stored; --calibrated or decoding.calibrated = true uses it")
+    if calibrate.picture is None:
+        return translator, results
+    stored = translator.checkpoint.temperature
+    used = (
+        calibrate.fit
+        or changed(translator.config, options.overrides, "evaluation", "decoding").decoding.calibrated
+    )
+    measured = []
+    for value in [1.0, stored.value] if used and stored is not None else [1.0]:
+        with ProgressBar("measuring calibration", unit="tokens") as bar:
+            found = measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
+        measured.append(found)
+        results.append(_CalibrationResult("calibration", found))
+    if calibrate.drawn is not None:
+        from translume.drawing.charts import draw_reliability
+
+        draw_reliability(measured, calibrate.drawn, title=str(model))
+        note(f"{calibrate.drawn}: written")
+    return translator, results

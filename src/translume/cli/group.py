@@ -1,11 +1,11 @@
-"""The group of all verbs: finds them by name, and turns what goes wrong into one line and an exit code."""
+"""The `translume` command: finds subcommands by name and turns errors into one line and an exit code."""
 
 import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from io import TextIOWrapper
 from typing import Any
@@ -14,7 +14,7 @@ import click
 
 from translume.errors import TranslumeError
 
-VERBS = (
+COMMANDS = (
     "demo",
     "init",
     "train",
@@ -33,17 +33,29 @@ VERBS = (
     "data",
     "tokenizer",
 )
-"""In the order in which a newcomer meets them."""
-MODULES = {"import": "importing"}
-"""Where a verb's module cannot be named like it."""
+"""In the order of --help."""
+MODULES = {"import": "import_model"}
+"""Modules that cannot have the name of their command."""
 
-INTERRUPTED, PIPE_CLOSED = 130, 141
-HINT = "translume.hint"
-"""Key in the context's `meta` of what to say when Ctrl-C ends a verb: how to go on."""
+INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
+"""Exit codes: 128 and the number of the signal."""
 
 
-class Nearest(click.Group):
-    """A group that keeps its verbs in order and answers an unknown word with the nearest known one."""
+class CommandInterruptedError(Exception):
+    """Ctrl-C ended a command; the text says how to continue."""
+
+
+@contextmanager
+def interrupt_hint(hint: str | Callable[[], str]) -> Iterator[None]:
+    """Print `hint`, or what it returns, if Ctrl-C ends the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandInterruptedError(hint if isinstance(hint, str) else hint()) from None
+
+
+class CommandGroup(click.Group):
+    """A group that lists its commands in order of definition and suggests the nearest one for an unknown word."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -61,14 +73,14 @@ class Nearest(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Verbs(Nearest):
-    """The verbs of `translume`, each the `command` of the module in `translume.cli` that is named like it."""
+class LazyCommands(CommandGroup):
+    """The commands of `translume`, imported when used: each is `command` in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"translume.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
@@ -84,14 +96,14 @@ class Verbs(Nearest):
         except BrokenPipeError:
             _abandon_output()
             ctx.exit(PIPE_CLOSED)
-        except KeyboardInterrupt:
-            click.echo(f"\n{ctx.meta.get(HINT, 'Interrupted; the same command starts again.')}", err=True)
+        except (CommandInterruptedError, KeyboardInterrupt) as error:
+            click.echo(f"\n{str(error) or 'Interrupted; the same command starts again.'}", err=True)
             ctx.exit(INTERRUPTED)
         except (MemoryError, RuntimeError) as error:
-            if not _is_want_of_memory(error):
+            if not _is_out_of_memory(error):
                 raise
             _fail(
-                ctx, f"not enough memory{_asked(error)}; wanted less at once: fewer tokens in a batch, a smaller beam"
+                ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam"
             )
         except OSError as error:
             if not error.filename:
@@ -99,26 +111,26 @@ class Verbs(Nearest):
             _fail(ctx, f"{error.filename or 'standard output'}: {error.strerror or error}")
 
 
-def _is_want_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether it is torch's, which has a class for a device's memory only, or Python's."""
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory ran out. torch has an error class only for the memory of a device."""
     return isinstance(error, MemoryError) or any(
         sign in str(error) for sign in ("can't allocate memory", "out of memory")
     )
 
 
-def _asked(error: MemoryError | RuntimeError) -> str:
+def _requested(error: MemoryError | RuntimeError) -> str:
     found = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
     return f" for {found.group(1)} more" if found else ""
 
 
 def _write_utf8() -> None:
-    """Text comes in as UTF-8, so it goes out as UTF-8, whatever the locale, and a line ends with one character."""
+    """Write standard output as UTF-8 with \\n, whatever the locale: input is read as UTF-8 too."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
 
 def _abandon_output() -> None:
-    """What is still in the buffer has nowhere to go: its reader has gone, or the disk is full."""
+    """Discard buffered output that cannot be written: the reader is gone, or the disk is full."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -128,29 +140,25 @@ def _fail(ctx: click.Context, message: str) -> None:
     ctx.exit(1)
 
 
-def version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Print the installed version and stop."""
-    if wanted:
+def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the installed version and exit."""
+    if value:
         from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as installed
 
         try:
             click.echo(f"translume {installed('translume')}")
         except PackageNotFoundError:
-            click.echo("translume (not installed: run from its sources)")
+            click.echo("translume (not installed; running from source)")
         ctx.exit()
 
 
 @click.group(
-    cls=Verbs,
+    cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Begin with `translume demo`. Every verb has examples: `translume train --help`.",
+    epilog="Start with `translume demo`. Every command has an example: `translume train --help`.",
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=version, help="Show the version.")
 def main() -> None:
-    """Train, measure and use translators: from two text files to a model."""
+    """Train, evaluate, inspect and serve encoder-decoder Transformers."""
 
-
-def resume_with(words: Sequence[str]) -> None:
-    """Say this line when Ctrl-C ends the verb that runs now."""
-    click.get_current_context().meta[HINT] = " ".join(words)

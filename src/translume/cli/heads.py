@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.atomic import write_file
-from translume.cli.group import INTERRUPTED, resume_with
-from translume.cli.options import FILE, FOLDER, Compute, compute, compute_options, json_option, overrides, set_option
+from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
+from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
 from translume.cli.terminal import note
-from translume.cli.train import TERMINATED, shared_words
 from translume.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -29,95 +28,110 @@ if TYPE_CHECKING:
 )
 @click.argument("config", type=FILE)
 @click.option("--kinds", default="all", metavar="NAMES", help="Such as softmax,mixture.  [default: all]")
-@click.option("--updates", type=click.IntRange(min=1), metavar="N", help="Updates of each: training.updates.")
+@click.option("--updates", type=click.IntRange(min=1), metavar="N", help="Updates for each head: training.updates.")
 @click.option(
     "--sentences",
     type=click.IntRange(min=0),
     default=500,
     show_default=True,
     metavar="N",
-    help="Validation sentences that are translated for [evaluation] metrics; 0 for all.",
+    help="Validation sentences to translate for the [evaluation] metrics; 0 for all.",
 )
-@click.option("--out", type=FOLDER, help="Folder of all models and the table.  [default: heads/NAME for NAME.toml]")
+@click.option("--out", type=FOLDER, help="Folder for the models and the table.  [default: heads/NAME for NAME.toml]")
 @json_option
 @set_option
 @compute_options
-def command(config: Path, kinds: str, updates: int | None, sentences: int, out: Path | None, as_json: bool) -> None:
-    """Train the model of CONFIG with each output head, on the same data and seed, and print one table.
+def command(
+    config: Path,
+    kinds: str,
+    updates: int | None,
+    sentences: int,
+    out: Path | None,
+    as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
+) -> None:
+    """Train the model of CONFIG with each output head, on the same data and seed, and print a table.
 
-    One after another, each in its own folder under --out; the same line again goes on where it stopped. The table is
-    also written there, as table.md, table.json and table.png. --json prints one object.
+    Trains one model after another, each in its own folder under --out. The same command resumes an interrupted
+    comparison. The table is also written there, as table.md, table.json and table.png. --json prints one object.
     """
     from translume.comparison.heads import chosen_kinds
     from translume.comparison.table import Comparison
     from translume.config import Config
 
-    where = compute()
     folder = out or Path("heads") / config.stem
-    again = resume_line(config, kinds, updates, sentences, out, where)
-    resume_with([f"Interrupted; go on with: {again}"])
+    resume = _resume_command(config, kinds, updates, sentences, out, overrides, compute)
     chosen = chosen_kinds(kinds)
     changes = [] if updates is None else [f"training.updates={updates}"]
-    changes += [] if where.dtype == "auto" else [f"training.precision={where.dtype}"]
-    settings = Config.read(config, (*changes, *overrides()))
-    rows, interrupted = _compared(settings, folder, chosen, sentences, where)
+    changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
+    settings = Config.read(config, (*changes, *overrides))
+    with interrupt_hint(f"Interrupted; continue with: {resume}"):
+        rows, interrupted = _compare(settings, folder, chosen, sentences, compute)
     if rows:
-        comparison = Comparison(config=settings, name=config.name, command=again, rows=tuple(rows))
-        _save(comparison, folder, whole=interrupted is None)
+        comparison = Comparison(config=settings, name=config.name, command=resume, rows=tuple(rows))
+        _save(comparison, folder, complete=interrupted is None)
         click.echo(json.dumps(comparison.to_dict(), ensure_ascii=False) if as_json else comparison.to_markdown())
     if interrupted is not None:
-        click.echo(f"Interrupted, all saved; go on with: {again}", err=True)
+        click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)
         click.get_current_context().exit(TERMINATED if interrupted.signal == "SIGTERM" else INTERRUPTED)
     if not any(row.measures for row in rows):
         raise TrainingError(f"{folder}: no head was trained; {rows[0].kind}: {rows[0].failure}")
 
 
-def _compared(
-    settings: "Config", folder: Path, kinds: Sequence[str], sentences: int, where: Compute
+def _compare(
+    settings: "Config", folder: Path, kinds: Sequence[str], sentences: int, compute: Compute
 ) -> "tuple[list[Row], Interrupted | None]":
-    """What came of each kind, told as it comes; and whether somebody stopped it."""
-    from translume.cli.live import Live
+    """Train each kind and show its progress. Returns the rows, and the event if training was interrupted."""
+    from translume.cli.training_display import TrainingDisplay
     from translume.comparison.heads import ComparingHead, Row, compare_heads
     from translume.training.events import Finished, Interrupted
 
     rows: list[Row] = []
     interrupted = None
-    live = Live()
+    display = TrainingDisplay()
     try:
         for event in compare_heads(
-            settings, folder, kinds, sentences=sentences, device=where.device, threads=where.threads
+            settings, folder, kinds, sentences=sentences, device=compute.device, threads=compute.threads
         ):
             if isinstance(event, ComparingHead):
                 note(f"{event.kind} ({event.number} of {event.count}): {event.folder}")
-                live = Live()
+                display = TrainingDisplay()
             elif isinstance(event, Row):
                 rows.append(event)
                 if event.failure:
                     note(f"{event.kind} failed: {event.failure}")
             else:
-                live.show(event)
+                display.show(event)
                 if isinstance(event, Finished):
                     note(f"{folder}: measuring")
                 interrupted = event if isinstance(event, Interrupted) else interrupted
     finally:
-        live.__exit__(None, None, None)
+        display.__exit__(None, None, None)
     return rows, interrupted
 
 
-def _save(comparison: "Comparison", folder: Path, *, whole: bool) -> None:
-    """Write the table, and the picture once every head is there."""
+def _save(comparison: "Comparison", folder: Path, *, complete: bool) -> None:
+    """Write the table, and the picture once every head was trained."""
     write_file(folder / "table.md", comparison.to_page().encode())
     write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
     note(f"{folder}/table.md, table.json: written")
-    if whole and any(row.measures for row in comparison.rows):
+    if complete and any(row.measures for row in comparison.rows):
         from translume.drawing.charts import draw_heads
 
         draw_heads(comparison, folder, folder / "table.png")
         note(f"{folder}/table.png: written")
 
 
-def resume_line(config: Path, kinds: str, updates: int | None, sentences: int, out: Path | None, where: Compute) -> str:
-    """The command that goes on with this comparison."""
+def _resume_command(
+    config: Path,
+    kinds: str,
+    updates: int | None,
+    sentences: int,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    compute: Compute,
+) -> str:
     words = ["translume", "heads", str(config)]
     for name, value, default in (
         ("--kinds", kinds, "all"),
@@ -127,4 +141,5 @@ def resume_line(config: Path, kinds: str, updates: int | None, sentences: int, o
     ):
         if value != default:
             words += [name, str(value)]
-    return shlex.join([*words, *shared_words(where)])
+    words += [word for assignment in overrides for word in ("--set", assignment)]
+    return shlex.join([*words, *compute.words()])

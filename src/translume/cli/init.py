@@ -7,40 +7,59 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.options import FILE
-from translume.cli.terminal import Meter, note
-from translume.tasks import find_task, task_names
+from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
-    from translume.recommend.choosing import Choice, Recommendation, Value
-    from translume.recommend.columns import Columns
+    from translume.recommend import Choice, Value
+    from translume.tasks import Task
 
-HELD_OUT_NAMES = ("valid", "val", "dev")
+VALIDATION_NAMES = ("valid", "val", "dev")
+
+
+class _Tasks(click.ParamType):
+    """The name of a task. The list of tasks is read only when it is needed."""
+
+    name = "task"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        from translume.tasks import task_names
+
+        return f"[{'|'.join(sorted(task_names(), key=lambda name: name != 'sequence'))}]"
+
+    def convert(self, value: "str | Task", param: click.Parameter | None, ctx: click.Context | None) -> "Task":
+        from translume.tasks import find_task, task_names
+
+        if not isinstance(value, str):
+            return value
+        if value not in task_names():
+            self.fail(f"'{value}' is not one of {', '.join(map(repr, task_names()))}.", param, ctx)
+        return find_task(value)
 
 
 @click.command(
     "init",
-    short_help="Choose settings from training files.",
+    short_help="Propose settings for training files.",
     epilog="Example: translume init train.en train.de > en-de.toml   then   translume train en-de.toml",
 )
 @click.argument("train_source", type=FILE)
 @click.argument("train_target", type=FILE, required=False)
-@click.option("--valid-source", type=FILE, help="Validation sources; looked for beside the training file if not given.")
+@click.option("--valid-source", type=FILE, help="Validation sources.  [default: a file beside the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
-@click.option("--valid", type=FILE, help="The same in one TSV or JSONL file.")
+@click.option("--valid", type=FILE, help="Validation data in one TSV or JSONL file.")
 @click.option(
     "--task",
-    type=click.Choice(task_names()),
+    type=_Tasks(),
     default="sequence",
     show_default=True,
-    help="What is learnt: " + "; ".join(f"{name}: {find_task(name).summary}" for name in task_names()) + ".",
+    help="What to learn: text to text, or the label of a text.",
 )
 @click.option(
     "--columns",
     metavar="A,B",
-    help="Of one file: columns of a TSV file, counted from 0, or keys of a JSONL file, that are source and target, or "
-    "text and label.  [default: found out where there are two]",
+    help="For one file: the columns of a TSV file, from 0, or the keys of a JSONL file that are source and target, or "
+    "text and label.  [default: found if there are two]",
 )
 def command(
     train_source: Path,
@@ -48,112 +67,96 @@ def command(
     valid_source: Path | None,
     valid_target: Path | None,
     valid: Path | None,
-    task: str,
+    task: "Task",
     columns: str | None,
 ) -> None:
-    """Print settings chosen from the data's size and scripts, as commented TOML.
+    """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
-    TRAIN_SOURCE and TRAIN_TARGET are two files, line by line; TRAIN_SOURCE alone is a TSV or JSONL file of pairs. With
-    --task classification, the second file or column holds the labels of the texts in the first.
+    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV or JSONL file of pairs. With
+    --task classification, the second file or column contains the labels of the texts in the first.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.errors import DataError, SettingsError
-    from translume.recommend.columns import columns_found, columns_told
+    from translume.recommend.columns import find_columns, parse_columns
 
     if (valid_source is None) != (valid_target is None):
         raise click.UsageError("--valid-source and --valid-target go together")
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
-        raise DataError("init: found standard input, wanted files: settings name them")
+        raise DataError("init: found standard input, expected files, since settings name them")
     if train_target is not None and columns is not None:
-        raise SettingsError("--columns: found two training files, wanted it with one TSV or JSONL file")
+        raise SettingsError("--columns: found two training files, expected one TSV or JSONL file")
     if valid is not None and (train_target is not None or valid_source is not None):
-        raise SettingsError("--valid: wanted with one TSV or JSONL file to train with, and without --valid-source")
+        raise SettingsError("--valid: expected one TSV or JSONL training file, and no --valid-source")
+    files: dict[str, Value] = {}
     if train_target is not None:
-        held = valid_source or _beside(train_source), valid_target or _beside(train_target)
-        files = _parallel((train_source, train_target), held)
+        files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
+        valid_source, valid_target = valid_source or _beside(train_source), valid_target or _beside(train_target)
     else:
-        found = columns_told(columns) if columns else columns_found(train_source, find_task(task))
+        labelled = task.predicts == "classes"
+        found = parse_columns(columns) if columns else find_columns(train_source, task.keys, labelled=labelled)
         if valid_source is None:
             valid = valid or _beside(train_source)
-        files = _together(train_source, valid, found)
-        if valid_source is not None:
-            files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
-    _print_chosen(files, task)
+        files |= {"columns": found} if found else {}
+        files |= {"train": (str(train_source),)}
+        files |= {"valid": (str(valid),)} if valid else {}
+    if valid_source and valid_target:
+        files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
+    _print_proposal(files, task)
 
 
-def _parallel(train: tuple[Path, Path], valid: "tuple[Path | None, Path | None]") -> "dict[str, Value]":
-    """What [data] says of two files, and of two to validate with if there are both."""
-    named = {"train_source": train[0], "train_target": train[1]}
-    if valid[0] and valid[1]:
-        named |= {"valid_source": valid[0], "valid_target": valid[1]}
-    return {name: (str(file),) for name, file in named.items()}
-
-
-def _together(train: Path, valid: Path | None, columns: "Columns") -> "dict[str, Value]":
-    """What [data] says of one file with both sides, and perhaps of one to validate with."""
-    files: dict[str, Value] = {"columns": columns} if columns else {}
-    named = {"train": train} if valid is None else {"train": train, "valid": valid}
-    return files | {name: (str(file),) for name, file in named.items()}
-
-
-def _print_chosen(files: "dict[str, Value]", task: str) -> None:
-    """Look at the data, choose, and print."""
+def _print_proposal(files: "dict[str, Value]", task: "Task") -> None:
+    """Survey the data and print the proposed settings."""
     from translume.config import DataSettings
-    from translume.recommend.choosing import Choice
+    from translume.recommend import Choice
 
-    data = DataSettings.model_validate({"task": task, **files})
+    data = DataSettings.model_validate({"task": task.name, **files})
     count = _count(data, "train")
     valid = (*data.valid_source, *data.valid)
     if valid:
         _count(data, "valid")
-    found: Recommendation = find_task(task).part("recommend")(data, count)
-    for line in found.notes:
-        note(line)
-    chosen = found.choices
+    proposal = task.part("recommend")(data, count)
+    for each in proposal.notes:
+        note(each)
     named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
-    languages = [choice for choice in chosen if choice.path.endswith("_language") or choice.path == "data.task"]
-    rest = [choice for choice in chosen if choice not in languages]
-    counted = _counted(count, find_task(task).example)
-    click.echo(_toml([*languages, *named, *rest], counted), nl=False)
+    first = [each for each in proposal.choices if each.path.endswith("_language") or each.path == "data.task"]
+    rest = [each for each in proposal.choices if each not in first]
+    size = f"{count:,} {task.example}" + ("" if count == 1 else "s")
+    click.echo(_toml([*first, *named, *rest], size), nl=False)
     held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
-    note(f"{counted}{found.summary}; {held}")
+    note(f"{size}{proposal.description}; {held}")
 
 
 def _count(data: "DataSettings", split: "Split") -> int:
-    """How many pairs there are; raises DataError where a line is none, or two files differ in length."""
+    """Return the number of pairs. Raises DataError for an invalid line and for files of unequal length."""
     from translume.data import read_pairs
 
-    with Meter("reading", unit="pairs") as meter:
+    with ProgressBar("reading", unit="pairs") as bar:
         for _ in read_pairs(data, split):
-            meter.done += 1
-            if meter.done % 10_000 == 0:
-                meter.to(meter.done)
-        return meter.done
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+            bar.done += 1
+            if bar.done % 10_000 == 0:
+                bar.update(bar.done)
+        return bar.done
 
 
 def _beside(training: Path) -> Path | None:
-    """The validation file that lies beside "train.en": "valid.en", "val.en" or "dev.en"."""
-    for name in HELD_OUT_NAMES:
-        for packed in (training.name, training.name.removesuffix(".gz").removesuffix(".zst")):
-            path = training.with_name(packed.replace("train", name, 1))
+    """Return the validation file beside "train.en": "valid.en", "val.en" or "dev.en", compressed or not."""
+    for name in VALIDATION_NAMES:
+        for file in (training.name, training.name.removesuffix(".gz").removesuffix(".zst")):
+            path = training.with_name(file.replace("train", name, 1))
             if "train" in training.name and path.exists():
                 return path
     return None
 
 
-def _toml(choices: Sequence["Choice"], counted: str) -> str:
-    """Commented TOML; checked by reading it back."""
+def _toml(choices: Sequence["Choice"], size: str) -> str:
+    """Return commented TOML, checked by reading it back."""
     from translume.config import Config
     from translume.config.toml import literal
 
     lines = [
-        f"# Settings for {counted}, written by `translume init`; docs/init.md says how they were chosen.",
-        "# `translume config` with this file's name prints every setting and what it means.",
-        "# Paths are relative to the folder this file lies in.",
+        f"# Settings for {size}, written by `translume init`; docs/init.md explains how they were chosen.",
+        "# `translume config` with this file prints every setting and what it means.",
+        "# Paths are relative to the folder of this file.",
     ]
     table = ""
     for choice in choices:

@@ -1,94 +1,140 @@
 """translume inspect"""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from translume.atomic import check_writable, write_file
-from translume.cli.attributing import blaming_attribution, methods_told
-from translume.cli.lens import show_corpus
 from translume.cli.options import (
     FILE,
     FOLDER,
+    Compute,
     changed,
-    compute,
     compute_options,
     decoding_options,
     json_option,
-    overrides,
     set_option,
 )
-from translume.cli.terminal import Meter, note
-from translume.cli.what_if import NAMES, answer, questions, refuse_beside, what_if_options
-from translume.errors import SettingsError
+from translume.cli.terminal import ProgressBar, note
+from translume.errors import SettingsError, nearest
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from translume.config import DecodingSettings
-    from translume.inspection import Forced, Trace
+    from translume.inspection import Edited, Forced, Trace, WhyNot
     from translume.translator import Translator
 
+Method = TypeVar("Method", bound=str)
 
-VIEW = "translume.inspect"
-COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-ENTRIES, PAGE_ENTRIES = 10, 50
-"""Of a list about a corpus, unless --top says otherwise."""
+WHAT_IF_OPTIONS = "--why-not, --force and --edit"
+TOP, ALTERNATIVES = 5, 2
+"""Tokens listed at each step of a text, and alternatives that the page can force, by default."""
+CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES = 10, 50
+"""Entries of each list about a corpus, in the terminal and on a page, by default."""
 
 
-def _remember(ctx: click.Context, parameter: click.Parameter, value: int | str | Path | None) -> None:
-    ctx.meta.setdefault(VIEW, {})[parameter.name] = value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions:
+    """The options of `translume inspect`, for the task of the model. None or empty: not given."""
+
+    model: Path
+    text: str | None
+    corpus: tuple[Path, Path] | None
+    other: Path | None
+    target: str | None
+    reference: str | None
+    top: int | None
+    alternatives: int | None
+    attribution: str | None
+    why_not: tuple[str, ...]
+    force: tuple[tuple[int, str], ...]
+    edit: tuple[str, ...]
+    html: Path | None
+    as_json: bool
+    overrides: tuple[str, ...]
+    compute: Compute
+
+    @property
+    def what_if(self) -> bool:
+        """Whether one of --why-not, --force and --edit is given."""
+        return bool(self.why_not or self.force or self.edit)
+
+
+def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Parse STEP=TEXT."""
+    pairs = []
+    for each in value:
+        step, equals, text = each.partition("=")
+        if not (equals and text and step.isascii() and step.isdigit() and len(step) <= 9):
+            raise SettingsError(f"--force: found '{each}', expected STEP=TEXT such as 3=house; steps count from 0")
+        pairs.append((int(step), text))
+    return tuple(pairs)
 
 
 @click.command(
     "inspect",
-    short_help="What the decoder believed, token by token.",
+    short_help="What the model predicted, token by token.",
     epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
 )
 @click.argument("model", type=FOLDER)
 @click.argument("text", required=False)
 @click.option(
-    "--corpus", type=(FILE, FILE), metavar="SOURCE TARGET", help="Look at two parallel files instead of a text."
+    "--corpus", type=(FILE, FILE), metavar="SOURCE TARGET", help="Inspect two parallel files instead of a text."
 )
 @click.option(
     "--compare",
+    "other",
     type=FOLDER,
     metavar="OTHER_MODEL",
-    expose_value=False,
-    callback=_remember,
-    help="With --corpus: another model, and where the two part.",
+    help="With --corpus: another model, and where the two differ.",
 )
-@click.option("--target", metavar="TEXT", help="Look at this target instead of the model's own translation.")
+@click.option("--target", metavar="TEXT", help="Inspect this target instead of the model's own translation.")
 @click.option("--reference", metavar="TEXT", help="Was it the search that missed this target, or the model?")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
     metavar="N",
-    expose_value=False,
-    callback=_remember,
-    help="Tokens listed a step; entries of a corpus's lists, of which there are 10, or 50 on a page.",
+    help="Tokens listed at each step; with --corpus, entries of each list.  "
+    "[default: 5; with --corpus 10, on a page 50]",
 )
 @click.option(
     "--alternatives",
     type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
     metavar="N",
-    expose_value=False,
-    callback=_remember,
-    help="Other tokens a step that the page can force, each decoded to its end; with --html.",
+    help="With --html: other tokens at each step that the page can force, each decoded to the end.  [default: 2]",
 )
 @click.option(
     "--attribution",
     metavar="METHOD",
-    expose_value=False,
-    callback=_remember,
-    help="One more method, such as input-gradient or integrated-gradients.",
+    help="One more attribution method, such as input-gradient or integrated-gradients.",
 )
-@click.option("--html", type=FILE, help="Write one self-contained page to this file; '-' is standard output.")
-@what_if_options
+@click.option("--html", type=FILE, help="Write a self-contained page to this file; '-' is standard output.")
+@click.option(
+    "--why-not",
+    multiple=True,
+    metavar="TEXT",
+    help="Why is this not the translation? Shows where the two differ and what each scores. Instead of a trace.",
+)
+@click.option(
+    "--force",
+    multiple=True,
+    metavar="STEP=TEXT",
+    callback=_forced,
+    help="Force this text at a step (from 0) and continue the translation from there. Instead of a trace.",
+)
+@click.option(
+    "--edit",
+    multiple=True,
+    metavar="TEXT",
+    help="How does this source change the translation and its probabilities? Instead of a trace.",
+)
 @decoding_options
 @json_option
 @set_option
@@ -97,129 +143,204 @@ def command(
     model: Path,
     text: str | None,
     corpus: tuple[Path, Path] | None,
+    other: Path | None,
     target: str | None,
     reference: str | None,
+    top: int | None,
+    alternatives: int | None,
+    attribution: str | None,
     html: Path | None,
+    why_not: tuple[str, ...],
+    force: tuple[tuple[int, str], ...],
+    edit: tuple[str, ...],
     as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
 ) -> None:
-    """Show, for every token of the translation of TEXT, what the model believed, what else it might have said, what
-    decoding made of that, and what was read of the source.
+    """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
+    ranked them, and which source tokens were attended to.
 
-    Of a classifier: its classes, and which tokens of TEXT speak for and against each; with --corpus, two files of texts
-    and their labels, how far its probabilities may be believed.
+    For a classifier: the classes, and which tokens of TEXT speak for and against each. With --corpus, two files of
+    texts and labels: how reliable its probabilities are.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
     if (text is None) == (corpus is None):
-        raise SettingsError("inspect: wanted one of TEXT and --corpus SOURCE TARGET")
-    view = click.get_current_context().meta[VIEW]
-    given = target if target is not None else reference
-    _refuse_unread(corpus is not None, view, given=given)
-    if questions():
-        refuse_beside(html, given)
+        raise SettingsError("inspect: expected either TEXT or --corpus SOURCE TARGET")
+    options = InspectOptions(
+        model=model,
+        text=text,
+        corpus=corpus,
+        other=other,
+        target=target,
+        reference=reference,
+        top=top,
+        alternatives=alternatives,
+        attribution=attribution,
+        why_not=why_not,
+        force=force,
+        edit=edit,
+        html=html,
+        as_json=as_json,
+        overrides=overrides,
+        compute=compute,
+    )
+    _refuse_unused(options)
     if html is not None:
         check_writable(html)
-    inspect = task_of(read_config(model)).part("inspect")
-    inspect(model, text, corpus, target=target, reference=reference, html=html, as_json=as_json)
+    task_of(read_config(model)).part("inspect")(options)
 
 
-def inspect_translator(
-    model: Path,
-    text: str | None,
-    corpus: tuple[Path, Path] | None,
-    *,
-    target: str | None,
-    reference: str | None,
-    html: Path | None,
-    as_json: bool,
-) -> None:
-    """Show what a translator predicted for TEXT, or for the pairs of a corpus."""
-    from translume.inspection.tracing import METHODS
-    from translume.translator import load_translator
-
-    view, where = click.get_current_context().meta[VIEW], compute()
-    if corpus is not None:
-        counted = click.get_current_context().get_parameter_source("top") == COMMANDLINE
-        count = view["top"] if counted else PAGE_ENTRIES if html else ENTRIES
-        show_corpus(model, corpus, other=view["compare"], count=count, html=html, as_json=as_json)
-        return
-    assert text is not None
-    methods_told(view["attribution"], METHODS)  # refused before the model is loaded
-    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
-    if asked := questions():
-        answer(translator, text, asked, as_json=as_json)
-    else:
-        _show(translator, text, target, reference, html=html, as_json=as_json)
-
-
-def _show(
-    translator: "Translator", text: str, target: str | None, reference: str | None, *, html: Path | None, as_json: bool
-) -> None:
-    """The trace of a translation or of a given target, and the record of the search."""
-    from translume.inspection import record_beam, trace
-    from translume.inspection.tracing import EVERYTHING, METHODS
-
-    view = click.get_current_context().meta[VIEW]
-    settings = changed(translator.config, "decoding").decoding
-    more = methods_told(view["attribution"], METHODS)
-    with blaming_attribution():
-        found = trace(translator, text, target, k=view["top"], settings=settings, show=(*EVERYTHING, *more))
-    searched = settings.strategy in ("beam", "greedy")
-    beam = record_beam(translator, text, reference=reference, settings=settings) if searched else None
-    if html is not None:
-        from translume.drawing import trace_page
-
-        count = view["alternatives"] if target is None and searched else 0
-        others = _alternatives(translator, found, settings, count)
-        write_file(html, trace_page(found, beam=beam, alternatives=others).encode())
-        note(f"{html}: written")
-    if as_json:
-        content = {"trace": found.to_dict(), "beam": None if beam is None else beam.to_dict()}
-        click.echo(json.dumps(content, ensure_ascii=False))
-    elif html is None:
-        from rich.console import Console
-
-        from translume.drawing import trace_lines
-
-        console = Console(highlight=False, soft_wrap=True)
-        for line in trace_lines(found, beam=beam):
-            console.print(line)
-
-
-def _refuse_unread(of_corpus: bool, view: dict[str, Any], *, given: str | None) -> None:
-    """SettingsError for an option that would not be read."""
-    if not of_corpus:
-        if view["compare"] is not None:
+def _refuse_unused(options: InspectOptions) -> None:
+    """Raise SettingsError for an option that would have no effect."""
+    given = options.target is not None or options.reference is not None
+    traced = options.alternatives is not None or options.attribution is not None
+    if options.corpus is None:
+        if options.other is not None:
             raise SettingsError("inspect: --compare is for --corpus, found a TEXT")
+        if options.what_if and (given or traced or options.top is not None or options.html is not None):
+            raise SettingsError(
+                "inspect: --target, --reference, --top, --alternatives, --attribution and --html are for a trace, "
+                f"found one of {WHAT_IF_OPTIONS}"
+            )
         return
-    context = click.get_current_context()
-    told = [name for name in ("alternatives", "attribution") if context.get_parameter_source(name) == COMMANDLINE]
-    if given is not None or told:
+    if given or traced:
         raise SettingsError(
             "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
         )
-    if questions():
-        raise SettingsError(f"inspect: {NAMES} are for a TEXT, found --corpus")
-    if overrides() and view["compare"] is None:
+    if options.what_if:
+        raise SettingsError(f"inspect: {WHAT_IF_OPTIONS} are for a TEXT, found --corpus")
+    if options.overrides and options.other is None:
         raise SettingsError("inspect: decoding options are for a TEXT or --compare, found --corpus alone")
+
+
+def inspect_translator(options: InspectOptions) -> None:
+    """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
+    from translume.inspection.tracing import METHODS
+    from translume.translator import load_translator
+
+    if options.corpus is not None:
+        from translume.cli.inspect_corpus import inspect_files
+
+        inspect_files(options)
+        return
+    chosen_methods(options.attribution, METHODS)  # refuses unknown methods before the model is loaded
+    compute = options.compute
+    translator = load_translator(
+        options.model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads
+    )
+    if options.what_if:
+        _answer(translator, options)
+    else:
+        _show_trace(translator, options)
+
+
+def _show_trace(translator: "Translator", options: InspectOptions) -> None:
+    """Show the trace of a translation or of a given target, and the record of the search."""
+    from translume.inspection import record_beam, trace
+    from translume.inspection.tracing import EVERYTHING, METHODS
+
+    assert options.text is not None
+    text, target, html = options.text, options.target, options.html
+    settings = changed(translator.config, options.overrides, "decoding").decoding
+    methods = (*EVERYTHING, *chosen_methods(options.attribution, METHODS))
+    with attribution_errors():
+        found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
+    searched = settings.strategy in ("beam", "greedy")
+    beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
+    if html is not None:
+        from translume.drawing import trace_page
+
+        count = ALTERNATIVES if options.alternatives is None else options.alternatives
+        others = _alternatives(translator, found, settings, count if target is None and searched else 0)
+        write_file(html, trace_page(found, beam=beam, alternatives=others).encode())
+        note(f"{html}: written")
+    if options.as_json:
+        content = {"trace": found.to_dict(), "beam": None if beam is None else beam.to_dict()}
+        click.echo(json.dumps(content, ensure_ascii=False))
+    elif html is None:
+        from translume.drawing import trace_lines
+
+        print_lines(trace_lines(found, beam=beam))
+
+
+def print_lines(lines: "Iterator[Text]") -> None:
+    """Print formatted lines on standard output."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line)
+
+
+def chosen_methods(name: str | None, known: Sequence[Method]) -> list[Method]:
+    """Return the attribution method of that name, or none for None. Raises SettingsError for an unknown name."""
+    if name is not None and name not in known:
+        raise SettingsError(f"attribution: found '{name}'{nearest(name, known)}")
+    return [each for each in known if each == name]
+
+
+@contextmanager
+def attribution_errors() -> Iterator[None]:
+    """Rename errors about the argument `show` after the option --attribution."""
+    try:
+        yield
+    except SettingsError as error:
+        text = str(error)
+        raise SettingsError(f"attribution: {text[6:]}" if text.startswith("show: ") else text) from None
 
 
 def _alternatives(
     translator: "Translator", found: "Trace", settings: "DecodingSettings", count: int
 ) -> dict[int, dict[int, "Forced"]]:
-    """What the `count` likeliest tokens that were not chosen would have come to, at every step."""
+    """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
     from translume.errors import TranslationError
     from translume.inspection import force_token
 
     others: dict[int, dict[int, Forced]] = {}
-    with Meter("forcing other tokens", unit="steps", total=len(found.steps)) as meter:
+    with ProgressBar("forcing other tokens", unit="steps", total=len(found.steps)) as bar:
         for place, (token, step) in enumerate(zip(found.target_tokens, found.steps, strict=True)):
             for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]:
                 try:
                     forced = force_token(translator, found.given, place, candidate.id, settings=settings)
                 except TranslationError:
-                    continue  # rules leave nothing to go on with: the page says that it was not worked out
+                    continue  # no continuation is allowed; the page says that there is no result
                 others.setdefault(place, {})[candidate.id] = forced
-            meter.advance()
+            bar.advance()
     return others
+
+
+def _answer(translator: "Translator", options: InspectOptions) -> None:
+    """Print the answers to --why-not, --force and --edit, in this order."""
+    from translume.inspection import edit_source, force_token, why_not
+
+    assert options.text is not None
+    text = options.text
+    settings = changed(translator.config, options.overrides, "decoding").decoding
+    why = [why_not(translator, text, each, settings=settings) for each in options.why_not]
+    forced = [force_token(translator, text, step, token, settings=settings) for step, token in options.force]
+    edited = [edit_source(translator, text, each, settings=settings) for each in options.edit]
+    if options.as_json:
+        content = {
+            "why_not": [each.to_dict() for each in why],
+            "forced": [each.to_dict() for each in forced],
+            "edited": [each.to_dict() for each in edited],
+        }
+        click.echo(json.dumps(content, ensure_ascii=False))
+        return
+    named = [(each, token) for each, (_, token) in zip(forced, options.force, strict=True)]
+    print_lines(_answer_lines(why, named, edited))
+
+
+def _answer_lines(why: "list[WhyNot]", forced: "list[tuple[Forced, str]]", edited: "list[Edited]") -> "Iterator[Text]":
+    """Yield the lines of all answers, with an empty line between two."""
+    from rich.text import Text
+
+    from translume.drawing import edited_lines, forced_lines, why_not_lines
+
+    answers = [*map(why_not_lines, why), *starmap(forced_lines, forced), *map(edited_lines, edited)]
+    for number, each in enumerate(answers):
+        if number:
+            yield Text("")
+        yield from each

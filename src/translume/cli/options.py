@@ -1,7 +1,8 @@
-"""Options that several verbs share; what they hold is asked for by name, not passed one by one."""
+"""Options that several commands share. A group of options reaches its command as one argument, such as `compute`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,63 +12,149 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
+    from translume.translator.engines import Computing
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Values = dict[str, Any]
 
-Dtype = Literal["auto", "fp32", "bf16", "int8"]
-
-_SET, _DECODING, _COMPUTE = "translume.set", "translume.decoding", "translume.compute"
-_EVALUATION, _CALIBRATION = "translume.evaluation", "translume.calibration"
-
+# Whether a path exists is checked where it is read, so that every error has the same form.
 FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path)
-FOLDER.name = "directory"  # as --help calls it
-"""What is not there or of the wrong kind is said by whoever reads it, in one line."""
+FOLDER.name = "directory"  # for --help
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
-    """Where and how a verb computes. threads None: as many as the machine has."""
+def _group(
+    parameter: str, build: Callable[[Values, Any], Any], options: Sequence[Callable[[Any], Any]]
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds `options` to a command, which gets them as the argument `parameter`.
 
-    device: str = "auto"
-    dtype: Dtype = "auto"
-    threads: int | None = None
+    build: makes the argument from the options' values and from what an earlier group made of the same parameter, or
+    None.
+    """
 
-    @property
-    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
-        """The dtype for a verb that has no engine; SettingsError if it is one that only an engine has."""
-        from translume.translator.engines import Computing
-
-        return Computing(dtype=self.dtype).plain_dtype
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrate:
-    """What to do about calibration. picture: where to draw it; "-" is nowhere, None measures nothing."""
-
-    picture: Path | None = None
-    fit: bool = False
-
-
-def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value is not None and value != ():
-            ctx.meta.setdefault(key, {})[parameter.name] = value
-
-    return keep
-
-
-def _all(options: list[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
+        names: list[str] = []
+
+        @wraps(command)
+        def _call(**values: Any) -> Any:
+            own = {name: values.pop(name) for name in names}
+            values[parameter] = build(own, values.get(parameter))
+            return command(**values)
+
+        added = len(getattr(_call, "__click_params__", ()))
         for option in reversed(options):
-            command = option(command)
-        return command
+            option(_call)
+        names += [each.name for each in _call.__click_params__[added:]]  # type: ignore[attr-defined]
+        return _call  # type: ignore[return-value]  # it has the command's own options as parameters
 
     return decorate
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Where and how a command computes. threads None: all cores."""
+
+    device: str = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    threads: int | None = None
+    engine: Literal["auto", "fast", "plain"] = "auto"
+
+    def to_load(self) -> "Computing":
+        """Return the same choice as loading a model takes it."""
+        from translume.translator.engines import Computing
+
+        return Computing(engine=self.engine, device=self.device, dtype=self.dtype, threads=self.threads)
+
+    @property
+    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
+        """The dtype for a command without the fast engine. Raises SettingsError for int8, which needs the engine."""
+        return self.to_load().plain_dtype
+
+    def words(self) -> list[str]:
+        """Return the options that differ from their defaults, as typed on the command line."""
+        given = (("--device", self.device, "auto"), ("--dtype", self.dtype, "auto"), ("--threads", self.threads, None))
+        return [word for name, value, default in given if value != default for word in (name, str(value))]
+
+
+def _compute(values: Values, earlier: Compute | None) -> Compute:
+    return Compute(**{name: value for name, value in values.items() if value is not None})
+
+
+_DEVICE = click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]")
+_THREADS = click.option(
+    "--threads", type=click.IntRange(1, 4096), metavar="N", help="CPU threads.  [default: all cores]"
+)
+_ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["auto", "fast", "plain"]),
+    help="fast: weights packed for this machine; plain: the model itself; auto: fast if its self-test passes.  "
+    "[default: auto]",
+)
+
+
+def _dtype(*names: str) -> Callable[[Any], Any]:
+    return click.option("--dtype", type=click.Choice(names), help="[default: auto]")
+
+
+compute_options = _group("compute", _compute, [_DEVICE, _dtype("auto", "fp32", "bf16"), _THREADS])
+"""--device, --dtype and --threads, as `compute`."""
+
+engine_compute_options = _group(
+    "compute", _compute, [_ENGINE, _DEVICE, _dtype("auto", "fp32", "bf16", "int8"), _THREADS]
+)
+"""--engine, --device, --dtype and --threads, as `compute`."""
+
+threads_option = _group("compute", _compute, [_THREADS])
+"""--threads, as `compute`."""
+
+
+def limit_threads(compute: Compute) -> None:
+    """Set torch's number of threads if --threads was given."""
+    if compute.threads is not None:
+        import torch
+
+        torch.set_num_threads(compute.threads)
+
+
+def _assignments(table: str) -> Callable[[Values, tuple[str, ...] | None], tuple[str, ...]]:
+    """Return what appends options as assignments "table.name=value"; options that were not given are left out."""
+
+    def build(values: Values, earlier: tuple[str, ...] | None) -> tuple[str, ...]:
+        from translume.config.toml import literal
+
+        added = []
+        for name, value in values.items():
+            if value is None or value == ():
+                continue
+            if name == "metrics":
+                value = tuple(part.strip() for part in value.split(","))
+            added.append(f"{table}.{name}={literal(value)}")
+        return (*(earlier or ()), *added)
+
+    return build
+
+
+def _set(values: Values, earlier: tuple[str, ...] | None) -> tuple[str, ...]:
+    return (*(earlier or ()), *values["set"])
+
+
+set_option = _group(
+    "overrides",
+    _set,
+    [
+        click.option(
+            "--set",
+            multiple=True,
+            metavar="PATH=VALUE",
+            help="Change any setting. Overrides the file and the other options.",
+        )
+    ],
+)
+"""--set, as `overrides`: assignments "path=value", weakest first. Goes below the other groups of settings."""
+
+
 class _StrategyOption(click.Option):
-    """Names the strategies there are, when someone asks: to know them, settings must be imported."""
+    """Lists the strategies in --help; only there, since this imports the settings."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from translume.config.decoding import STRATEGIES
@@ -76,193 +163,153 @@ class _StrategyOption(click.Option):
         return record and (record[0], f"{', '.join(sorted(STRATEGIES))}: {record[1]}")
 
 
-def _option(
-    key: str,
-    *names: str,
-    type: Any = None,
-    multiple: bool = False,
-    help: str,
-    metavar: str | None = None,
-    cls: type[click.Option] = click.Option,
-) -> Callable[[Command], Command]:
-    return click.option(
-        *names,
-        cls=cls,
-        type=type,
-        multiple=multiple,
-        default=None,
-        expose_value=False,
-        callback=_remember(key),
-        help=help,
-        metavar=metavar,
-    )
+def _number(name: str, kind: type, help: str) -> Callable[[Any], Any]:
+    return click.option(name, type=kind, metavar="N" if kind is int else "X", help=help)
 
 
-set_option = _option(
-    _SET, "--set", multiple=True, metavar="PATH=VALUE", help="Change any setting; wins over the file and other options."
-)
-"""--set, read back with `overrides`."""
-
-threads_option = _option(
-    _COMPUTE, "--threads", type=click.IntRange(1, 4096), metavar="N", help="CPU threads.  [default: all cores]"
-)
-"""--threads, read back with `compute`."""
+def _text(name: str, help: str, *, metavar: str = "NAME", multiple: bool = False) -> Callable[[Any], Any]:
+    return click.option(name, metavar=metavar, multiple=multiple, help=help)
 
 
-def _compute_options(*dtypes: str) -> Callable[[Command], Command]:
-    return _all(
-        [
-            _option(_COMPUTE, "--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
-            _option(_COMPUTE, "--dtype", type=click.Choice(dtypes), help="[default: auto]"),
-            threads_option,
-        ]
-    )
-
-
-compute_options = _compute_options("auto", "fp32", "bf16")
-"""--device, --dtype and --threads, read back with `compute`."""
-
-engine_compute_options = _compute_options("auto", "fp32", "bf16", "int8")
-"""The same for a verb that has an engine."""
-
-decoding_options = _all(
+decoding_options = _group(
+    "overrides",
+    _assignments("decoding"),
     [
-        _option(_DECODING, "--beam", type=int, metavar="N", help="Targets kept per sentence: decoding.beam."),
-        _option(_DECODING, "--nbest", type=int, metavar="N", help="Targets returned per sentence: decoding.nbest."),
-        _option(_DECODING, "--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
-        _option(_DECODING, "--length-penalty", type=float, metavar="X", help="decoding.length_penalty."),
-        _option(_DECODING, "--coverage-penalty", type=float, metavar="X", help="decoding.coverage_penalty."),
-        _option(_DECODING, "--stop", metavar="NAME", help="When a beam ends, optimal or first: decoding.stop."),
-        _option(_DECODING, "--patience", type=float, metavar="X", help="Of stop = first: decoding.patience."),
-        _option(_DECODING, "--groups", type=int, metavar="N", help="Of a diverse beam: decoding.groups."),
-        _option(_DECODING, "--diversity", type=float, metavar="X", help="Cost of a repetition: decoding.diversity."),
-        _option(_DECODING, "--min-length", type=int, metavar="N", help="Fewest target tokens: decoding.min_length."),
-        _option(_DECODING, "--max-length", type=int, metavar="N", help="Most target tokens: decoding.max_length."),
-        _option(_DECODING, "--prefix", metavar="TEXT", help="What every target begins with: decoding.prefix."),
-        _option(_DECODING, "--ban", multiple=True, metavar="TEXT", help="Never said; @FILE, one a line: decoding.ban."),
-        _option(_DECODING, "--no-repeat-ngram", type=int, metavar="N", help="Never twice: decoding.no_repeat_ngram."),
-        _option(
-            _DECODING, "--repetition-penalty", type=float, metavar="X", help="At least 1: decoding.repetition_penalty."
+        _number("--beam", int, "Hypotheses kept per sentence: decoding.beam."),
+        _number("--nbest", int, "Translations returned per sentence: decoding.nbest."),
+        click.option("--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
+        _number("--length-penalty", float, "decoding.length_penalty."),
+        _number("--coverage-penalty", float, "decoding.coverage_penalty."),
+        _text("--stop", "When a beam ends, optimal or first: decoding.stop."),
+        _number("--patience", float, "For stop = first: decoding.patience."),
+        _number("--groups", int, "Groups of a diverse beam: decoding.groups."),
+        _number("--diversity", float, "Penalty for a token of another group: decoding.diversity."),
+        _number("--min-length", int, "Minimum target tokens: decoding.min_length."),
+        _number("--max-length", int, "Maximum target tokens: decoding.max_length."),
+        _text("--prefix", "How every target begins: decoding.prefix.", metavar="TEXT"),
+        _text("--ban", "Forbid a phrase; @FILE: one a line: decoding.ban.", metavar="TEXT", multiple=True),
+        _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),
+        _number("--repetition-penalty", float, "At least 1: decoding.repetition_penalty."),
+        click.option(
+            "--alignment/--no-alignment", type=bool, default=None, help="Align, for --json: decoding.alignment."
         ),
-        _option(_DECODING, "--alignment/--no-alignment", type=bool, help="Align, for --json: decoding.alignment."),
-        _option(_DECODING, "--vocabulary", metavar="FILE", help="All that may be said: decoding.vocabulary."),
-        _option(
-            _DECODING,
+        _text("--vocabulary", "Allow only these words: decoding.vocabulary.", metavar="FILE"),
+        click.option(
             "--constraints",
             "terminology",
             metavar="FILE",
-            help="Terms, `source TAB target` a line, that targets must hold: decoding.terminology.",
+            help="Terms, `source TAB target` a line, that targets must contain: decoding.terminology.",
         ),
-        _option(
-            _DECODING, "--max-tokens", type=int, metavar="N", help="Source tokens in a batch: decoding.max_tokens."
-        ),
-        _option(
-            _DECODING,
+        _number("--max-tokens", int, "Source tokens in a batch: decoding.max_tokens."),
+        _text(
             "--max-length-action",
-            metavar="NAME",
-            help="What to do with a sentence the model cannot read: error or truncate (with a warning).",
-        ),
-        _option(
-            _DECODING, "--calibrated/--uncalibrated", type=bool, help="At the fitted temperature: decoding.calibrated."
-        ),
-        _option(_DECODING, "--unsmooth", type=float, metavar="X", help="Take label smoothing back: decoding.unsmooth."),
-        _option(_DECODING, "--samples", type=int, metavar="N", help="Targets drawn per sentence: decoding.samples."),
-        _option(_DECODING, "--seed", type=int, metavar="N", help="Of what is drawn: decoding.seed."),
-        _option(_DECODING, "--temperature", type=float, metavar="X", help="Of what is drawn: decoding.temperature."),
-        _option(_DECODING, "--top-k", type=int, metavar="N", help="Draw from the N likeliest: decoding.top_k."),
-        _option(_DECODING, "--top-p", type=float, metavar="X", help="Draw from the nucleus: decoding.top_p."),
-        _option(_DECODING, "--min-p", type=float, metavar="X", help="Times the likeliest: decoding.min_p."),
-        _option(_DECODING, "--epsilon", type=float, metavar="X", help="Least probability drawn: decoding.epsilon."),
-        _option(_DECODING, "--eta", type=float, metavar="X", help="The same by entropy: decoding.eta."),
-        _option(_DECODING, "--utility", metavar="NAME", help="none, chrf or bleu, for least risk: decoding.utility."),
-    ]
-)
-"""Short flags of decoding.*, read back with `overrides`."""
-
-evaluation_options = _all(
-    [
-        _option(_EVALUATION, "--metrics", metavar="NAMES", help="Such as bleu,chrf,ter: evaluation.metrics."),
-        _option(_EVALUATION, "--tokenize", metavar="NAME", help="auto, none, 13a, zh, char, …: evaluation.tokenize."),
-        _option(_EVALUATION, "--lowercase/--cased", type=bool, help="Without or with case: evaluation.lowercase."),
-    ]
-)
-"""Short flags of evaluation.*, read back with `overrides`."""
-
-calibration_options = _all(
-    [
-        _option(
-            _CALIBRATION,
-            "--calibration",
-            type=FILE,
-            metavar="PICTURE",
-            help="Measure how far probabilities can be believed, and draw it (.png, .svg, .pdf); '-' draws nothing.",
+            "What to do with a sentence too long for the model: error or truncate (with a warning).",
         ),
         click.option(
-            "--fit-temperature",
-            is_flag=True,
-            expose_value=False,
-            callback=_remember(_CALIBRATION),
-            help="Fit a temperature to these pairs and store it with the model, for --calibrated.",
+            "--calibrated/--uncalibrated",
+            type=bool,
+            default=None,
+            help="Use the fitted temperature: decoding.calibrated.",
         ),
-    ]
+        _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
+        _number("--samples", int, "Samples per sentence: decoding.samples."),
+        _number("--seed", int, "Seed of sampling: decoding.seed."),
+        _number("--temperature", float, "Sampling temperature: decoding.temperature."),
+        _number("--top-k", int, "Sample from the N likeliest tokens: decoding.top_k."),
+        _number("--top-p", float, "Sample from the nucleus: decoding.top_p."),
+        _number("--min-p", float, "Least share of the likeliest token's probability: decoding.min_p."),
+        _number("--epsilon", float, "Least probability sampled: decoding.epsilon."),
+        _number("--eta", float, "Least probability, by entropy: decoding.eta."),
+        _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
+    ],
 )
-"""--calibration and --fit-temperature, read back with `calibrate`."""
+"""Options named like settings of [decoding], added to `overrides`."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-
-
-def compute() -> Compute:
-    """What the running verb was told by --device, --dtype and --threads."""
-    values = click.get_current_context().meta.get(_COMPUTE, {})
-    return Compute(**values)
-
-
-def limit_threads() -> None:
-    """Have torch compute with as many threads as the running verb was told by --threads, if it was."""
-    threads = compute().threads
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+evaluation_options = _group(
+    "overrides",
+    _assignments("evaluation"),
+    [
+        _text("--metrics", "Such as bleu,chrf,ter: evaluation.metrics.", metavar="NAMES"),
+        _text("--tokenize", "auto, none, 13a, zh, char, …: evaluation.tokenize."),
+        click.option("--lowercase/--cased", type=bool, default=None, help="Ignore case or not: evaluation.lowercase."),
+    ],
+)
+"""Options named like settings of [evaluation], added to `overrides`."""
 
 
-def calibrate() -> Calibrate:
-    """What the running verb was told by --calibration and --fit-temperature."""
-    values = click.get_current_context().meta.get(_CALIBRATION, {})
-    return Calibrate(picture=values.get("calibration"), fit=values.get("fit_temperature", False))
-
-
-def overrides() -> tuple[str, ...]:
-    """`path=value` texts of the running verb, weakest first: short flags, then --set."""
-    meta = click.get_current_context().meta
-    flags = [f"decoding.{name}={_toml(value)}" for name, value in meta.get(_DECODING, {}).items()]
-    for name, value in meta.get(_EVALUATION, {}).items():
-        listed = tuple(part.strip() for part in value.split(",")) if name == "metrics" else value
-        flags.append(f"evaluation.{name}={_toml(listed)}")
-    return (*flags, *meta.get(_SET, {}).get("set", ()))
-
-
-def _toml(value: str | int | float | bool | tuple[str, ...]) -> str:
-    from translume.config.toml import literal
-
-    return literal(value)
-
-
-def changed(config: "Config", *rooms: str) -> "Config":
-    """The settings of a trained model with the verb's overrides, which may only touch the named tables."""
-    wanted = overrides()
-    for assignment in wanted:
-        if assignment.strip().split(".")[0] not in rooms:
-            only = " and ".join(f"{room}.*" for room in rooms)
-            raise SettingsError(f"--set {assignment}: this verb changes only {only}; the model is trained already")
+def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config":
+    """Return the settings of a trained model with overrides, which may only change the named tables."""
+    for assignment in overrides:
+        if assignment.strip().split(".")[0] not in tables:
+            only = " and ".join(f"{table}.*" for table in tables)
+            raise SettingsError(f"--set {assignment}: this command changes only {only}; the model is already trained")
     try:
-        found = config.change(*wanted) if wanted else config
+        found = config.change(*overrides) if overrides else config
     except SettingsError as error:
-        # Whether it was --set or a short flag, the setting's path says what is meant.
+        # The setting's path says what is meant, whether --set or an option gave it.
         raise SettingsError(str(error).removeprefix("--set: ")) from None
-    given = [path.partition("=")[0].strip().removeprefix("decoding.") for path in wanted]
+    given = [path.partition("=")[0].strip().removeprefix("decoding.") for path in overrides]
     if given:
         from translume.decoding import refuse_unread
 
         refuse_unread(found.decoding, given)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrate:
+    """What `evaluate` does about calibration. picture: where to draw it; "-" is nowhere, None measures nothing."""
+
+    picture: Path | None = None
+    fit: bool = False
+
+    @property
+    def drawn(self) -> Path | None:
+        """The picture to write, or None."""
+        return None if self.picture is None or str(self.picture) == "-" else self.picture
+
+
+calibration_options = _group(
+    "calibrate",
+    lambda values, earlier: Calibrate(picture=values["calibration"], fit=values["fit_temperature"]),
+    [
+        click.option(
+            "--calibration",
+            type=FILE,
+            metavar="PICTURE",
+            help="Measure calibration and draw it (.png, .svg, .pdf); '-' draws nothing.",
+        ),
+        click.option(
+            "--fit-temperature",
+            is_flag=True,
+            help="Fit a temperature to these pairs and store it with the model, for --calibrated.",
+        ),
+    ],
+)
+"""--calibration and --fit-temperature, as `calibrate`."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share the lines, one CPU thread each.  [default: 1; all cores once the work is long]",
+)
+
+
+def ensemble_options(command: Command) -> Command:
+    """--ensemble, as `others`, and --average."""
+    another = click.option(
+        "--ensemble",
+        "others",
+        type=FOLDER,
+        multiple=True,
+        help="Another model with the same tokenizers to average predictions with. May be repeated.",
+    )
+    average = click.option(
+        "--average",
+        type=click.Choice(["probability", "log_probability"]),
+        help="What an ensemble averages.  [default: probability]",
+    )
+    return another(average(command))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from translume.cli.options import FILE, FOLDER, compute, compute_options, json_option
-from translume.cli.terminal import Meter
+from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option
+from translume.cli.terminal import ProgressBar, note
 
 
 @click.command(
@@ -20,21 +20,20 @@ from translume.cli.terminal import Meter
 @click.argument("target", type=FILE)
 @json_option
 @compute_options
-def command(model: Path, source: Path, target: Path, as_json: bool) -> None:
-    """Print the log-probability of each target given its source, in nats, a line each (its end mark counted)."""
+def command(model: Path, source: Path, target: Path, as_json: bool, compute: Compute) -> None:
+    """Print the log-probability of each target given its source, end mark included, in nats, one a line."""
     from translume.config import DataSettings
     from translume.data import read_pairs
     from translume.translator import load_translator
 
-    where = compute()
-    translator = load_translator(model, device=where.device, dtype=where.plain_dtype, threads=where.threads)
+    translator = load_translator(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
     files = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     impossible = 0
-    with Meter("scoring", unit="pairs", prints=True) as meter:
+    with ProgressBar("scoring", unit="pairs", prints=True) as bar:
         for score in translator.score_all(pairs):
-            meter.advance()
+            bar.advance()
             click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
             impossible += score.log_prob == -math.inf
     if impossible:
-        click.echo(f"{impossible} targets hold a token that the model gives no probability at all", err=True)
+        note(f"{impossible} targets contain a token of probability 0")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.engines import computing, engine, engine_option
-from translume.cli.group import resume_with
-from translume.cli.options import FILE, FOLDER, compute, engine_compute_options, overrides, set_option
+from translume.cli.group import interrupt_hint
+from translume.cli.options import FILE, FOLDER, Compute, engine_compute_options, set_option
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
@@ -25,7 +24,7 @@ Examples:
 \b
 serve.toml may be:
   keys.file = "keys.json"          # made by `translume keys add keys.json NAME`
-  metrics = "9100"                 # counts for Prometheus, on loopback
+  metrics = "9100"                 # metrics for Prometheus, on loopback
   [models]
   en-de = "models/en-de"
   [limits]
@@ -33,15 +32,14 @@ serve.toml may be:
 """
 
 
-@click.command("serve", short_help="Answer requests for translations over HTTP.", epilog=EXAMPLES)
+@click.command("serve", short_help="Serve models over HTTP.", epilog=EXAMPLES)
 @click.argument("models", type=FOLDER, nargs=-1, metavar="[MODEL]...")
 @click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
-@click.option("--host", metavar="ADDRESS", help="0.0.0.0 is all of them.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any free one.  [default: 8000]")
-@click.option("--keys", type=FILE, metavar="FILE", help="Ask for keys, as `translume keys` makes them.")
-@click.option("--metrics", metavar="PORT", help="Offer counts for Prometheus at PORT or ADDRESS:PORT.")
+@click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 for any free port.  [default: 8000]")
+@click.option("--keys", type=FILE, metavar="FILE", help="Require API keys; see `translume keys`.")
+@click.option("--metrics", metavar="PORT", help="Serve metrics for Prometheus at PORT or ADDRESS:PORT.")
 @set_option
-@engine_option
 @engine_compute_options
 def command(
     models: tuple[Path, ...],
@@ -50,16 +48,19 @@ def command(
     port: int | None,
     keys: Path | None,
     metrics: str | None,
+    overrides: tuple[str, ...],
+    compute: Compute,
 ) -> None:
-    """Translate for programs, over HTTP, with one or more models.
+    """Serve one or more models over HTTP.
 
-    A model is called like its folder, or as NAME=MODEL says. /docs describes all addresses; docs/serving.md has
-    examples. SIGHUP has settings, keys and models read anew; Ctrl-C or SIGTERM ends it once what was begun is answered.
+    A model is named after its folder; NAME=MODEL chooses another name. /docs documents the API; docs/serving.md has
+    examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the requests in progress
+    and exits.
     """
     try:
         from translume.serving.access.guard import log_to_stderr
         from translume.serving.api.app import build_app
-        from translume.serving.api.languages import installed_detector
+        from translume.serving.api.detection import installed_detector
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
@@ -69,16 +70,15 @@ def command(
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
-    resume_with(["Stopped."])
     given = {"host": host, "port": port, "metrics": metrics, "keys.file": keys}
-    read = _reader(config, given, models)
+    read = _settings_reader(config, given, models, overrides)
     settings = read()
     access = access_for(settings.keys)
-    # Only whether the port is free: who comes while models are loaded is refused, and may go to another replica.
+    # Only checks that the port is free. It listens after loading, so that a load balancer uses other replicas until then.
     listen(settings.host, settings.port).close()
     log_to_stderr()
-    with ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(settings.limits.workers, computing(compute(), engine())))
+    with interrupt_hint("Stopped."), ExitStack() as stack:
+        pool = stack.enter_context(WorkerPool(settings.limits.workers, compute.to_load()))
         loader = Loader(with_manifest(pool.load))
         server = Server(
             models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
@@ -93,40 +93,43 @@ def command(
         if settings.metrics:
             counted = place_of(settings.metrics)
             at = stack.enter_context(server.metrics.serve(*counted))
-            note(f"counts for Prometheus at {_address(counted[0], at)}/metrics")
+            note(f"metrics for Prometheus at {_address(counted[0], at)}/metrics")
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
         reload_at_hangup(reloader.ask)
         if access is None and not _is_loopback(settings.host):
-            note(f"whoever reaches {settings.host} may ask, without a key; --keys asks for one")
+            note(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
         told = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
         serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, told))
 
 
-def _reader(
-    config: Path | None, given: dict[str, str | int | Path | None], models: tuple[Path, ...]
+def _settings_reader(
+    config: Path | None,
+    given: dict[str, str | int | Path | None],
+    models: tuple[Path, ...],
+    overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
-    """What reads the settings: the file's, changed by what the command line gives, each time anew."""
+    """Return a function that reads the settings file again and applies the options of the command line."""
     from translume.config.toml import literal
     from translume.serving.settings import ServeSettings
 
     flags = [f"{name}={literal(value)}" for name, value in given.items() if value is not None]
-    wanted = (*flags, *overrides())
+    assignments = (*flags, *overrides)
     named: dict[str, str] = {}
     for name, folder in map(_named, models):
         if name in named:
-            raise SettingsError(f"{name}: two models have this name, wanted a name each; name one NAME=MODEL")
+            raise SettingsError(f"{name}: two models have this name; rename one with NAME=MODEL")
         named[name] = str(folder)
 
     def read() -> ServeSettings:
-        settings = ServeSettings.read(config, wanted)
+        settings = ServeSettings.read(config, assignments)
         return (settings.model_copy(update={"models": named}) if named else settings).must_have_models()
 
     return read
 
 
 def _named(model: Path) -> tuple[str, Path]:
-    """A model's name and folder."""
+    """Return a model's name and folder."""
     name, equals, folder = str(model).partition("=")
     if equals and name and "/" not in name and not model.exists():
         return name, Path(folder)

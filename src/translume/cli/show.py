@@ -18,19 +18,17 @@ from translume.cli.terminal import note
 )
 @click.argument("model", type=FOLDER)
 @click.option(
-    "--plot", type=FILE, help="Draw loss, nll, metric and learning rate into this picture (.png, .svg, .pdf)."
+    "--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf)."
 )
 @click.option(
-    "--engine", is_flag=True, help="Probe the fast engine on this machine instead: how it packs, how near it is."
+    "--engine", is_flag=True, help="Probe the fast engine on this machine instead: its packings, times and accuracy."
 )
 @json_option
 def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None:
-    """Show a model: its size, vocabulary, settings, scores and where it comes from."""
+    """Print a model's size, vocabulary, training data, scores and settings."""
     if engine:
-        from translume.cli.engines import findings, print_findings
-
-        found = findings(model)
-        click.echo(json.dumps(found, ensure_ascii=False)) if as_json else print_findings(found)
+        report = _engine_report(model)
+        click.echo(json.dumps(report, ensure_ascii=False)) if as_json else _print_engine_report(report)
         return
     from translume.checkpoint import read_config, read_history, read_vocabularies
 
@@ -58,13 +56,14 @@ def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None
 
 
 def _size(model: Path) -> dict[str, Any]:
-    """Parameters and bytes, and when the folder was last committed."""
+    """Return the numbers of parameters and bytes, and when the folder was last committed."""
     from translume.checkpoint import Manifest, build_network, read_config, read_vocabularies
 
     manifest = Manifest.read(model)
     source, target = read_vocabularies(model, manifest)
     parameters = sum(
-        value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
+        value.numel()
+        for value in build_network(read_config(model, manifest).model, len(source), len(target)).parameters()
     )
     needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
     changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())
@@ -77,16 +76,16 @@ def _size(model: Path) -> dict[str, Any]:
 
 
 def _data(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """The accounts of training and validation data of the last start."""
+    """Return the accounts of training and validation data of the last run."""
     started = [record for record in history if record.get("event") == "started"]
     return {name: started[-1].get(name) for name in ("training", "validation")} if started else {}
 
 
 def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far training came, how long it took, and what it found on the validation set."""
+    """Return how far training came, how long it took, and its validation results."""
     validated = [record for record in history if record.get("event") == "validated"]
     best = [record for record in validated if record.get("best")]
-    # The last of them: a run that was finished may have gone on to more updates since.
+    # The last one: a finished run may have been continued with more updates.
     states = [record for record in history if record.get("event") in ("progress", "interrupted", "finished")]
     final = states[-1] if states else {}
     return {
@@ -100,15 +99,15 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any], settings: str) -> None:
-    from translume.cli.live import span
+    from translume.cli.training_display import span
     from translume.tasks import find_task
 
     size, vocabulary, training = facts["size"], facts["vocabulary"], facts["training"]
     click.echo(f"{facts['model']}, committed {size['committed']}")
-    resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB to resume with" if size["bytes_to_resume"] else ""
+    resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB for resuming" if size["bytes_to_resume"] else ""
     click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
-    describe = find_task(facts["settings"]["data"]["task"]).describe_vocabulary
-    sizes = describe(vocabulary["source"], vocabulary["target"], vocabulary["shared"])
+    task = find_task(facts["settings"]["data"]["task"])
+    sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
     for name, account in facts["data"].items():
         if account and account["held_out"] and name == "validation":  # its account is that of the training data
@@ -133,3 +132,43 @@ def _print(facts: dict[str, Any], settings: str) -> None:
         for score in record.get("scores", []):
             click.echo(f"  {score['title']}|{score['signature']} = {score['value']:.2f}")
     click.echo(f"\n{settings.rstrip()}")
+
+
+def _engine_report(model: Path) -> dict[str, Any]:
+    """Return the packings, times and self-tests of the engine for a model on this machine, by dtype.
+
+    The packings are those that other commands use, which an earlier probe may have chosen; the times are measured now.
+    """
+    import torch
+
+    from translume.engine import Choice, Engine, build_engine, self_test
+    from translume.engine.probe import CANDIDATES
+    from translume.translator import load_translator
+
+    network = load_translator(model, device="cpu", dtype="fp32").checkpoint.model
+    report: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
+    for dtype in CANDIDATES:
+        engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice
+        report["dtypes"][dtype] = {
+            "packed": {shape: engine.choice.kinds[shape] for shape in probed.kinds},
+            "microseconds": probed.microseconds,
+            **self_test(engine, network).to_dict(),
+        }
+    return report
+
+
+def _print_engine_report(report: dict[str, Any]) -> None:
+    from translume.engine.probe import ROWS
+
+    rows = ", ".join(map(str, ROWS))
+    click.echo(f"{report['model']} on {report['threads']} thread(s); µs per product of {rows} rows")
+    for dtype, facts in report["dtypes"].items():
+        agrees = "agrees with" if facts["agrees"] else "DISAGREES with"
+        same = "identical bit for bit" if facts["alone_equals_batched"] else "not identical bit for bit"
+        click.echo(
+            f"\n{dtype}: {agrees} the plain model, by at most {facts['difference']:.1e} nats; alone and batched {same}"
+        )
+        for shape, kind in facts["packed"].items():
+            times = facts["microseconds"].get(shape, {})
+            each = "; ".join(f"{name} {', '.join(f'{time:.0f}' for time in took)}" for name, took in times.items())
+            click.echo(f"  {shape:>12}  {kind:12} {each}".rstrip())

@@ -1,4 +1,4 @@
-"""What people see on standard error: notes, bars that appear after two seconds, colours where there is a terminal."""
+"""Standard error: notes, progress bars that appear after two seconds, colours only on a terminal."""
 
 import sys
 import time
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-PATIENCE_SECONDS = 2.0
-"""What takes less is not worth a bar."""
+DELAY_SECONDS = 2.0
+"""Seconds before a progress bar appears."""
 
 
 def note(text: str) -> None:
-    """A line for people, on standard error."""
+    """Print a line on standard error."""
     click.echo(text, err=True)
 
 
 def console() -> "Console":
-    """rich's console on standard error: colours only on a terminal, and not under NO_COLOR."""
+    """Return rich's console on standard error: colours only on a terminal, and not with NO_COLOR."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def on_terminal() -> bool:
-    """Whether somebody watches standard error."""
+    """Return whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 
-class Meter:
-    """Counts what is done; after two seconds a bar on the terminal, never a byte anywhere else."""
+class ProgressBar:
+    """Counts what is done. Shows a bar after two seconds, on a terminal only."""
 
     def __init__(self, what: str, *, unit: str, total: int | None = None, prints: bool = False) -> None:
-        """prints: the verb writes lines meanwhile, which would run into a bar on the same terminal."""
+        """prints: the command prints lines meanwhile, so there is no bar if standard output is a terminal too."""
         self.done = 0
         self._what, self._unit, self._total = what, unit, total
-        self._watched = on_terminal() and not (prints and sys.stdout.isatty())
-        self._begun = time.monotonic()
+        self._visible = on_terminal() and not (prints and sys.stdout.isatty())
+        self._started = time.monotonic()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -53,18 +53,18 @@ class Meter:
         if self._progress is not None:
             self._progress.stop()
 
-    def to(self, done: int) -> None:
-        """`done` are done in all."""
+    def update(self, done: int) -> None:
+        """Set the number of items done."""
         self.done = done
-        seconds = time.monotonic() - self._begun
-        if self._progress is None and self._watched and seconds > PATIENCE_SECONDS:
+        seconds = time.monotonic() - self._started
+        if self._progress is None and self._visible and seconds > DELAY_SECONDS:
             self._start()
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, rate=f"{done / seconds:,.0f} {self._unit}/s")
 
     def advance(self, count: int = 1) -> None:
-        """`count` more are done."""
-        self.to(self.done + count)
+        """Add to the number of items done."""
+        self.update(self.done + count)
 
     def _start(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.atomic import check_writable
-from translume.cli.group import Nearest
-from translume.cli.options import FILE, json_option, overrides, set_option
-from translume.cli.terminal import Meter, note
+from translume.cli.group import CommandGroup
+from translume.cli.options import FILE, json_option, set_option
+from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.text import Tokenizer
 
-DIGITS = 20
-"""Most that an id may have, and that are shown of what is none."""
+MAX_DIGITS = 20
+"""Maximum digits of an id, and of an invalid one in messages."""
 KINDS = ["bpe", "unigram", "wordpiece", "character", "byte", "word"]
 
 
-@click.group("tokenizer", cls=Nearest, short_help="Make and try vocabularies.")
+@click.group("tokenizer", cls=CommandGroup, short_help="Train and try a tokenizer.")
 def command() -> None:
-    """Make a vocabulary, and see text as tokens and back."""
+    """Train a tokenizer, and convert text to tokens and back."""
 
 
 @command.command(
@@ -32,30 +32,30 @@ def command() -> None:
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("files", type=FILE, nargs=-1, required=True)
-@click.option("--size", type=int, default=8000, show_default=True, help="Most tokens, special ones included.")
+@click.option("--size", type=int, default=8000, show_default=True, help="Maximum number of tokens, special tokens included.")
 @click.option("--out", type=FILE, default=Path("tokenizer.json"), show_default=True, help="File to write.")
 @set_option
-def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
-    """Learn a vocabulary of a KIND from the lines of FILES; --set changes any tokenizer.* setting."""
+def train(kind: str, files: tuple[Path, ...], size: int, out: Path, overrides: tuple[str, ...]) -> None:
+    """Learn a vocabulary of this KIND from the lines of FILES. --set changes any tokenizer.* setting."""
     from translume.config import Config
     from translume.data import read_lines
     from translume.errors import DataError, SettingsError
     from translume.text import train_tokenizer
 
-    for assignment in overrides():
+    for assignment in overrides:
         if not assignment.startswith("tokenizer."):
-            raise SettingsError(f"--set {assignment}: this verb changes only tokenizer.*")
+            raise SettingsError(f"--set {assignment}: this command changes only tokenizer.*")
     check_writable(out)
-    settings = Config.build({"tokenizer": {"kind": kind, "size": size}}, overrides(), place="tokenizer").tokenizer
-    with Meter("reading", unit="lines") as meter:
+    settings = Config.build({"tokenizer": {"kind": kind, "size": size}}, overrides, place="tokenizer").tokenizer
+    with ProgressBar("reading", unit="lines") as bar:
 
         def lines() -> Iterator[str]:
             for file in files:
-                before = meter.done
+                before = bar.done
                 for line in read_lines(file):
-                    meter.advance()
+                    bar.advance()
                     yield line
-                if meter.done == before:
+                if bar.done == before:
                     raise DataError(f"{file}: empty file, expected one sentence a line")
 
         tokenizer = train_tokenizer(settings, lines())
@@ -67,11 +67,11 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path) -> None:
     "encode", short_help="Text to tokens.", epilog="Example: translume tokenizer encode models/en-de < text > tokens"
 )
 @click.argument("tokenizer", type=FILE)
-@click.option("--target", is_flag=True, help="The target's tokens, where a model has a vocabulary for each side.")
-@click.option("--ids", is_flag=True, help="Numbers instead of pieces.")
+@click.option("--target", is_flag=True, help="Use the target tokenizer, if the model has two.")
+@click.option("--ids", is_flag=True, help="Print ids instead of tokens.")
 @json_option
 def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
-    """Print the tokens of each line of standard input, parted by spaces; TOKENIZER is a file or a model folder."""
+    """Print the tokens of each line of standard input, separated by spaces. TOKENIZER is a file or a model folder."""
     from translume.data import read_lines
 
     loaded = _loaded(tokenizer, target=target)
@@ -89,7 +89,7 @@ def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
     epilog="Example: translume tokenizer decode models/en-de < ids > text",
 )
 @click.argument("tokenizer", type=FILE)
-@click.option("--target", is_flag=True, help="The target's tokens, where a model has a vocabulary for each side.")
+@click.option("--target", is_flag=True, help="Use the target tokenizer, if the model has two.")
 def decode(tokenizer: Path, target: bool) -> None:
     """Print the text of each line of ids on standard input."""
     from translume.data import read_lines
@@ -99,8 +99,8 @@ def decode(tokenizer: Path, target: bool) -> None:
     for number, line in enumerate(read_lines("-"), 1):
         words = line.split()
         for word in words:
-            if not word.isascii() or not word.isdigit() or len(word) > DIGITS or int(word) >= len(loaded):
-                raise DataError(f"line {number}: found '{word[:DIGITS]}', wanted ids from 0 to {len(loaded) - 1}")
+            if not word.isascii() or not word.isdigit() or len(word) > MAX_DIGITS or int(word) >= len(loaded):
+                raise DataError(f"line {number}: found '{word[:MAX_DIGITS]}', expected ids from 0 to {len(loaded) - 1}")
         click.echo(loaded.decode([int(word) for word in words]))
 
 

@@ -2,36 +2,44 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.engines import engine, engine_option, ensemble_at, ensemble_options, translating, workers_option
-from translume.cli.group import resume_with
+from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     FILE,
     FOLDER,
+    Compute,
     changed,
-    compute,
     decoding_options,
     engine_compute_options,
+    ensemble_options,
     json_option,
     set_option,
+    workers_option,
 )
-from translume.cli.terminal import Meter, note
+from translume.cli.terminal import ProgressBar, note
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
+    from translume.config import DecodingSettings
     from translume.decoding import Average
-    from translume.translator import Translation
+    from translume.translator import Translation, Translator
+
+Constraints = Iterable[Iterable[str]] | None
+"""The phrases that each line's target must contain; None for no constraints."""
 
 
 @click.command(
     "translate",
     short_help="Translate lines of text.",
-    epilog="Example: translume translate models/en-de --beam 8 < test.en > test.de",
+    epilog="Example: translume translate models/en-de < test.en > test.de",
 )
 @click.argument("model", type=FOLDER)
 @click.argument("file", default="-", metavar="[FILE]")
@@ -40,12 +48,11 @@ if TYPE_CHECKING:
     "--constraints-per-line",
     "constraints",
     type=FILE,
-    help="What each line's target must hold: words and phrases parted by tabs, a line for each line.",
+    help="Words and phrases that each target must contain: one line for each input line, separated by tabs.",
 )
 @json_option
 @set_option
 @ensemble_options
-@engine_option
 @workers_option
 @engine_compute_options
 def command(
@@ -56,42 +63,93 @@ def command(
     average: "Average | None",
     workers: int | None,
     as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
 ) -> None:
-    """Translate lines of standard input, or of FILE, to standard output: a line in, a line out.
+    """Translate lines of standard input, or of FILE, to standard output, one line for each input line.
 
-    With --nbest, each line out has three fields parted by tabs: the number of the line in, the score, the target.
+    With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
+    translation.
     """
     from translume.data import read_lines
 
-    where = compute()
-    translator = ensemble_at(model, others, average, where, engine())
-    settings = changed(translator.config, "decoding").decoding
-    with Meter("translating", unit="lines", prints=True) as meter, translating(model, translator, workers) as translate:
+    translator = _load(model, others, average, compute)
+    settings = changed(translator.config, overrides, "decoding").decoding
+    with (
+        ProgressBar("translating", unit="lines", prints=True) as bar,
+        interrupt_hint(lambda: f"Interrupted after line {bar.done}; continue with `tail -n +{bar.done + 1}`"),
+        _translating(model, translator, workers) as translate,
+    ):
         lines = read_lines(file)
-        # Whoever types wants an answer to each line; files and pipes are read ahead, for batches of like lengths.
-        wanted = None if constraints is None else _fields(read_lines(constraints))
-        typed = (([line], wanted and islice(wanted, 1)) for line in lines)
-        parts = typed if file == "-" and sys.stdin.isatty() else [(lines, wanted)]
-        translations = (each for part, held in parts for each in translate(part, settings, held))
-        for translation in translations:
-            meter.advance()
+        phrases = None if constraints is None else _fields(read_lines(constraints))
+        # A typed line is translated at once; files and pipes are read ahead, for batches of similar lengths.
+        typed = (([line], phrases and islice(phrases, 1)) for line in lines)
+        parts = typed if file == "-" and sys.stdin.isatty() else [(lines, phrases)]
+        for translation in (each for part, required in parts for each in translate(part, settings, required)):
+            bar.advance()
             for warning in translation.warnings:
-                note(f"line {meter.done}: {warning}")
-            for line in _shown(translation, meter.done, as_json=as_json, many=settings.nbest > 1):
+                note(f"line {bar.done}: {warning}")
+            for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
                 click.echo(line)
-            resume_with([f"Interrupted after line {meter.done}; go on with `tail -n +{meter.done + 1}`"])
+
+
+def _load(model: Path, others: Sequence[Path], average: "Average | None", compute: Compute) -> "Translator":
+    """Return the translator of a folder, or the ensemble of it and others."""
+    from translume.translator.engines import translator_in
+
+    translator = translator_in(model, compute.to_load())
+    if others:
+        rest = [translator_in(other, compute.to_load()) for other in others]
+        return translator.ensemble_with(*rest, average=average or "probability")
+    if average is not None:
+        raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")
+    return translator
+
+
+@contextmanager
+def _translating(
+    model: Path, translator: "Translator", count: int | None
+) -> Iterator[Callable[[Iterable[str], "DecodingSettings", Constraints], Iterator["Translation"]]]:
+    """Yield a function that translates texts with the translator, or with `count` processes of the same model.
+
+    None: with the translator, and with as many processes as it has threads once the work is long.
+    """
+    import torch
+
+    from translume.translator import Workers, translate_with_workers
+
+    several = count is not None and count > 1
+    if several and len(translator.models) > 1:
+        raise SettingsError(f"workers: found {count} with --ensemble, expected 1")
+    weight = next(translator.checkpoint.model.parameters())
+    device = weight.device
+    if several and device.type != "cpu":
+        raise SettingsError(f"workers: found {count} on {device}, expected 1; several are for the CPU")
+    dtype = translator.engine.dtype if translator.engine else None
+    start = partial(Workers, model, dtype=dtype, plain="bf16" if weight.element_size() < 4 else "fp32")
+    if count is not None and count > 1:
+        with start(count) as workers:
+            yield workers.translate_all
+        return
+    threads = 1 if device.type != "cpu" else torch.get_num_threads()
+    if count == 1 or threads == 1 or len(translator.models) > 1:
+        yield lambda texts, settings, required: translator.translate_all(texts, settings=settings, constraints=required)
+        return
+    yield lambda texts, settings, required: translate_with_workers(
+        translator, partial(start, threads), texts, settings, required
+    )
 
 
 def _fields(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The phrases of each line."""
+    """Yield the phrases of each line."""
     return ([field for field in line.split("\t") if field.strip()] for line in lines)
 
 
-def _shown(translation: "Translation", line: int, *, as_json: bool, many: bool) -> Iterator[str]:
+def _output_lines(translation: "Translation", line: int, *, as_json: bool, nbest: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps(translation.to_dict(), ensure_ascii=False)
-    elif many and translation.hypotheses:
+    elif nbest and translation.hypotheses:
         for hypothesis in translation.hypotheses:
             yield f"{line}\t{hypothesis.score:.6f}\t{hypothesis.text}"
     else:
-        yield f"{line}\t0\t" if many else translation.text
+        yield f"{line}\t0\t" if nbest else translation.text

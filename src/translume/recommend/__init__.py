@@ -1,1 +1,26 @@
-"""The settings that `translume init` proposes, from what the data look like."""
+"""The settings that `translume init` proposes for a data set; docs/init.md has the rules."""
+
+from dataclasses import dataclass
+
+Value = str | int | float | bool | tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A proposed setting, its value and the reason."""
+
+    path: str
+    value: Value
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The settings proposed for a data set, without files.
+
+    description: scripts or labels of the data, in words.  notes: warnings about the data.
+    """
+
+    choices: tuple[Choice, ...]
+    description: str
+    notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What two parallel files look like: how many pairs, how long, in which scripts. `init` chooses by it."""
+"""Survey training data: lengths, scripts, languages and labels, from which settings are chosen."""
 
 import unicodedata
 from collections import Counter
@@ -6,13 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from translume.config import TokenizerSettings
+from translume.data import Pair
+from translume.text.segmentation import normaliser
+
 UNSPACED = {"han", "hiragana", "katakana", "thai", "lao", "khmer", "myanmar"}
 """Scripts written without spaces between words, by the first word of their letters' Unicode names."""
 
 _NAMES = {"cjk": "han"}
-_READ_CLOSELY = 200_000
-"""Sentences whose characters are counted; of the others, only their number."""
+_MAX_SURVEYED = 200_000
+"""Texts whose characters and words are counted. The rest are not read."""
 _RARE = 5
+_COVERED = 0.999
+"""The share of texts that the model should read whole."""
+FEW_TEXTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +27,8 @@ class Side:
     """One side of a corpus.
 
     script: of most letters, such as "latin" or "han".  characters: distinct ones that occur at least five times.
-    words: mean number of words between spaces.  length: mean number of characters.
-    cased, tokenized: whether capitals occur, and whether punctuation stands apart.
+    words: mean number of space-separated words.  length: mean number of characters.
+    cased: whether capitals occur.  tokenized: whether there are spaces before final punctuation.
     """
 
     language: str
@@ -34,29 +41,29 @@ class Side:
 
     @property
     def unspaced(self) -> bool:
-        """Whether words are not parted by spaces."""
+        """Whether words are not separated by spaces."""
         return self.script in UNSPACED
 
     @property
     def short(self) -> bool:
-        """Whether lines are single words or little more, rather than sentences."""
+        """Whether lines are single words rather than sentences."""
         return self.words <= 3 and self.length <= (8 if self.unspaced else 24)
 
 
 def survey(texts: Iterable[str], language: str) -> Side:
-    """Look at the sentences of one side; the first 200,000 closely."""
+    """Return what the first 200,000 texts of one side look like."""
     counts: Counter[str] = Counter()
     sentences = words = apart = ended = 0
     for text in texts:
         sentences += 1
-        if sentences > _READ_CLOSELY:
+        if sentences > _MAX_SURVEYED:
             break
         counts.update(text)
         words += len(text.split())
         if text.rstrip()[-1:] in (".", "?", "!"):
             ended += 1
             apart += text.rstrip()[-2:-1] == " "
-    read = min(sentences, _READ_CLOSELY) or 1
+    read = min(sentences, _MAX_SURVEYED) or 1
     scripts: Counter[str] = Counter()
     for character, count in counts.items():
         if character.isalpha():
@@ -76,13 +83,13 @@ def survey(texts: Iterable[str], language: str) -> Side:
 
 
 def script_of(character: str) -> str:
-    """The script of a letter as its Unicode name begins: "latin", "cyrillic", "han", …"""
+    """Return the script of a letter, the first word of its Unicode name: "latin", "cyrillic", "han", …"""
     name = unicodedata.name(character, "unknown").split()[0].lower()
     return _NAMES.get(name, name)
 
 
 def language_of(path: Path) -> str:
-    """The language code a file's name ends in ("train.en.gz": "en"); empty where there is none."""
+    """Return the language code at the end of a file name ("train.en.gz": "en"), or an empty string."""
     name = path.name
     for packed in (".gz", ".zst"):
         name = name.removesuffix(packed)
@@ -93,9 +100,62 @@ def language_of(path: Path) -> str:
 
 
 def languages_of(path: Path) -> tuple[str, str]:
-    """The language codes that the name of one file with both sides holds ("train.en-de.tsv"); empty ones where none."""
+    """Return the language codes in the name of a file with both sides ("train.en-de.tsv"), or empty strings."""
     for part in reversed(path.name.split(".")[1:]):
         codes = part.split("-")
         if len(codes) == 2 and all(language_of(Path(f"train.{code}")) for code in codes):
             return codes[0], codes[1]
     return "", ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """A labelled corpus.
+
+    labels: number of distinct labels.  recurring: number of words (or characters of a script without spaces) that occur
+    at least twice.  units: mean number of words (or characters) in a text.  longest: 99.9 % of texts have at most so many.
+    lone: the label of the first line if no other line has it, as for a header; else empty.
+    """
+
+    texts: int
+    labels: int
+    recurring: int
+    units: float
+    longest: int
+    lone: str
+
+
+def survey_labelled(pairs: Iterable[Pair], *, unspaced: bool) -> Labelled:
+    """Return what texts and their labels look like; words are counted in the first 200,000 texts."""
+    counts: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    lengths: Counter[int] = Counter()
+    normalise = normaliser(TokenizerSettings(kind="word", lowercase=True))
+    first = ""
+    texts = 0
+    for texts, pair in enumerate(pairs, start=1):
+        labels[pair.target.strip()] += 1
+        first = first or pair.target.strip()
+        if texts <= _MAX_SURVEYED:
+            text = normalise(pair.source)
+            units = list(text) if unspaced else text.split()
+            counts.update(units)
+            lengths[len(units)] += 1
+    return Labelled(
+        texts=texts,
+        labels=len(labels),
+        recurring=sum(count >= 2 for count in counts.values()),
+        units=counts.total() / (lengths.total() or 1),
+        longest=_quantile(lengths, _COVERED),
+        lone=first if labels[first] == 1 and texts >= FEW_TEXTS else "",
+    )
+
+
+def _quantile(lengths: Counter[int], share: float) -> int:
+    """Return the smallest length that at least this share does not exceed."""
+    covered, needed = 0, share * lengths.total()
+    for length, count in sorted(lengths.items()):
+        covered += count
+        if covered >= needed:
+            return length
+    return 0

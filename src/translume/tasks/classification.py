@@ -52,8 +52,8 @@ TASK = Task(
     checkpoint="translume.checkpoint:ClassifierCheckpoint",
     user_class="translume.translator:Classifier",
     card="translume.checkpoint.model_card:describe_classifier",
-    evaluate="translume.cli.judging:evaluate_classifier",
-    inspect="translume.cli.inspecting_class:inspect_classifier",
-    recommend="translume.recommend.choosing_class:choose_for_labels",
+    evaluate="translume.cli.evaluate_classifier:evaluate_classifier",
+    inspect="translume.cli.inspect_classifier:inspect_classifier",
+    recommend="translume.recommend.classification:propose_for_labels",
     served="translume.serving.workers.models:ServedClassifier",
 )

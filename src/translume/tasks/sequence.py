@@ -55,6 +55,6 @@ TASK = Task(
     card="translume.checkpoint.model_card:describe_transformer",
     evaluate="translume.cli.evaluate:evaluate_translator",
     inspect="translume.cli.inspect:inspect_translator",
-    recommend="translume.recommend.choosing:choose_for_pairs",
+    recommend="translume.recommend.sequence:propose_for_pairs",
     served="translume.serving.workers.models:Served",
 )

@@ -6,12 +6,12 @@ from typing import Literal
 
 import click
 
-from translume.cli.options import FOLDER, json_option, limit_threads, threads_option
+from translume.cli.options import FOLDER, Compute, json_option, limit_threads, threads_option
 
 
 @click.command(
     "import",
-    short_help="Read a model of transformers.",
+    short_help="Convert a model of transformers.",
     epilog="Example: translume import opus-mt-en-de/ models/en-de",
 )
 @click.argument("folder", type=FOLDER)
@@ -21,21 +21,21 @@ from translume.cli.options import FOLDER, json_option, limit_threads, threads_op
     type=click.Choice(["hf", "marian"]),
     default="hf",
     show_default=True,
-    help="Sinusoids as transformers has them, or as Marian trained with.",
+    help="Sinusoids as transformers computes them, or as Marian trained with.",
 )
 @json_option
 @threads_option
-def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool) -> None:
-    """Read the model of transformers in FOLDER into the new model folder OUT.
+def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool, compute: Compute) -> None:
+    """Convert the model of transformers in FOLDER to the new model folder OUT.
 
-    FOLDER holds a MarianMTModel, such as OPUS-MT's, or a PegasusForConditionalGeneration: config.json,
+    FOLDER contains a MarianMTModel, such as OPUS-MT's, or a PegasusForConditionalGeneration: config.json,
     model.safetensors and a tokenizer, either source.spm, target.spm and vocab.json or the tokenizer.json of
-    `translume export`. OUT is read back and its forced log-probabilities are compared with those of transformers; how
-    far they are apart is printed and kept in OUT. What Translume cannot express is refused by name.
+    `translume export`. OUT is loaded, and its forced log-probabilities are compared with those of transformers. The
+    difference is printed and stored in OUT. Features that Translume does not support are refused by name.
     """
     from translume.interchange.importing import import_model
 
-    limit_threads()
+    limit_threads(compute)
     found = import_model(folder, out, positions=positions)
     if as_json:
         click.echo(json.dumps(found.to_dict()))

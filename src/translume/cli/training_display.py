@@ -1,4 +1,4 @@
-"""What a training run looks like: a bar on a terminal, a line now and then in a log, objects under --json."""
+"""The display of a training run: a bar on a terminal, lines in a log, JSON objects with --json."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from translume.cli.terminal import PATIENCE_SECONDS, console, note, on_terminal
+from translume.cli.terminal import DELAY_SECONDS, console, note, on_terminal
 from translume.training.events import (
     Event,
     Finished,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LOG_SECONDS = (2.0, 10.0, 60.0)
-"""Where nobody watches, a line after these pauses; the last one is repeated."""
+"""Pauses between lines without a terminal; the last is repeated."""
 
 
-class Live:
-    """Shows events as they come; `with` ends the bar."""
+class TrainingDisplay:
+    """Shows training events as they happen. A context manager, which removes the bar at the end."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -42,7 +42,7 @@ class Live:
         self._logged = time.monotonic()
         self._lines = 0
         self._already = False
-        self._waiting: Timer | None = None
+        self._notice: Timer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -50,14 +50,14 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_waiting()
+        self._cancel_notice()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def show(self, event: Event) -> None:
-        """One event, wherever it belongs."""
-        self._stop_waiting()
+        """Show an event."""
+        self._cancel_notice()
         if self._as_json:
             _print_json(event)
             return
@@ -65,37 +65,40 @@ class Live:
             case Progress():
                 self._progress(event)
             case Preparing(what="tokenizer" | "training data" | "validation data" | "model"):
-                self._wait(f"preparing: {event.what}")
+                self._announce(f"preparing: {event.what}")
             case Preparing():
-                self._say(f"preparing: {event.what}")
+                self._print(f"preparing: {event.what}")
             case Started():
                 self._start(event)
             case Resumed():
-                self._say(f"resumed after {event.update:,} of {event.updates:,} updates")
+                self._print(f"resumed after {event.update:,} of {event.updates:,} updates")
             case Validated():
                 best = ", the best so far" if event.best else ""
-                self._say(f"update {event.update:,}: validation {measured(event)}{best}")
+                self._print(f"update {event.update:,}: validation {measured(event)}{best}")
             case Warned():
-                self._say(f"warning: {event.message}")
+                self._print(f"warning: {event.message}")
             case Finished():
                 self._finish(event)
             case Saved() | Interrupted():
                 pass
 
     def next_steps(self, folder: Path) -> None:
-        """What to type next."""
+        """Print what to do next with the trained model."""
         if not self._as_json and not self._already:
-            note(_next(folder))
+            from translume.checkpoint import read_config
+            from translume.tasks import task_of
+
+            note(task_of(read_config(folder)).next_steps(folder))
 
     def _start(self, event: Started) -> None:
-        self._say(f"training data: {event.training.summary()}")
+        self._print(f"training data: {event.training.summary()}")
         if event.validation.to_dict() != event.training.to_dict():
-            self._say(f"validation data: {event.validation.summary()}")
+            self._print(f"validation data: {event.validation.summary()}")
         sizes = {event.source_vocabulary, event.target_vocabulary}
         vocabulary = " and ".join(f"{size:,}" for size in sorted(sizes))
         many = "thread" if event.threads == 1 else "threads"
         threads = f", {event.threads} {many}" if event.device == "cpu" else ""
-        self._say(
+        self._print(
             f"model: {event.parameters:,} parameters, vocabulary {vocabulary}; "
             f"{event.device}, {event.precision}{threads}; {event.folder}"
         )
@@ -141,24 +144,24 @@ class Live:
         self.__exit__(None, None, None)
         self._already = event.already
         if event.already:
-            note(f"{event.folder}: finished already, after {event.update:,} updates; to go on, raise training.updates")
+            note(f"{event.folder}: already finished, after {event.update:,} updates; to continue, raise training.updates")
             return
         quality = "" if event.nll is None else f"; validation {measured(event)}"
-        why = "" if event.reason == "updates" else ": nothing better came for a while (training.patience)"
+        why = "" if event.reason == "updates" else ": no improvement for a while (training.patience)"
         note(f"finished after {event.update:,} updates{why}; kept {event.kept}{quality}")
 
-    def _wait(self, text: str) -> None:
-        """Say it if the next event lets people wait, so that what is quick, or fails at once, is not talked about."""
-        self._waiting = Timer(PATIENCE_SECONDS, self._say, (text,))
-        self._waiting.daemon = True
-        self._waiting.start()
+    def _announce(self, text: str) -> None:
+        """Print `text` unless the next event comes within two seconds."""
+        self._notice = Timer(DELAY_SECONDS, self._print, (text,))
+        self._notice.daemon = True
+        self._notice.start()
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _cancel_notice(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, soft_wrap=True)
         else:
@@ -189,9 +192,3 @@ def _print_json(event: Event) -> None:
     values = asdict(event)
     click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))
 
-
-def _next(folder: Path) -> str:
-    from translume.checkpoint import read_config
-    from translume.tasks import task_of
-
-    return task_of(read_config(folder)).next_steps(folder)

@@ -1,4 +1,4 @@
-"""From a look at the data to settings: the table of docs/init.md."""
+"""Propose settings for pairs of texts: the first table of docs/init.md."""
 
 import math
 from collections.abc import Iterable
@@ -8,19 +8,18 @@ from pathlib import Path
 from translume.config import DataSettings
 from translume.config.evaluation import tokenizer_of
 from translume.data import read_pairs
-from translume.recommend.columns import language_of_columns
+from translume.recommend import Choice, Proposal
+from translume.recommend.columns import languages_of_columns
 from translume.recommend.survey import Side, language_of, languages_of, survey
 
-Value = str | int | float | bool | tuple[str | int, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Size:
-    """A row of the table: the model that suits at most `pairs` pairs.
+    """A row of the table: the model for at most `pairs` pairs.
 
-    The step from 128 to 256 is where Multi30k's published Transformer-tiny stands (29,000 pairs; 128 wide, feed-forward
-    256, 4+4 layers, 4 heads, dropout 0.3); vocabularies follow Mozilla's guide (30,000 lines: 1 to 4 thousand,
-    500,000: 8 thousand, 4.5 million: 32 thousand).
+    The sizes for 60,000 pairs are those of the Transformer-tiny published for Multi30k (29,000 pairs; width 128,
+    feed-forward 256, 4+4 layers, 4 heads, dropout 0.3). Vocabulary sizes follow Mozilla's guide (30,000 lines: 1,000 to
+    4,000; 500,000: 8,000; 4.5 million: 32,000).
     """
 
     pairs: float
@@ -37,81 +36,46 @@ class Size:
     warmup_updates: int
 
 
-def _size(pairs: float, vocabulary: int, shape: tuple[int, int, int, int, int], dropout: float, *pace: float) -> Size:
-    width, feed_forward, encoder_layers, decoder_layers, heads = shape
-    updates, max_tokens, learning_rate, warmup = pace
-    return Size(
-        pairs=pairs,
-        vocabulary=vocabulary,
-        width=width,
-        feed_forward=feed_forward,
-        encoder_layers=encoder_layers,
-        decoder_layers=decoder_layers,
-        attention_heads=heads,
-        dropout=dropout,
-        updates=int(updates),
-        max_tokens=int(max_tokens),
-        learning_rate=learning_rate,
-        warmup_updates=int(warmup),
-    )
-
-
+# pairs, vocabulary, width, feed-forward, layers, heads, dropout, updates, tokens, rate, warm-up
 SIZES = (
-    _size(5_000, 1_000, (128, 256, 2, 2, 4), 0.3, 2_000, 2048, 3e-3, 500),
-    _size(15_000, 2_000, (128, 256, 3, 3, 4), 0.3, 5_000, 4096, 3e-3, 1_000),
-    _size(60_000, 4_000, (128, 256, 4, 4, 4), 0.3, 10_000, 4096, 3e-3, 1_000),
-    _size(300_000, 6_000, (256, 1024, 4, 4, 4), 0.2, 25_000, 4096, 1e-3, 2_000),
-    _size(1_000_000, 8_000, (512, 1024, 5, 5, 8), 0.2, 50_000, 8192, 7e-4, 4_000),
-    _size(3_000_000, 16_000, (512, 2048, 6, 6, 8), 0.1, 100_000, 12_288, 7e-4, 4_000),
-    _size(20_000_000, 32_000, (512, 2048, 6, 6, 8), 0.1, 200_000, 24_576, 7e-4, 4_000),
-    _size(math.inf, 32_000, (1024, 4096, 6, 6, 16), 0.1, 300_000, 24_576, 5e-4, 8_000),
+    Size(5_000, 1_000, 128, 256, 2, 2, 4, 0.3, 2_000, 2048, 3e-3, 500),
+    Size(15_000, 2_000, 128, 256, 3, 3, 4, 0.3, 5_000, 4096, 3e-3, 1_000),
+    Size(60_000, 4_000, 128, 256, 4, 4, 4, 0.3, 10_000, 4096, 3e-3, 1_000),
+    Size(300_000, 6_000, 256, 1024, 4, 4, 4, 0.2, 25_000, 4096, 1e-3, 2_000),
+    Size(1_000_000, 8_000, 512, 1024, 5, 5, 8, 0.2, 50_000, 8192, 7e-4, 4_000),
+    Size(3_000_000, 16_000, 512, 2048, 6, 6, 8, 0.1, 100_000, 12_288, 7e-4, 4_000),
+    Size(20_000_000, 32_000, 512, 2048, 6, 6, 8, 0.1, 200_000, 24_576, 7e-4, 4_000),
+    Size(math.inf, 32_000, 1024, 4096, 6, 6, 16, 0.1, 300_000, 24_576, 5e-4, 8_000),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One setting, its value and why."""
-
-    path: str
-    value: Value
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Recommendation:
-    """Settings for a corpus.  summary: what was found, in words.  notes: what a person should check."""
-
-    choices: list[Choice]
-    summary: str
-    notes: tuple[str, ...] = ()
-
-
-def choose_for_pairs(data: DataSettings, count: int) -> Recommendation:
-    """Choose settings for `count` pairs of sources and targets."""
+def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
+    """Return the proposal for `count` pairs of texts, read from the files in `data`."""
     if data.train:
-        languages = language_of_columns(data.columns)
+        languages = languages_of_columns(data.columns)
         languages = languages if any(languages) else languages_of(Path(data.train[0]))
     else:
         languages = language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
     source = survey((pair.source for pair in read_pairs(data, "train")), languages[0])
     target = survey((pair.target for pair in read_pairs(data, "train")), languages[1])
-    choices = [
+    choices = (
         Choice(path="data.source_language", value=source.language),
         Choice(path="data.target_language", value=target.language),
         *choose(count, source, target),
-    ]
-    return Recommendation(choices, ", " + " to ".join(side.script or "no letters" for side in (source, target)))
+    )
+    scripts = " to ".join(side.script or "no letters" for side in (source, target))
+    return Proposal(choices=choices, description=f", {scripts}")
 
 
 def choose(pairs: int, source: Side, target: Side) -> list[Choice]:
-    """The settings that `init` writes, files left out, in the order in which they are printed."""
+    """Return the settings for surveyed sides, without files and languages, in the order in which they are printed."""
     size = next(size for size in SIZES if pairs <= size.pairs)
     return [
         *_tokenizer(size, source, target, pairs),
         *_model(size, source, target),
         *_training(size, target, pairs),
         *_evaluation(target),
-        Choice(path="decoding.beam", value=5, why="more is slower and seldom better"),
+        Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
     ]
 
 
@@ -119,14 +83,14 @@ def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[C
     shared = shares_vocabulary(source, target)
     sides = [source, target]
     many = max(side.characters for side in sides)
-    wanted = size.vocabulary + (many if any(side.unspaced for side in sides) else 0)
-    wanted = max(wanted, math.ceil(1.25 * many) + 256)
-    rounded = math.ceil(wanted / 500) * 500
+    needed = size.vocabulary + (many if any(side.unspaced for side in sides) else 0)
+    needed = max(needed, math.ceil(1.25 * many) + 256)
+    rounded = math.ceil(needed / 500) * 500
     extra = f", and room for {many:,} characters" if rounded > size.vocabulary else ""
     kind = "bpe"
     why = f"for {pairs:,} pairs{extra}"
     if all(side.short for side in sides):
-        kind, why = "character", "single words on both sides: characters say most"
+        kind, why = "character", "single words on both sides"
     yield Choice(path="tokenizer.kind", value=kind)
     yield Choice(path="tokenizer.size", value=rounded, why=why)
     scripts = f"{source.script or 'no letters'} and {target.script or 'no letters'}"
@@ -135,7 +99,7 @@ def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[C
 
 
 def shares_vocabulary(source: Side, target: Side) -> bool:
-    """Whether both sides are written alike, so that they have many tokens in common."""
+    """Return whether both sides have the same script, and so many tokens in common."""
     return source.script == target.script
 
 
@@ -145,7 +109,7 @@ def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
     yield Choice(path="model.encoder_layers", value=size.encoder_layers)
     yield Choice(path="model.decoder_layers", value=size.decoder_layers)
     yield Choice(path="model.attention_heads", value=size.attention_heads)
-    yield Choice(path="model.dropout", value=size.dropout, why="the less data, the more")
+    yield Choice(path="model.dropout", value=size.dropout, why="more for less data")
     tie = "all" if shares_vocabulary(source, target) else "target"
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
@@ -160,7 +124,7 @@ def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is better"
     yield Choice(path="training.average_last", value=5, why=why)
-    yield Choice(path="training.patience", value=8, why="stop after 8 validations without a better metric")
+    yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     metric = "exact_match" if target.short else "chrf" if target.unspaced else "bleu"
     yield Choice(path="training.metric", value=metric)
 
@@ -171,8 +135,8 @@ def _evaluation(target: Side) -> Iterable[Choice]:
         tokenize = "char"
     why = {"zh": "Chinese", "char": "no spaces between words", "13a": "sacreBLEU's default"}[tokenize]
     if target.tokenized:
-        tokenize, why = "none", "punctuation stands apart in these files: they are tokenized"
+        tokenize, why = "none", "these files are tokenized: spaces before punctuation"
     yield Choice(path="evaluation.metrics", value=("bleu", "chrf"))
     yield Choice(path="evaluation.tokenize", value=tokenize, why=why)
     if not target.cased:
-        yield Choice(path="evaluation.lowercase", value=False, why="no capitals in the target anyway")
+        yield Choice(path="evaluation.lowercase", value=False, why="the target has no capitals")

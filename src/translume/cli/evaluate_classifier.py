@@ -1,66 +1,62 @@
-"""`translume evaluate` of a classifier: scores, a row for each class, and who is taken for whom."""
+"""`translume evaluate` for a classifier."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.calibrating import draw_classes
-from translume.cli.classify import load_as_told, tell_of_cuts
-from translume.cli.options import calibrate
-from translume.cli.terminal import Meter
+from translume.cli.classify import load_classifier_with, note_truncated
+from translume.cli.evaluate import EvaluateOptions
+from translume.cli.terminal import ProgressBar, note
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.evaluation.classification import ClassScores
 
-WHOLE_TABLE = 12
-"""Classes up to which the whole table of confusions is printed."""
+MAX_MATRIX_CLASSES = 12
+"""Up to this number of classes the whole confusion matrix is printed."""
 MOST_CONFUSED = 20
+"""Number of confusions listed instead of a larger matrix."""
 
 
-def evaluate_classifier(
-    model: Path,
-    file: Path,
-    reference: Path | None,
-    *,
-    other: Path | None,
-    write: Path | None,
-    record: bool,
-    as_json: bool,
-) -> None:
-    """Print how good the classifier in a folder is on a TSV or JSONL file with texts and labels."""
+def evaluate_classifier(options: EvaluateOptions) -> None:
+    """Print the scores of a classifier on a TSV or JSONL file with texts and labels."""
     from translume.data import read_pairs
     from translume.evaluation.classification import measure_classification
 
-    if reference is not None:
+    model, picture = options.model, options.calibrate.drawn
+    if options.reference is not None:
         raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE with texts and labels")
-    if other is not None or calibrate().fit:
+    if options.other is not None or options.calibrate.fit:
         raise SettingsError("evaluate: --compare and --fit-temperature are for translators, found a classifier")
-    classifier = load_as_told(model)
+    classifier = load_classifier_with(model, options.overrides, options.compute)
     data = classifier.config.data
-    files = data.model_copy(update={"train": (str(file),), "train_source": (), "train_target": (), "weights": ()})
+    file = str(options.source)
+    files = data.model_copy(update={"train": (file,), "train_source": (), "train_target": (), "weights": ()})
     pairs = list(read_pairs(files, "train"))
     gold = [set(classifier.labels.encode(pair.target, f"{pair.file}:{pair.line}")) for pair in pairs]
-    with Meter("classifying", unit="lines", total=len(pairs)) as meter:
+    with ProgressBar("classifying", unit="lines", total=len(pairs)) as bar:
         answers = []
         for answer in classifier.classify_all(pair.source for pair in pairs):
             answers.append(answer)
-            meter.advance()
-    tell_of_cuts(sum(bool(answer.warnings) for answer in answers), len(answers))
-    if write is not None:
+            bar.advance()
+    note_truncated(sum(bool(answer.warnings) for answer in answers), len(answers))
+    if options.write is not None:
         from translume.atomic import write_file
 
-        write_file(write, "".join(f"{answer.label}\n" for answer in answers).encode())
+        write_file(options.write, "".join(f"{answer.label}\n" for answer in answers).encode())
     scores = measure_classification(classifier, answers, gold)
-    draw_classes(scores, title=str(model))
-    if record:
+    if picture is not None:
+        from translume.drawing.charts import draw_class_reliability
+
+        draw_class_reliability(scores, picture, title=str(model))
+        note(f"{picture}: written")
+    if options.record:
         from translume.checkpoint import record_evaluation
 
-        record_evaluation(model, {"source": str(file), "reference": str(file), **scores.to_dict()})
-    for line in [json.dumps(scores.to_dict(), ensure_ascii=False)] if as_json else _lines(scores):
+        record_evaluation(model, {"source": file, "reference": file, **scores.to_dict()})
+    for line in [json.dumps(scores.to_dict(), ensure_ascii=False)] if options.as_json else _lines(scores):
         click.echo(line)
 
 
@@ -79,7 +75,7 @@ def _confusions(scores: "ClassScores") -> Iterator[str]:
         return
     table = scores.confusion
     names = scores.names
-    if len(names) <= WHOLE_TABLE:
+    if len(names) <= MAX_MATRIX_CLASSES:
         wide = max(len("texts of"), *map(len, names))
         columns = [max(len(name), 5) for name in names]
         shown = "  ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))

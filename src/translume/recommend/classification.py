@@ -1,4 +1,4 @@
-"""From a look at labelled texts to settings of a classifier: the second table of docs/init.md."""
+"""Propose settings for texts with labels: the second table of docs/init.md."""
 
 import math
 from collections.abc import Iterable
@@ -7,49 +7,49 @@ from pathlib import Path
 from translume.config import DataSettings
 from translume.data import read_pairs
 from translume.errors import DataError
-from translume.recommend.choosing import Choice, Recommendation
-from translume.recommend.survey import Side, language_of, survey
-from translume.recommend.survey_labels import FEW_TEXTS, Labelled, survey_labelled
+from translume.recommend import Choice, Proposal
+from translume.recommend.survey import FEW_TEXTS, Labelled, Side, language_of, survey, survey_labelled
 
 SPECIALS = 4
-MOST_WORDS, FEWEST_WORDS = 30_000, 200
-SHORTEST, LONGEST = 128, 2048
-"""Positions."""
-PASSES = 20
-FEWEST_UPDATES, MOST_UPDATES = 800, 2000
-"""Updates, however many texts there are, but that all are read twice."""
+MIN_WORDS, MAX_WORDS = 200, 30_000
+MIN_POSITIONS, MAX_POSITIONS = 128, 2048
+EPOCHS = 20
+MIN_UPDATES, MAX_UPDATES = 800, 2000
+"""Limits of the number of updates. Every text is read at least twice, whatever the limit."""
 
 
-def choose_for_labels(data: DataSettings, count: int) -> Recommendation:
-    """Choose settings for `count` texts with labels. Raises DataError where the labels look like texts."""
+def propose_for_labels(data: DataSettings, count: int) -> Proposal:
+    """Return the proposal for `count` texts with labels, read from the files in `data`.
+
+    Raises DataError if there are fewer than two labels, or too many for the number of texts.
+    """
     file = (*data.train_source, *data.train)[0]
     side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))
     found = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
     if found.labels < 2 or (count >= FEW_TEXTS and found.labels * 2 > count):
-        hint = "; --columns TEXT,LABEL says where they stand" if data.train else ""
+        hint = "; --columns TEXT,LABEL names the columns" if data.train else ""
         labels = (*data.train_target, *data.train)[0]
         raise DataError(
-            f"{labels}: found {found.labels:,} different labels of {count:,} texts, wanted at least 2, "
-            f"and many texts of each{hint}"
+            f"{labels}: found {found.labels:,} different labels for {count:,} texts, expected at least 2, "
+            f"and many texts for each{hint}"
         )
-    notes: tuple[str, ...] = ()
+    notes = []
     if found.lone:
-        lone = f"{file}:1: no other text has the label '{found.lone}'; if this is a header, take the line out"
-        notes = (lone,)
-    choices = [
+        notes.append(f"{file}:1: no other text has the label '{found.lone}'; if this is a header, remove the line")
+    choices = (
         Choice(path="data.source_language", value=side.language),
-        Choice(path="data.task", value=data.task),
+        Choice(path="data.task", value="classification"),
         *choose_class(side, found),
-    ]
-    summary = f" with {found.labels:,} labels, {side.script or 'no letters'}"
-    return Recommendation(choices, summary, notes)
+    )
+    description = f" with {found.labels:,} labels, {side.script or 'no letters'}"
+    return Proposal(choices=choices, description=description, notes=tuple(notes))
 
 
 def choose_class(side: Side, found: Labelled) -> list[Choice]:
-    """The settings that `init` writes for a classifier, files left out, in the order in which they are printed."""
-    positions = min(LONGEST, max(SHORTEST, 2 ** math.ceil(math.log2(found.longest + 8))))
+    """Return the settings for surveyed texts, without files, in the order in which they are printed."""
+    positions = min(MAX_POSITIONS, max(MIN_POSITIONS, 2 ** math.ceil(math.log2(found.longest + 8))))
     return [
-        Choice(path="data.cleaning.max_tokens", value=positions - 8, why="longer texts are cut, which is counted"),
+        Choice(path="data.cleaning.max_tokens", value=positions - 8, why="longer texts are truncated, and counted"),
         Choice(path="data.cleaning.too_long", value="keep_first"),
         *_tokenizer(side, found),
         *_model(positions),
@@ -59,10 +59,10 @@ def choose_class(side: Side, found: Labelled) -> list[Choice]:
 
 
 def _tokenizer(side: Side, found: Labelled) -> Iterable[Choice]:
-    size = min(MOST_WORDS, max(FEWEST_WORDS, found.recurring + SPECIALS))
+    size = min(MAX_WORDS, max(MIN_WORDS, found.recurring + SPECIALS))
     units = "characters" if side.unspaced else "words"
     yield Choice(path="tokenizer.kind", value="character" if side.unspaced else "word")
-    why = f"{units} that stand at least twice, so that the unknown one is learnt"
+    why = f"{units} that occur at least twice, so that <unk> is learned"
     yield Choice(path="tokenizer.size", value=size, why=why)
     if side.cased:
         yield Choice(path="tokenizer.lowercase", value=True)
@@ -71,7 +71,7 @@ def _tokenizer(side: Side, found: Labelled) -> Iterable[Choice]:
 
 def _model(positions: int) -> Iterable[Choice]:
     yield Choice(path="model.width", value=128)
-    why = "filters over neighbouring words learn more from few texts than attention"
+    why = "convolutions over words learn more from few texts than attention"
     yield Choice(path="model.encoder_layers", value=0, why=why)
     yield Choice(path="model.positions", value="none")
     yield Choice(path="model.dropout", value=0.5)
@@ -86,7 +86,7 @@ def _training(found: Labelled) -> Iterable[Choice]:
     tokens = found.texts * max(1.0, found.units)
     batch = 1024 if tokens < 100_000 else 2048 if tokens < 1_000_000 else 8192
     once = math.ceil(tokens / batch)
-    updates = min(max(PASSES * once, FEWEST_UPDATES), max(MOST_UPDATES, 2 * once))
+    updates = min(max(EPOCHS * once, MIN_UPDATES), max(MAX_UPDATES, 2 * once))
     updates = math.ceil(updates / 100) * 100
     every = max(50, round(updates / 120) * 10)
     yield Choice(path="training.updates", value=updates)
@@ -98,4 +98,4 @@ def _training(found: Labelled) -> Iterable[Choice]:
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is better"
     yield Choice(path="training.average_last", value=5, why=why)
-    yield Choice(path="training.metric", value="accuracy", why='"macro_f1" counts every class alike')
+    yield Choice(path="training.metric", value="accuracy", why='"macro_f1" weighs all classes equally')
