@@ -166,7 +166,7 @@ def command(verb: click.Command, path: str, parent: click.Context | None = None)
 
 def init_page() -> str:
     """The page on `init`, with its table of sizes made anew."""
-    from translume.recommend.choosing import SIZES
+    from translume.recommend.sequence import SIZES
 
     names = [field.name for field in fields(SIZES[0])]
     lines = [f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from translume.config import Config
-from translume.recommend.choosing import SIZES, choose
+from translume.recommend.sequence import SIZES, choose
 from translume.recommend.survey import Side, language_of, survey
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from translume.config import Config
 from translume.data import Pair
-from translume.recommend.choosing_class import choose_class
-from translume.recommend.survey import Side, languages_of
-from translume.recommend.survey_labels import Labelled, survey_labelled
+from translume.recommend.classification import choose_class
+from translume.recommend.survey import Labelled, Side, languages_of, survey_labelled
 
 PAIRS = [(f"one {word}", f"{word[::-1]} eno") for word in ("two", "three", "four", "five", "six")]
 

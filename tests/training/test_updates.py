@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.checkpoint import build_model, load_checkpoint, read_history
-from translume.cli.live import measured
+from translume.cli.training_display import measured
 from translume.config import Config
 from translume.data import Batch, pad_batch
 from translume.errors import TrainingError

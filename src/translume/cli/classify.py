@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @json_option
 @set_option
 @compute_options
-def command(
-    model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[str, ...], compute: Compute
-) -> None:
+def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[str, ...], compute: Compute) -> None:
     """Label lines of standard input, or of FILE, with a trained classifier, one label for each line.
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the probability,

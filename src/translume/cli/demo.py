@@ -47,7 +47,7 @@ def command(languages: str, out: Path | None, pairs: int, updates: int | None, c
     corpus.write(data)
     note(f"{data}: a corpus of phrases filled with dates, times, money, names and units from CLDR")
     note(
-        f"{len(corpus.train):,} pairs for training, {len(corpus.valid):,} for validation, {len(corpus.test):,} for testing"
+        f"{len(corpus.train):,} pairs for training, {len(corpus.valid):,} for validation, {len(corpus.test):,} for test"
     )
     note(f"  {corpus.train[0][0]}\n  {corpus.train[0][1]}")
     recipe = write_recipe(data, demo_config(source, target, updates=updates or UPDATES))

@@ -218,10 +218,7 @@ def _calibrated(
     if calibrate.picture is None:
         return translator, results
     stored = translator.checkpoint.temperature
-    used = (
-        calibrate.fit
-        or changed(translator.config, options.overrides, "evaluation", "decoding").decoding.calibrated
-    )
+    used = calibrate.fit or changed(translator.config, options.overrides, "evaluation", "decoding").decoding.calibrated
     measured = []
     for value in [1.0, stored.value] if used and stored is not None else [1.0]:
         with ProgressBar("measuring calibration", unit="tokens") as bar:

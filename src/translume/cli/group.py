@@ -102,9 +102,7 @@ class LazyCommands(CommandGroup):
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
-            _fail(
-                ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam"
-            )
+            _fail(ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam")
         except OSError as error:
             if not error.filename:
                 _abandon_output()
@@ -161,4 +159,3 @@ def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=version, help="Show the version.")
 def main() -> None:
     """Train, evaluate, inspect and serve encoder-decoder Transformers."""
-

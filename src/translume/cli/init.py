@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 VALIDATION_NAMES = ("valid", "val", "dev")
 
 
-class _Tasks(click.ParamType):
-    """The name of a task. The list of tasks is read only when it is needed."""
+class _TaskOption(click.Option):
+    """Lists the tasks in --help; only there, since this imports them."""
 
-    name = "task"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        from translume.tasks import task_names
-
-        return f"[{'|'.join(sorted(task_names(), key=lambda name: name != 'sequence'))}]"
-
-    def convert(self, value: "str | Task", param: click.Parameter | None, ctx: click.Context | None) -> "Task":
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from translume.tasks import find_task, task_names
 
-        if not isinstance(value, str):
-            return value
-        if value not in task_names():
-            self.fail(f"'{value}' is not one of {', '.join(map(repr, task_names()))}.", param, ctx)
-        return find_task(value)
+        record = super().get_help_record(ctx)
+        tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
+        return record and (record[0], f"{tasks}.  {record[1]}")
+
+
+def _task(ctx: click.Context, parameter: click.Parameter, value: str) -> "Task":
+    from translume.errors import nearest
+    from translume.tasks import find_task, task_names
+
+    if value not in task_names():
+        raise click.BadParameter(f"found '{value}'{nearest(value, task_names())}", ctx, parameter)
+    return find_task(value)
 
 
 @click.command(
@@ -48,13 +48,7 @@ class _Tasks(click.ParamType):
 @click.option("--valid-source", type=FILE, help="Validation sources.  [default: a file beside the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
 @click.option("--valid", type=FILE, help="Validation data in one TSV or JSONL file.")
-@click.option(
-    "--task",
-    type=_Tasks(),
-    default="sequence",
-    show_default=True,
-    help="What to learn: text to text, or the label of a text.",
-)
+@click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, default="sequence", show_default=True, help="")
 @click.option(
     "--columns",
     metavar="A,B",

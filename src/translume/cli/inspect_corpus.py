@@ -98,9 +98,7 @@ class _Opponent:
         from translume.inspection.comparison import compare_on_corpus
 
         with ProgressBar("translating with both", unit="pairs", total=len(pairs)) as bar:
-            return compare_on_corpus(
-                *self.translators, pairs, settings=self.settings, show=count, progress=bar.advance
-            )
+            return compare_on_corpus(*self.translators, pairs, settings=self.settings, show=count, progress=bar.advance)
 
 
 def _title(model: Path, corpus: tuple[Path, Path], other: Path | None) -> str:

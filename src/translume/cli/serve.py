@@ -54,13 +54,13 @@ def command(
     """Serve one or more models over HTTP.
 
     A model is named after its folder; NAME=MODEL chooses another name. /docs documents the API; docs/serving.md has
-    examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the requests in progress
-    and exits.
+    examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the requests in
+    progress and exits.
     """
     try:
         from translume.serving.access.guard import log_to_stderr
         from translume.serving.api.app import build_app
-        from translume.serving.api.detection import installed_detector
+        from translume.serving.api.languages import installed_detector
         from translume.serving.run import listen, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
@@ -74,7 +74,7 @@ def command(
     read = _settings_reader(config, given, models, overrides)
     settings = read()
     access = access_for(settings.keys)
-    # Only checks that the port is free. It listens after loading, so that a load balancer uses other replicas until then.
+    # Checks that the port is free. Listens after loading, so that a load balancer uses other replicas until then.
     listen(settings.host, settings.port).close()
     log_to_stderr()
     with interrupt_hint("Stopped."), ExitStack() as stack:

@@ -17,9 +17,7 @@ from translume.cli.terminal import note
     epilog="Example: translume show models/en-de --plot curves.png",
 )
 @click.argument("model", type=FOLDER)
-@click.option(
-    "--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf)."
-)
+@click.option("--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf).")
 @click.option(
     "--engine", is_flag=True, help="Probe the fast engine on this machine instead: its packings, times and accuracy."
 )
@@ -62,8 +60,7 @@ def _size(model: Path) -> dict[str, Any]:
     manifest = Manifest.read(model)
     source, target = read_vocabularies(model, manifest)
     parameters = sum(
-        value.numel()
-        for value in build_network(read_config(model, manifest).model, len(source), len(target)).parameters()
+        value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
     )
     needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
     changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())

@@ -32,7 +32,9 @@ def command() -> None:
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("files", type=FILE, nargs=-1, required=True)
-@click.option("--size", type=int, default=8000, show_default=True, help="Maximum number of tokens, special tokens included.")
+@click.option(
+    "--size", type=int, default=8000, show_default=True, help="Maximum number of tokens, special tokens included."
+)
 @click.option("--out", type=FILE, default=Path("tokenizer.json"), show_default=True, help="File to write.")
 @set_option
 def train(kind: str, files: tuple[Path, ...], size: int, out: Path, overrides: tuple[str, ...]) -> None:

@@ -144,7 +144,9 @@ class TrainingDisplay:
         self.__exit__(None, None, None)
         self._already = event.already
         if event.already:
-            note(f"{event.folder}: already finished, after {event.update:,} updates; to continue, raise training.updates")
+            note(
+                f"{event.folder}: already finished, after {event.update:,} updates; to continue, raise training.updates"
+            )
             return
         quality = "" if event.nll is None else f"; validation {measured(event)}"
         why = "" if event.reason == "updates" else ": no improvement for a while (training.patience)"
@@ -191,4 +193,3 @@ def span(seconds: float) -> str:
 def _print_json(event: Event) -> None:
     values = asdict(event)
     click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))
-

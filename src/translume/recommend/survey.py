@@ -113,7 +113,8 @@ class Labelled:
     """A labelled corpus.
 
     labels: number of distinct labels.  recurring: number of words (or characters of a script without spaces) that occur
-    at least twice.  units: mean number of words (or characters) in a text.  longest: 99.9 % of texts have at most so many.
+    at least twice.  units: mean number of words (or characters) in a text.  longest: their number in the longest of
+    99.9 % of the texts.
     lone: the label of the first line if no other line has it, as for a header; else empty.
     """
 
