@@ -43,7 +43,9 @@ training = {updates = 7, max_tokens = 512, warmup_updates = 2, validate_every = 
 def test_training_again_says_that_it_is_finished(run, trained: Path) -> None:
     result = run("train", trained / "en-de.toml", "--out", trained / "model")
     assert result.exit_code == 0
-    assert result.stderr == (f"{trained}/model: already finished, after 7 updates; to continue, raise training.updates\n")
+    assert result.stderr == (
+        f"{trained}/model: already finished, after 7 updates; to continue, raise training.updates\n"
+    )
 
 
 def test_lines_out_are_lines_in_and_empty_ones_stay_empty(run, trained: Path) -> None:
