@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Any
 from urllib.parse import urlencode
@@ -15,8 +15,9 @@ import pytest
 import torch
 from tests.serving.described import Described
 
-from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
+from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model, commit, save_model, unique_tensors
 from translume.checkpoint.building import build_classifier
+from translume.checkpoint.loading import model_files
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.model.classifier import Classifier as Network
 from translume.serving.access.admission import Access
@@ -25,9 +26,13 @@ from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.serving.workers.models import Models, Served
+from translume.serving.workers.models import Models, Served, ServedClassifier
+from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
-from translume.translator import Classifier, Translator
+from translume.translator import Classifier, Translator, load_translator
+from translume.translator.engines import Computing
+
+AnyServed = Served | ServedClassifier
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 LABELS = ("animal", "colour", "fruit")
@@ -62,8 +67,11 @@ def make() -> Callable[..., Translator]:
 
 
 @pytest.fixture(scope="session")
-def translator(make: Callable[..., Translator]) -> Translator:
-    return make("decoding.beam=3")
+def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    """A translator that was loaded from a folder."""
+    folder = tmp_path_factory.mktemp("translator") / "model"
+    save_model(folder, make("decoding.beam=3").checkpoint)
+    return load_translator(folder, device="cpu", dtype="fp32")
 
 
 @pytest.fixture(scope="session")
@@ -158,12 +166,53 @@ class Live:
 
 
 @pytest.fixture(scope="session")
-def start() -> Iterator[Callable[..., Live]]:
-    """Starts servers, which are stopped at the end."""
+def worker_pool() -> Iterator[WorkerPool]:
+    """The worker process that all servers share, as it takes seconds to start."""
+    with WorkerPool(1, Computing(engine="plain", device="cpu", dtype="fp32", threads=None)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Callable[[AnyServed], AnyServed]:
+    """Moves a model of this process into the worker process.
+
+    The translator may be wrapped by a class that disturbs it and keeps it as `_translator`.
+    """
+    moved: dict[tuple[str, int], tuple[Any, AnyServed]] = {}
+
+    def move(served: AnyServed) -> AnyServed:
+        found: Any = served.classifier if isinstance(served, ServedClassifier) else served.translator
+        inner = vars(found).get("_translator", found)
+        if type(inner) not in (Translator, Classifier):
+            return served
+        if (served.name, id(inner)) not in moved:
+            folder = tmp_path_factory.mktemp("served") / "model"
+            checkpoint = inner.checkpoint
+            if isinstance(inner, Translator):
+                save_model(folder, checkpoint)
+            else:
+                weights = unique_tensors(checkpoint.model)
+                commit(folder, model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.labels))
+            moved[served.name, id(inner)] = inner, worker_pool.load(served.name, folder)
+        remote = moved[served.name, id(inner)][1]
+        remote = replace(remote, facts={**served.facts, **remote.facts})
+        if found is inner or isinstance(remote, ServedClassifier):
+            return remote
+        found._translator = remote.translator
+        return replace(remote, translator=found)
+
+    return move
+
+
+@pytest.fixture(scope="session")
+def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[..., Live]]:
+    """Starts servers of models in a worker process, as users run them. They are stopped at the end."""
     begun: list[Live] = []
 
-    def begin(*served: Served, access: Access | None = None, detector: Detector | None = None, **limits: float) -> Live:
-        server = Server(models=Models(served), limits=Limits(**limits), access=access)
+    def begin(
+        *served: AnyServed, access: Access | None = None, detector: Detector | None = None, **limits: float
+    ) -> Live:
+        server = Server(models=Models(map(in_worker, served)), limits=Limits(**limits), access=access)
         begun.append(Live(server, detector=detector))
         return begun[-1]
 

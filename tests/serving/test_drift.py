@@ -51,18 +51,18 @@ def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[...,
 def test_looking_again_takes_a_hundredth_of_the_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looked = [1000.0], list[str]()
 
-    def slowly(_: object, source: str, *__: object) -> list[float]:
+    def slowly(source: str, *_: object) -> list[float]:
         looked.append(source)
         clock[0] += 0.5
         return [1.0]
 
     monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(metrics, "entropies", slowly)
+    slow: Any = SimpleNamespace(checkpoint=translator.checkpoint, entropies=slowly)
     background = SimpleNamespace(run_if_idle=lambda do: do(lambda: None))
     looking = DriftMonitor(Metrics(lambda: 0, 1), background)  # type: ignore[arg-type]  # does at once what there is to do
     for seconds, source in enumerate(("a", "b", "c")):
         done: list[Future[Any]] = [Future() for _ in range(ENTROPY_SAMPLE)]
-        looking.watch(Translating(translator, translator.config.decoding), done)
+        looking.watch(Translating(slow, translator.config.decoding), done)
         translation = translator.translate(source)
         for future in done:
             future.set_result(translation)

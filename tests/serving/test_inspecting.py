@@ -214,18 +214,21 @@ def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, tra
     )
 
 
-class Held(Translator):
-    """A translator that waits before it translates."""
+class Held:
+    """A translator that waits before it inspects."""
 
     def __init__(self, translator: Translator) -> None:
-        vars(self).update(vars(translator))
         self.open, self.begun, self.count = threading.Event(), threading.Event(), 0
+        self._translator: Any = translator
 
-    def translate(self, *texts: Any, **options: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._translator, name)
+
+    def inspected(self, *arguments: Any) -> str:
         self.count += 1
         self.begun.set()
         assert self.open.wait(30)
-        return super().translate(*texts, **options)
+        return str(self._translator.inspected(*arguments))
 
 
 def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clients(
@@ -261,20 +264,10 @@ def test_the_deadline_holds_for_inspections(start: Start, translator: Translator
     assert refused(late) == (504, "deadline_exceeded", "", "not done after 0.2 s, the request's deadline")
 
 
-def test_models_say_what_they_offer_and_an_ensemble_is_not_inspected(
-    start: Start, make: Callable[..., Translator]
-) -> None:
-    both = make().ensemble_with(make(seed=5))
-    own = start(Served.of("one", make()), Served.of("both", both))
-    offers = {each["name"]: each["offers"] for each in own.get("/v1/models").json()["models"]}
-    assert offers == {"one": ["translate", "score", "inspect"], "both": ["translate", "score"]}
-    assert own.get("/v1/info").json()["offers"] == offers
-    assert refused(own.post("/v1/inspect", text="a", model="both")) == (
-        422,
-        "cannot_inspect",
-        "",
-        "inspection: found an ensemble of 2 models, expected one model; inspect each model separately",
-    )
+def test_models_list_the_operations_they_offer(live: Any) -> None:
+    offers = {each["name"]: each["offers"] for each in live.get("/v1/models").json()["models"]}
+    assert offers == {"en-de": ["translate", "score", "inspect"]}
+    assert live.get("/v1/info").json()["offers"] == offers
 
 
 numbers = st.integers(-2, 99) | st.floats(allow_nan=False, allow_infinity=False)  # what JSON can write

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ from translume.serving.access.guard import JsonLines
 from translume.serving.access.keys import add_key, remove_key
 from translume.serving.settings import ServeSettings
 from translume.serving.workers.loading import Loader
-from translume.serving.workers.models import Served
-from translume.serving.workers.reloading import Reloader, access_for
-from translume.translator import Translator, load_translator
+from translume.serving.workers.pool import WorkerPool
+from translume.serving.workers.reloading import Reloader, open_access
+from translume.translator import Translator
 
 TEXT = "a man sleeps"
 
@@ -40,21 +39,19 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def served(name: str, folder: Path) -> Served:
-    return Served.of(name, load_translator(folder))
-
-
 class Running:
     """A server of a serve.toml in a folder, with the models one and two that differ."""
 
-    def __init__(self, folder: Path, make: Callable[..., Translator], start: Callable[..., Any]) -> None:
+    def __init__(
+        self, folder: Path, make: Callable[..., Translator], start: Callable[..., Any], pool: WorkerPool
+    ) -> None:
         self.folder, self.path = folder, folder / "serve.toml"
         self.translators = {"one": make(seed=3), "two": make(seed=5)}
         for name, translator in self.translators.items():
             save_model(folder / name, translator.checkpoint)
         shutil.copytree(folder / "one", folder / "model")
         self.write('[models]\nen-de = "model"\n')
-        self.loader = Loader(served)
+        self.loader = Loader(pool.load)
         settings = ServeSettings.read(self.path)
         models = self.loader.first({name: Path(place) for name, place in settings.models.items()})
         self.live = start(*models)
@@ -86,8 +83,10 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path, make: Callable[..., Translator], start: Callable[..., Any]) -> Iterator[Running]:
-    found = Running(tmp_path, make, start)
+def running(
+    tmp_path: Path, make: Callable[..., Translator], start: Callable[..., Any], worker_pool: WorkerPool
+) -> Iterator[Running]:
+    found = Running(tmp_path, make, start, worker_pool)
     yield found
     found.reloader.close()
     if found.server.access is not None:
@@ -173,7 +172,7 @@ def test_a_folder_that_is_harmed_leaves_the_old_model_serving(
 ) -> None:
     reason = harm(running)
     with caplog.at_level(logging.INFO, logger="translume.serving"):
-        running.reloader.ask()
+        running.reloader.request()
         until(lambda: any(record.message == "reloaded" for record in caplog.records))
     line = next(json.loads(JsonLines().format(each)) for each in caplog.records if each.message == "reloaded")
     assert (line["level"], line["problems"], line["kept"]) == ("error", {"models.en-de": reason}, ["en-de"])
@@ -190,7 +189,7 @@ def test_a_folder_that_is_harmed_leaves_the_old_model_serving(
 def test_a_model_that_loads_but_fails_is_not_taken(running: Running) -> None:
     running.put("two")
 
-    def failing(name: str, folder: Path) -> Served:
+    def failing(name: str, folder: Path) -> Any:
         raise MemoryError("no room")
 
     running.loader._load = failing
@@ -326,16 +325,17 @@ def test_no_request_is_dropped_while_models_change(running: Running) -> None:
     assert {text for _, text in found} == known
 
 
-def test_a_model_that_nobody_uses_any_more_is_let_go(running: Running) -> None:
+def test_a_model_that_was_replaced_is_unloaded(running: Running, worker_pool: WorkerPool) -> None:
     running.says()
-    before = weakref.ref(next(iter(running.server.models)).translator.checkpoint.model)
+    before = next(iter(running.server.models)).translator._key
+    assert before in worker_pool._models
     running.put("two")
     running.reloader.reload()
     assert running.says() == running.of("two")
 
     def gone() -> bool:
         gc.collect()
-        return before() is None
+        return before not in worker_pool._models
 
     until(gone)
 
@@ -343,14 +343,14 @@ def test_a_model_that_nobody_uses_any_more_is_let_go(running: Running) -> None:
 def test_many_wishes_for_a_reload_are_answered_one_after_the_other(running: Running) -> None:
     running.put("two")
     for _ in range(20):
-        running.reloader.ask()
+        running.reloader.request()
     until(lambda: running.says() == running.of("two"))
 
 
 def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> None:
     settings = ServeSettings.read(None, [f'keys.file="{tmp_path}/keys.json"'])
     with pytest.raises(TranslumeError) as caught:
-        access_for(settings.keys)
+        open_access(settings.keys)
     place = tmp_path / "keys.json"
     assert str(caught.value) == f"{place}: no such file of keys; `translume keys add {place} NAME` creates one"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.scheduler import Answer, BatchDone, Scheduler
+from translume.serving.workers.scheduler import BatchDone, ItemFuture, Scheduler
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ def scheduler(
     queue: int = 100, batch_tokens: int = 10, told: list[BatchDone] | None = None, workers: int = 1
 ) -> Iterator[Scheduler]:
     telling = None if told is None else told.append
-    made = Scheduler(queue=queue, batch_tokens=batch_tokens, told=telling, workers=workers)
+    made = Scheduler(queue=queue, batch_tokens=batch_tokens, on_batch=telling, workers=workers)
     try:
         yield made
     finally:
@@ -138,9 +138,9 @@ def test_what_is_cancelled_is_not_worked_on_and_leaves_its_place() -> None:
 
 
 def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, looks, cancelled = Doubling(), list[Answer](), Answer.cancelled
+    work, looks, cancelled = Doubling(), list[ItemFuture](), ItemFuture.cancelled
 
-    def looked_at(future: Answer) -> bool:
+    def looked_at(future: ItemFuture) -> bool:
         looks.append(future)
         return cancelled(future)
 
@@ -148,7 +148,7 @@ def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatc
         made.submit(work, [1], 60)
         assert work.begun.wait(10)
         futures = made.submit(work, [2, 3, 4, 5, 6], 60)
-        monkeypatch.setattr(Answer, "cancelled", looked_at)
+        monkeypatch.setattr(ItemFuture, "cancelled", looked_at)
         assert [made.refusal(60) is None for _ in range(3)] == [False] * 3
         assert looks == []
         assert futures[2].cancel()
@@ -161,7 +161,7 @@ def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatc
 class Endless(Doubling):
     """Goes on until it is told that nobody waits."""
 
-    def run_while(self, items: Sequence[int], go_on: Callable[[], None]) -> list[int | TranslumeError]:
+    def run_cancellable(self, items: Sequence[int], go_on: Callable[[], None]) -> list[int | TranslumeError]:
         self.batches.append(list(items))
         self.begun.set()
         for _ in range(10_000):
@@ -320,7 +320,7 @@ def test_who_reports_on_batches_may_fail_too(caplog: pytest.LogCaptureFixture) -
     def told(done: BatchDone) -> None:
         raise ValueError("no")
 
-    made = Scheduler(queue=9, batch_tokens=10, told=told)
+    made = Scheduler(queue=9, batch_tokens=10, on_batch=told)
     assert [made.submit(opened(), [number], 60)[0].result(10) for number in (1, 2)] == [2, 4]
     assert made.close(10)
     assert "work failed" in caplog.text

@@ -22,10 +22,12 @@ from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.processes import Connection
 from translume.serving.api.errors import RequestError
+from translume.serving.api.inspection import entropies, inspect
+from translume.serving.api.requests import resolve_inspection
 from translume.serving.workers.main import Worker
-from translume.serving.workers.models import Served, ServedClassifier
+from translume.serving.workers.models import Models, Served, ServedClassifier
 from translume.serving.workers.pool import WorkerPool
-from translume.serving.workers.proxy import RemoteTranslator
+from translume.serving.workers.proxy import TranslatorProxy
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import Computing
 from translume.translator.messages import CHUNK, encode_settings
@@ -69,7 +71,23 @@ def far(start: Start, remote: Served) -> Any:
 
 @pytest.fixture(scope="module")
 def near(start: Start, folder: Path) -> Any:
-    return start(Served.of("en-de", load_translator(folder, device="cpu", dtype="fp32")), width=6)
+    loaded = load_translator(folder, device="cpu", dtype="fp32")
+    return start(Served.of("en-de", Local(loaded.checkpoint)), width=6)
+
+
+class Local(Translator):
+    """A translator in the process of the server, with the methods of a `TranslatorProxy`."""
+
+    def inspected(self, values: Any, limits: Any, form: str, go_on: Callable[[], None]) -> str:
+        models = Models([Served.of("en-de", self)])
+        return inspect(resolve_inspection(values, models, limits), limits, form, go_on)
+
+    def entropies(self, source: str, target: Any, settings: Any) -> list[float]:
+        return entropies(self, source, target, settings)
+
+
+class LocalClassifier(Classifier):
+    """A classifier in the process of the server."""
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -131,7 +149,7 @@ def test_texts_are_classified_elsewhere_as_they_are_here(
     commit(tmp_path / "kinds", model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.labels))
     found = pool.load("kinds", tmp_path / "kinds")
     assert isinstance(found, ServedClassifier)
-    far, near = start(found), start(ServedClassifier.of("kinds", classifier))
+    far, near = start(found), start(ServedClassifier.of("kinds", LocalClassifier(classifier.checkpoint)))
     for fields in ({"text": ["abc", "hgf e"]}, {"text": ["a", "b" * 20]}):
         one, other = (live.post("/v1/classify", fields) for live in (near, far))
         assert one.status == other.status
@@ -332,12 +350,12 @@ def test_unused_models_are_unloaded(pool: WorkerPool, folder: Path) -> None:
     served = pool.load("again", folder)
     assert isinstance(served, Served)
     translator = served.translator
-    assert isinstance(translator, RemoteTranslator)
+    assert isinstance(translator, TranslatorProxy)
     key = translator._key
     assert key in pool._models
     line = [Line(number=0, text="a")]
     assert len(list(translator.translate_lines(line, DecodingSettings()))) == 1
-    other = RemoteTranslator.__new__(RemoteTranslator)
+    other = TranslatorProxy.__new__(TranslatorProxy)
     other._pool, other._key = pool, key
     del served, translator
     gc.collect()

@@ -66,14 +66,14 @@ def command(
         from translume.serving.settings import place_of
         from translume.serving.workers.loading import Loader, with_manifest
         from translume.serving.workers.pool import WorkerPool
-        from translume.serving.workers.reloading import Reloader, access_for, reload_at_hangup
+        from translume.serving.workers.reloading import Reloader, open_access, reload_on_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
     given = {"host": host, "port": port, "metrics": metrics, "keys.file": keys}
     read = _settings_reader(config, given, models, overrides)
     settings = read()
-    access = access_for(settings.keys)
+    access = open_access(settings.keys)
     # Checks that the port is free. Listens after loading, so that a load balancer uses other replicas until then.
     listen(settings.host, settings.port).close()
     log_to_stderr()
@@ -96,7 +96,7 @@ def command(
             note(f"metrics for Prometheus at {_address(counted[0], at)}/metrics")
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
-        reload_at_hangup(reloader.ask)
+        reload_on_hangup(reloader.request)
         if access is None and not _is_loopback(settings.host):
             note(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
         told = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"

@@ -11,8 +11,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.scheduler import told_as
-from translume.serving.workers.waiting import client_gone, unless_gone
+from translume.serving.workers.scheduler import public_error
 
 T = TypeVar("T")
 CancelCheck = Callable[[], None]
@@ -42,10 +41,10 @@ class BackgroundExecutor:
         """
         cancelled = threading.Event()
         future = self._submit(task, cancelled)
-        gone = asyncio.ensure_future(client_gone(request))
+        gone = asyncio.ensure_future(client_disconnected(request))
         try:
             deadline = time.monotonic() + timeout_seconds
-            return await unless_gone(asyncio.wrap_future(future), gone, timeout_seconds, deadline)
+            return await wait_for_result(asyncio.wrap_future(future), gone, timeout_seconds, deadline)
         finally:
             gone.cancel()
             cancelled.set()
@@ -98,10 +97,30 @@ class BackgroundExecutor:
         if done.cancelled():
             result.set_exception(_stopped())
         elif (error := done.exception()) is not None:
-            result.set_exception(told_as(error))
+            result.set_exception(public_error(error))
         else:
             result.set_result(done.result())
 
 
 def _stopped() -> RequestError:
     return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
+
+
+async def wait_for_result(
+    result: "asyncio.Future[T]", disconnected: "asyncio.Future[None]", timeout_seconds: float, deadline: float
+) -> T:
+    """Return a result. Raises RequestError if the client disconnects (499) or the deadline passes (504) before."""
+    left = max(0.0, deadline - time.monotonic())
+    await asyncio.wait((result, disconnected), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    if result.done():
+        return result.result()
+    result.cancel()
+    if disconnected.done():
+        raise RequestError(499, "the client disconnected before the response")
+    raise RequestError(504, f"not done after {timeout_seconds:g} s, the request's deadline")
+
+
+async def client_disconnected(request: Request) -> None:
+    """Return once the client has closed its connection. The body of the request must have been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

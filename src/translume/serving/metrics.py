@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 
-from translume.serving.api.inspection import entropies
 from translume.serving.background import BackgroundExecutor
 from translume.serving.run import port_error
 from translume.serving.workers.scheduler import BatchDone, Work
@@ -167,6 +166,6 @@ class DriftMonitor:
 
     def _entropy(self, work: Translating, source: str, best: TextHypothesis) -> None:
         begun = time.monotonic()
-        for entropy in entropies(work.translator, source, best, work.settings):
+        for entropy in work.translator.entropies(source, best, work.settings):
             self._metrics.entropy.observe(entropy)
         self._next_trace = begun + (time.monotonic() - begun) / ENTROPY_SHARE

@@ -13,12 +13,11 @@ from translume.serving.access.admission import ACCESS, ADMITTED, Access
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import Texts
-from translume.serving.background import BackgroundExecutor
+from translume.serving.background import BackgroundExecutor, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
-from translume.serving.workers.loading import Reloaded
+from translume.serving.workers.loading import ReloadReport
 from translume.serving.workers.models import Models
 from translume.serving.workers.scheduler import Scheduler, Work
-from translume.serving.workers.waiting import client_gone, unless_gone
 from translume.serving.workers.work import Translating
 from translume.translator import Translation
 
@@ -37,7 +36,7 @@ class Server:
     cors_origins: tuple[str, ...] = ()
     public_address: str = ""
     log_text: bool = False
-    reloaded: Reloaded | None = None
+    reloaded: ReloadReport | None = None
     """The outcome of the last reload; None if there was none."""
     scheduler: Scheduler = field(init=False)
     metrics: Metrics = field(init=False)
@@ -51,7 +50,7 @@ class Server:
         self.scheduler = Scheduler(
             queue=self.limits.queue,
             batch_tokens=self.limits.batch_tokens,
-            told=self.metrics.batch,
+            on_batch=self.metrics.batch,
             workers=self.limits.workers,
         )
 
@@ -108,9 +107,9 @@ class Server:
             return []
         futures = self._submit(work, items, timeout_seconds)
         waiting = _gather([asyncio.wrap_future(future) for future in futures])
-        gone = asyncio.ensure_future(client_gone(request))
+        gone = asyncio.ensure_future(client_disconnected(request))
         try:
-            return await unless_gone(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
+            return await wait_for_result(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
         except RequestError as error:
             raise _named(error, futures, names) from None
         finally:
@@ -139,7 +138,7 @@ async def _partial_results(
     names: Sequence[str],
 ) -> AsyncIterator[list[Any]]:
     deadline = time.monotonic() + timeout_seconds
-    gone = asyncio.ensure_future(client_gone(request))
+    gone = asyncio.ensure_future(client_disconnected(request))
     waiting = [asyncio.wrap_future(future) for future in futures]
     for each in waiting:
         each.add_done_callback(lambda _: changed.set())
@@ -149,7 +148,7 @@ async def _partial_results(
             news = asyncio.ensure_future(changed.wait())
             either = asyncio.ensure_future(asyncio.wait((all_done, news), return_when=asyncio.FIRST_COMPLETED))
             try:
-                await unless_gone(either, gone, timeout_seconds, deadline)
+                await wait_for_result(either, gone, timeout_seconds, deadline)
             finally:
                 news.cancel()
             changed.clear()

@@ -13,7 +13,6 @@ from translume.inspection.inputs import SentenceSearch
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import ResolvedInspection
-from translume.serving.workers.proxy import RemoteTranslator, Translates
 from translume.serving.workers.work import Paragraphs
 from translume.translator import TextHypothesis, Translator
 from translume.translator.plan import Line, LineError, plan_line
@@ -38,12 +37,8 @@ def inspect(call: ResolvedInspection, limits: Limits, form: str, check_cancelled
     return FORMS[form](call, found)
 
 
-def entropies(translator: Translates, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
+def entropies(translator: Translator, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
     """Return the entropy in nats of the predicted distribution at each step; empty if the target cannot be traced."""
-    if isinstance(translator, RemoteTranslator):
-        return translator.entropies(source, target, settings)
-    if len(translator.models) > 1 or translator.fusion is not None:
-        return []
     try:
         found = trace(translator, source, target, k=1, settings=settings, show=())
     except TranslationError:

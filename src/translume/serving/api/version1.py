@@ -11,7 +11,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from translume.errors import nearest
 from translume.serving.api.body import read_object
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import inspect
 from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
 from translume.serving.api.requests import (
     ClassifyRequest,
@@ -38,7 +37,6 @@ from translume.serving.operations import version, versions
 from translume.serving.server import Server
 from translume.serving.workers.loading import MANIFEST
 from translume.serving.workers.models import Models, ServedClassifier
-from translume.serving.workers.proxy import RemoteTranslator
 from translume.serving.workers.work import Classifying, Scoring, Translating
 from translume.translator import Classification, Translation
 
@@ -129,9 +127,7 @@ def _add_inspection(router: APIRouter, server: Server) -> None:
         translator = call.served.translator
 
         def work(check_cancelled: Callable[[], None]) -> str:
-            if isinstance(translator, RemoteTranslator):
-                return translator.inspected(values, limits, form, check_cancelled)
-            return inspect(call, limits, form, check_cancelled)
+            return translator.inspected(values, limits, form, check_cancelled)
 
         return await server.background.run(request, work, call.timeout_seconds)
 

@@ -24,7 +24,7 @@ from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
-from translume.serving.workers.scheduler import Scheduler, Work, told_as
+from translume.serving.workers.scheduler import Scheduler, Work, public_error
 from translume.serving.workers.work import Part
 from translume.translator import Translation
 
@@ -280,7 +280,7 @@ class Jobs:
         elif done.cancelled():
             job.finished.set_exception(_stopped())
         elif (error := done.exception()) is not None:
-            known = told_as(error)
+            known = public_error(error)
             # The frames of its traceback would keep the uploaded file in memory as long as the job.
             error.__traceback__ = error.__context__ = error.__cause__ = None
             job.finished.set_exception(known)

@@ -20,10 +20,10 @@ from translume.serving.api.languages import Detector, between, detect_source
 from translume.serving.api.openapi import FETCHED, KEYED, READ, WORKED, body, responses
 from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import File, FileDeleted, TranslatedFile, json_response
+from translume.serving.background import client_disconnected, wait_for_result
 from translume.serving.files.jobs import Job, Jobs
 from translume.serving.files.uploads import DETECTED_BY, Uploads
 from translume.serving.server import Server
-from translume.serving.workers.waiting import client_gone, unless_gone
 
 CHUNK: Final = 65536
 """Bytes that are read from a result at a time."""
@@ -129,9 +129,9 @@ def _settle_later(scope: Scope, job: Job) -> None:
 
 async def _finished(request: Request, job: Job, seconds: float) -> None:
     """Wait for a job, and cancel it if its client disconnects."""
-    gone = asyncio.ensure_future(client_gone(request))
+    gone = asyncio.ensure_future(client_disconnected(request))
     try:
-        await unless_gone(asyncio.wrap_future(job.finished), gone, seconds, time.monotonic() + seconds)
+        await wait_for_result(asyncio.wrap_future(job.finished), gone, seconds, time.monotonic() + seconds)
     finally:
         gone.cancel()
 

@@ -36,7 +36,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reloaded:
+class ReloadReport:
     """The outcome of a reload.
 
     at: UTC time.  loaded, kept, unloaded: names of models that are new or changed, unchanged, and removed.

@@ -1,14 +1,14 @@
-"""Which models a server has, by name and by pair of languages."""
+"""The models of a server, by name and by pair of languages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import LoadedModel
-from translume.serving.workers.proxy import Classifies, RemoteClassifier, RemoteTranslator, Translates
+from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.serving.workers.work import PROBE, PROBING
 from translume.tasks import task_of
 from translume.translator import Classifier, Translator, load_classifier
@@ -18,20 +18,20 @@ from translume.translator.plan import Line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model under its name.  source, target: codes of its languages, empty where its settings name none.
+    """A translation model.  source, target: language codes; empty if the model's settings have none.
 
-    facts: what clients are told of it, its name and languages aside.
+    facts: values for clients, besides name and languages.
     """
 
     name: str
-    translator: Translates
+    translator: TranslatorProxy
     source: str = ""
     target: str = ""
     facts: Mapping[str, Any]
 
     @classmethod
     def of(cls, name: str, translator: Translator) -> "Served":
-        """The model of a translator in this process, whose engine is tested here."""
+        """Describe a translator of this process, which is a worker. Runs the self-test of its engine."""
         findings: dict[str, Any] = {}
         if translator.engine is not None:
             from translume.engine import self_test
@@ -40,8 +40,6 @@ class Served:
         settings, checkpoint = translator.config, translator.checkpoint
         weights = list(checkpoint.model.parameters())
         dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
-        # Several models that translate together cannot be inspected.
-        alone = len(translator.models) == 1 and translator.fusion is None
         facts = {
             "parameters": sum(each.numel() for each in weights),
             "source_vocabulary": len(checkpoint.source_tokenizer),
@@ -51,15 +49,16 @@ class Served:
             "engine": {
                 "kind": "fast" if translator.engine else "plain",
                 "dtype": dtype.removeprefix("torch."),
-                # With kernels of our own the encoder has layers of its own, too.
                 "own_kernels": translator.engine is not None and translator.engine.encoder is not None,
                 **findings,
             },
-            "offers": ["translate", "score", "inspect"] if alone else ["translate", "score"],
+            "offers": ["translate", "score", "inspect"],
         }
         data = settings.data
         source, target = data.source_language, data.target_language
-        return cls(name=name, translator=translator, source=source, target=target, facts=facts)
+        # In a worker process, the translator itself takes the place of the proxy.
+        local = cast(TranslatorProxy, translator)
+        return cls(name=name, translator=local, source=source, target=target, facts=facts)
 
     @classmethod
     def load(cls, name: str, folder: Path, computing: Computing) -> "Served":
@@ -69,13 +68,13 @@ class Served:
     @classmethod
     def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "Served":
         """Return a translator in worker processes."""
-        translator = RemoteTranslator(pool, key, loaded)
+        translator = TranslatorProxy(pool, key, loaded)
         data = translator.config.data
         source, target = data.source_language, data.target_language
         return cls(name=name, translator=translator, source=source, target=target, facts=loaded.facts)
 
     @property
-    def model(self) -> Translates:
+    def model(self) -> TranslatorProxy:
         """The translator."""
         return self.translator
 
@@ -84,25 +83,24 @@ class Served:
         list(self.translator.translate_lines([Line(number=0, text=PROBE)], PROBING))
 
     def to_dict(self) -> dict[str, Any]:
-        """What clients are told of the model.
+        """Return the JSON values for clients.
 
-        offers: what may be asked of it, as /v1 calls it.  engine: what translates, the plain model or an engine, and
-        what its self-test found.
+        offers: names of the /v1 operations.  engine: the engine, or the plain model, and the self-test's result.
         """
         return {"name": self.name, "source": self.source, "target": self.target, **self.facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedClassifier:
-    """A classifier under its name.  facts: what clients are told of it, its name aside."""
+    """A classification model.  facts: values for clients, besides the name."""
 
     name: str
-    classifier: Classifies
+    classifier: ClassifierProxy
     facts: Mapping[str, Any]
 
     @classmethod
     def of(cls, name: str, classifier: Classifier) -> "ServedClassifier":
-        """The model of a classifier in this process."""
+        """Describe a classifier of this process, which is a worker."""
         checkpoint = classifier.checkpoint
         weights = list(checkpoint.model.parameters())
         facts = {
@@ -114,7 +112,7 @@ class ServedClassifier:
             "engine": {"kind": "plain", "dtype": str(weights[0].dtype).removeprefix("torch."), "own_kernels": False},
             "offers": ["classify"],
         }
-        return cls(name=name, classifier=classifier, facts=facts)
+        return cls(name=name, classifier=cast(ClassifierProxy, classifier), facts=facts)
 
     @classmethod
     def load(cls, name: str, folder: Path, computing: Computing) -> "ServedClassifier":
@@ -125,10 +123,10 @@ class ServedClassifier:
     @classmethod
     def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "ServedClassifier":
         """Return a classifier in worker processes."""
-        return cls(name=name, classifier=RemoteClassifier(pool, key, loaded), facts=loaded.facts)
+        return cls(name=name, classifier=ClassifierProxy(pool, key, loaded), facts=loaded.facts)
 
     @property
-    def model(self) -> Classifies:
+    def model(self) -> ClassifierProxy:
         """The classifier."""
         return self.classifier
 
@@ -137,7 +135,7 @@ class ServedClassifier:
         list(self.classifier.classify_all([PROBE]))
 
     def to_dict(self) -> dict[str, Any]:
-        """What clients are told of the model."""
+        """Return the JSON values for clients."""
         return {"name": self.name, **self.facts}
 
 
@@ -147,10 +145,10 @@ S = TypeVar("S")
 
 
 class Models:
-    """The models of a server; a value, replaced as a whole. Iterating gives those that translate."""
+    """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
 
     def __init__(self, served: Iterable[AnyServed]) -> None:
-        """Raises SettingsError where there is none, or where two have one name."""
+        """Raises SettingsError if there is no model, or if two have the same name."""
         self._all: dict[str, AnyServed] = {}
         for each in served:
             if each.name in self._all:
@@ -174,7 +172,7 @@ class Models:
         return tuple(self._all.values())
 
     def named(self, name: str) -> Served:
-        """The model of a name; RequestError (404) where there is none that translates."""
+        """Return the translation model of a name. Raises RequestError (404 or 422) if there is none."""
         if name in self._all and name not in self._served:
             task = task_of(self._all[name].model.config)
             reason = f"model: {name!r} is a {task.model}, expected a translator; use /v1/{task.command}"
@@ -186,12 +184,12 @@ class Models:
         return self._served[name]
 
     def between(self, source: str, target: str) -> Served | None:
-        """The first model from one language to another; None where there is none."""
+        """Return the first model from one language to another, or None."""
         pair = (source.lower(), target.lower())
         return next((each for each in self if (each.source.lower(), each.target.lower()) == pair), None)
 
     def choose(self, name: str, source: str, target: str) -> Served:
-        """The model that a request means: by name, by both languages, or by neither where there is only one."""
+        """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""
         if name:
             return self.named(name)
         if source and target:
@@ -215,7 +213,7 @@ class Models:
         return next(iter(self))
 
     def sources(self) -> dict[str, list[str]]:
-        """Codes of source languages, and of the target languages of each; languages only translated into have none."""
+        """Return the target languages of each source language. A language that is only a target has an empty list."""
         found: dict[str, list[str]] = {}
         for each in self:
             if each.source and each.target:

@@ -14,14 +14,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import CLASSIFICATION, NUMBERS, SCORE, LoadedModel
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
-from translume.translator import (
-    Classification,
-    Classifier,
-    TargetScore,
-    TextHypothesis,
-    Translation,
-    Translator,
-)
+from translume.translator import Classification, TargetScore, TextHypothesis, Translation
 from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
 from translume.translator.plan import Line
 from translume.translator.progress import Tell
@@ -36,7 +29,7 @@ VALIDATION_CACHE_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteCheckpoint:
+class CheckpointProxy:
     """The parts of a checkpoint that the server process holds: all but the weights."""
 
     config: Config
@@ -44,7 +37,7 @@ class RemoteCheckpoint:
     target_tokenizer: Any
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "RemoteCheckpoint":
+    def of(cls, model: LoadedModel) -> "CheckpointProxy":
         """Build the parts from what a worker sent."""
         source = Tokenizer.from_json(model.source, place="source")
         vocabulary = find_task(model.task).part("vocabulary")
@@ -55,7 +48,7 @@ class RemoteCheckpoint:
         )
 
 
-class RemoteTranslator:
+class TranslatorProxy:
     """A translator in worker processes. Threads may share it.
 
     Translating and scoring may raise ProcessLostError, after which the scheduler retries.
@@ -63,7 +56,7 @@ class RemoteTranslator:
 
     def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
         self._pool, self._key = pool, key
-        self.checkpoint = RemoteCheckpoint.of(model)
+        self.checkpoint = CheckpointProxy.of(model)
         self._validated: dict[DecodingSettings, str] = {}
         self._lock = threading.Lock()
 
@@ -139,12 +132,12 @@ class RemoteTranslator:
         return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, go_on)])
 
 
-class RemoteClassifier:
-    """A classifier in worker processes; see `RemoteTranslator`."""
+class ClassifierProxy:
+    """A classifier in worker processes; see `TranslatorProxy`."""
 
     def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
         self._pool, self._key = pool, key
-        self.checkpoint = RemoteCheckpoint.of(model)
+        self.checkpoint = CheckpointProxy.of(model)
         self.labels: Labels = self.checkpoint.target_tokenizer
 
     @property
@@ -158,9 +151,3 @@ class RemoteClassifier:
             call = worker.request("classify", {"model": self._key, "texts": list(texts)})
             for message in call.responses(HANG_TIMEOUT_SECONDS):
                 yield CLASSIFICATION.validate_json(message.body)
-
-
-Translates = Translator | RemoteTranslator
-"""A translator in this process or in workers."""
-Classifies = Classifier | RemoteClassifier
-"""A classifier in this process or in workers."""

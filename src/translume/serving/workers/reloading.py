@@ -1,7 +1,7 @@
-"""Settings, keys and models read anew while the server answers.
+"""Reload settings, API keys and models while the server runs.
 
-What is sound is taken over, each part by one assignment between two requests; what is not leaves that part as it was,
-and is told in the log and by /health/ready. A request ends with the model and under the keys that it began with.
+Each valid part is replaced by one assignment. An invalid part is kept as it was, and reported in the log and by
+/health/ready. Requests in progress finish with the models and keys that they started with.
 """
 
 import logging
@@ -22,23 +22,23 @@ from translume.serving.access.keys import Keys
 from translume.serving.access.usage import Usage
 from translume.serving.server import Server
 from translume.serving.settings import KeySettings, ServeSettings
-from translume.serving.workers.loading import Loader, Reloaded
+from translume.serving.workers.loading import Loader, ReloadReport
 
 AT_START: Final = ("host", "port", "metrics")
-"""Settings that hold until the server is started again."""
+"""Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
     *("queue", "batch_tokens", "workers", "inspections", "drain_seconds"),
     *("files", "file_seconds", "kept_seconds", "kept_bytes"),
 )
-"""Limits that do."""
+"""Limits that take effect only at startup."""
 
 log = logging.getLogger("translume.serving")
 
 
-def access_for(settings: KeySettings, before: Access | None = None) -> Access | None:
-    """Who may ask by these settings; None for everybody. Raises DataError for keys or usage that cannot be read.
+def open_access(settings: KeySettings, before: Access | None = None) -> Access | None:
+    """Open the API keys and usage counts of the settings; None if no key is required.
 
-    before: whose counts go on, where they are in the same file.
+    before: its open counts are kept if they are in the same file.  Raises DataError for files that cannot be read.
     """
     if not settings.file:
         return None
@@ -49,30 +49,30 @@ def access_for(settings: KeySettings, before: Access | None = None) -> Access | 
 
 
 class Reloader:
-    """Reloads a server when it is asked to, one time after the other. To be closed."""
+    """Reloads a server on request, one reload at a time. To be closed."""
 
     def __init__(
         self, server: Server, loader: Loader, settings: ServeSettings, read: Callable[[], ServeSettings]
     ) -> None:
-        """settings: that the server was started with.  read: gives them anew."""
+        """settings: those at startup.  read: reads them again."""
         self._server, self._loader, self._settings, self._read = server, loader, settings, read
-        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._requests: SimpleQueue[bool] = SimpleQueue()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-reload")
         self._thread = threading.Thread(target=self._serve, name="translume-reloader", daemon=True)
         self._thread.start()
 
-    def ask(self) -> None:
-        """Have everything reloaded soon; safe to call from a signal handler."""
-        self._asked.put(True)
+    def request(self) -> None:
+        """Request a reload. Safe to call from a signal handler."""
+        self._requests.put(True)
 
     def close(self) -> None:
-        """Stop, after a reload that was begun."""
-        self._asked.put(False)
+        """Stop, after a reload in progress."""
+        self._requests.put(False)
         self._thread.join()
         self._pool.shutdown()
 
-    def reload(self) -> Reloaded:
-        """Read everything anew, and take over what is sound."""
+    def reload(self) -> ReloadReport:
+        """Read everything again, and replace the parts that are valid."""
         problems: dict[str, str] = {}
         settings = self._settings
         try:
@@ -81,7 +81,7 @@ class Reloader:
             problems["settings"] = str(error)
         server = self._server
         try:
-            access = access_for(settings.keys, server.access)
+            access = open_access(settings.keys, server.access)
         except TranslumeError as error:
             access = server.access
             problems["keys"] = str(error)
@@ -93,9 +93,9 @@ class Reloader:
         server.limits = settings.limits.model_copy(update=held)
         server.cors_origins, server.log_text = settings.cors_origins, settings.log_text
         server.public_address = settings.public_address
-        # What waits for the next start is compared with what was there at the last one.
+        # Settings that take effect at startup are compared with those of the last startup.
         self._settings = settings.model_copy(update={name: getattr(self._settings, name) for name in AT_START})
-        server.reloaded = Reloaded(
+        server.reloaded = ReloadReport(
             at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             loaded=change.loaded,
             kept=change.kept,
@@ -107,7 +107,7 @@ class Reloader:
         return server.reloaded
 
     def _serve(self) -> None:
-        while self._asked.get():
+        while self._requests.get():
             done = self._pool.submit(self.reload)
             if (error := done.exception()) is not None:
                 places = "".join(traceback.format_tb(error.__traceback__))
@@ -118,15 +118,15 @@ class Reloader:
             log.log(level, "reloaded", extra={"fields": found.to_dict()})
 
 
-def reload_at_hangup(ask: Callable[[], None]) -> None:
-    """Call `ask` at SIGHUP, but end as at SIGTERM where it means that the terminal was closed."""
+def reload_on_hangup(request: Callable[[], None]) -> None:
+    """Call `request` on SIGHUP; but if the terminal was closed, end as on SIGTERM."""
     had_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
 
     def hangup(number: int, frame: object) -> None:
         if had_terminal and not _has_terminal():
             signal.raise_signal(signal.SIGTERM)
         else:
-            ask()
+            request()
 
     signal.signal(signal.SIGHUP, hangup)
 

@@ -46,22 +46,22 @@ class Work(Protocol):
         """Return a result per item, in order; a TranslumeError where it failed. Results do not depend on the batch."""
 
 
-GoOn = Callable[[], None]
+CancelCheck = Callable[[], None]
 """Called between the parts of a piece of work. Raises once its result is no longer needed."""
 
 
 @runtime_checkable
-class LongWork(Work, Protocol):
+class CancellableWork(Work, Protocol):
     """Work that can be cancelled while it runs."""
 
-    def run_while(self, items: Sequence[Any], go_on: GoOn) -> Sequence[Any]:
-        """Do the same as `run`, calling `go_on` regularly."""
+    def run_cancellable(self, items: Sequence[Any], check_cancelled: CancelCheck) -> Sequence[Any]:
+        """Do the same as `run`, calling `check_cancelled` regularly."""
 
 
-class Answer(Future[Any]):
+class ItemFuture(Future[Any]):
     """A future that also records a cancellation that came too late, after its item was started."""
 
-    unwanted = False
+    abandoned = False
 
     def __init__(self, on_cancel: Callable[[], object]) -> None:
         """on_cancel: called if the future is cancelled before its item was started."""
@@ -70,7 +70,7 @@ class Answer(Future[Any]):
 
     def cancel(self) -> bool:
         """Give up the result; return whether the item will not be started."""
-        self.unwanted = True
+        self.abandoned = True
         if cancelled := super().cancel():
             self._on_cancel()
         return cancelled
@@ -98,7 +98,7 @@ class _Item:
     queued: float
     due: float
     deadline: float
-    future: Answer
+    future: ItemFuture
     size: int | None = None
     retried: bool = False
 
@@ -115,14 +115,14 @@ class Scheduler:
         *,
         queue: int,
         batch_tokens: int,
-        told: Callable[[BatchDone], None] | None = None,
+        on_batch: Callable[[BatchDone], None] | None = None,
         workers: int = 1,
     ) -> None:
         """queue: capacity in items.  batch_tokens: largest batch, unless one item alone has more.
 
-        told: called with each finished batch, in the thread of its worker.  workers: batches processed at a time.
+        on_batch: called with each finished batch, in the thread of its worker.  workers: batches processed at a time.
         """
-        self._capacity, self._batch_tokens, self._on_batch, self._workers = queue, batch_tokens, told, workers
+        self._capacity, self._batch_tokens, self._on_batch, self._workers = queue, batch_tokens, on_batch, workers
         self._heaps: dict[Work, list[tuple[float, int, _Item]]] = {}
         self._count = 0
         self._order = itertools.count()
@@ -165,7 +165,7 @@ class Scheduler:
                     queued=now,
                     due=now + place * spacing,
                     deadline=deadline,
-                    future=Answer(self._cancelled.set),
+                    future=ItemFuture(self._cancelled.set),
                 )
                 for place, item in enumerate(items)
             ]
@@ -289,7 +289,7 @@ class Scheduler:
                     self._count += 1
                     self._changed.notify()  # another thread may have found the queue empty just now
                 break
-            if item.retried and item.future.unwanted:
+            if item.retried and item.future.abandoned:
                 _fail(item, _cancelled())
                 continue
             # The future of a retried item is running already.
@@ -322,7 +322,7 @@ class Scheduler:
             try:
                 item.size = item.work.size(item.value)
             except BaseException as error:  # the thread must go on
-                _fail(item, told_as(error))
+                _fail(item, public_error(error))
                 return None
         return item.size
 
@@ -334,7 +334,7 @@ class Scheduler:
         except BaseException as error:  # the thread must go on
             if self._retry(batch, error):
                 return
-            _fail(batch[0], told_as(error))
+            _fail(batch[0], public_error(error))
         else:
             for item, result in zip(batch, results, strict=True):
                 _resolve(item, result)
@@ -346,14 +346,14 @@ class Scheduler:
             try:
                 self._on_batch(BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds))
             except BaseException as error:  # the thread must go on
-                note(error)
+                log_error(error)
 
     def _retry(self, batch: Sequence[_Item], error: BaseException) -> bool:
         """Queue the items of a failed batch once more, each to run alone. Return False if that is pointless."""
         if batch[0].retried or (len(batch) == 1 and isinstance(error, TranslumeError)):
             return False
         if not isinstance(error, TranslumeError):
-            note(error)
+            log_error(error)
         with self._changed:
             for item in batch:
                 item.retried = True
@@ -365,11 +365,11 @@ class Scheduler:
 def _results(work: Work, batch: Sequence[_Item]) -> Sequence[Any]:
     values = [item.value for item in batch]
 
-    def go_on() -> None:
-        if all(item.future.unwanted for item in batch):
+    def check_cancelled() -> None:
+        if all(item.future.abandoned for item in batch):
             raise _cancelled()
 
-    results = work.run_while(values, go_on) if isinstance(work, LongWork) else work.run(values)
+    results = work.run_cancellable(values, check_cancelled) if isinstance(work, CancellableWork) else work.run(values)
     if len(results) != len(values):
         raise RuntimeError(f"{len(results)} results for {len(values)} items")
     return results
@@ -392,18 +392,18 @@ def _fail(item: _Item, error: TranslumeError) -> None:
         item.future.set_exception(error)
 
 
-def told_as(error: BaseException) -> TranslumeError:
+def public_error(error: BaseException) -> TranslumeError:
     """Return the error for the client. An unexpected error is logged, and its message withheld."""
     if isinstance(error, TranslumeError):
         return error
-    note(error)
+    log_error(error)
     if isinstance(error, ProcessLostError):
         return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
     name = error.kind if isinstance(error, UnexpectedChildError) else type(error).__name__
     return RequestError(500, f"the server failed at this text ({name}); its log says where")
 
 
-def note(error: BaseException) -> None:
+def log_error(error: BaseException) -> None:
     """Log where an error was raised, without its message, which may quote a text."""
     if isinstance(error, UnexpectedChildError):
         fields = {"error": error.kind, "traceback": error.trace}

@@ -1,4 +1,4 @@
-"""What the scheduler is asked to do with a model: translate texts, score pairs."""
+"""The kinds of work of the scheduler: translate lines, score pairs, classify texts."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from translume.decoding import strategy_from
 from translume.documents.sentences import sentences_of
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.proxy import Classifies, Translates
+from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.translator import Classification, TargetScore, Translation
 from translume.translator.batching import SHORTEST, WIDE
 from translume.translator.constraints import constraint_of, cost_of, width_of
@@ -17,7 +17,7 @@ from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan
 from translume.translator.progress import Tell
 
 PROBE = "a"
-"""What is translated to find out whether a model can."""
+"""Text with which a model is tested."""
 PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
 _BREAKS = re.compile(r"([\r\n]+)")
@@ -25,9 +25,9 @@ _BREAKS = re.compile(r"([\r\n]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraphs:
-    """A text as what is translated at once.  gaps: the white space before each and after the last, one more.
+    """The lines or sentences of a text.  gaps: the white space before each, and after the last.
 
-    names: what each is called where there are several, such as "line 2, sentence 1".
+    names: of each for error messages, such as "line 2, sentence 1"; empty if there is only one.
     """
 
     lines: tuple[str, ...]
@@ -36,9 +36,9 @@ class Paragraphs:
 
     @classmethod
     def of(cls, text: str, language: str | None = None) -> "Paragraphs":
-        """The lines of a text that are not blank, or with a language the sentences of each of them.
+        """Split a text into its lines that are not blank or, with a language, into their sentences.
 
-        language: a code, empty where it is not known.  A text that is one line, or one sentence, stays just as it is.
+        language: a code; empty if it is unknown.  A text of one line, or of one sentence, is kept unchanged.
         """
         parts = _BREAKS.split(text)
         found = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
@@ -62,7 +62,7 @@ class Paragraphs:
         return cls(lines=tuple(lines), gaps=(*gaps, gap), names=tuple(names))
 
     def join(self, text: str, found: Sequence[Translation], nbest: int) -> Translation:
-        """The translation of `text` from those of its lines, with the white space that was between them."""
+        """Join the translations of the lines to that of `text`, with the white space of the source between them."""
         if len(self.lines) == 1 and self.gaps == ("", ""):
             return found[0]
         pieces = tuple(
@@ -85,10 +85,10 @@ class Paragraphs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A line of a text.  first: whether the text begins with it, for only there a prefix is wanted.
+    """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
-    constraints: what its target must hold.
-    tell: is told what its target begins with while it is searched; in the thread that works.
+    constraints: phrases that its target must contain.
+    tell: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
     text: str
@@ -99,15 +99,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Translating:
-    """Translates lines with settings that the model takes."""
+    """Translates lines with certain settings, which the model supports."""
 
-    translator: Translates
+    translator: TranslatorProxy
     settings: DecodingSettings
 
     def size(self, item: Part) -> int:
-        """Source tokens with end marks, more where many targets are searched.
+        """Return the source tokens with end tokens, multiplied for a wide beam.
 
-        Raises RequestError (422) where a sentence is longer than the model reads.
+        Raises RequestError (422) for a sentence that is longer than the model's maximum.
         """
         tokenizer = self.translator.checkpoint.source_tokenizer
         limit = self.translator.config.model.max_positions - 1
@@ -125,11 +125,11 @@ class Translating:
         return tokens * max(width, WIDE) // WIDE
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
-        """A Translation a line, or the RequestError of one that cannot be translated."""
-        return self.run_while(items, lambda: None)
+        """Return a Translation for each line, or a RequestError for a line that cannot be translated."""
+        return self.run_cancellable(items, lambda: None)
 
-    def run_while(self, items: Sequence[Part], go_on: Callable[[], None]) -> list[Translation | TranslumeError]:
-        """The same; go_on: is called between two tokens of a search, and raises where nobody waits for any line."""
+    def run_cancellable(self, items: Sequence[Part], go_on: Callable[[], None]) -> list[Translation | TranslumeError]:
+        """Do the same.  go_on: called between decoding steps; raises once no result is needed any more."""
         if not self.settings.prefix:
             return self._lines(items, self.settings, go_on)
         later = self.settings.model_copy(update={"prefix": ""})
@@ -150,19 +150,19 @@ class Translating:
             try:
                 done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell, go_on))
             except LineError as error:
-                # `extend` has kept what came before it.
+                # `extend` has kept the results before the error.
                 done.append(_refused(error))
         return done
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scores pairs of a source and a target: forced decoding."""
+    """Scores pairs of a source and a target by forced decoding."""
 
-    translator: Translates
+    translator: TranslatorProxy
 
     def size(self, item: tuple[str, str]) -> int:
-        """Tokens of the longer side with its end mark; RequestError (422) where that is more than the model reads."""
+        """Return the tokens of the longer side with its end token. Raises RequestError (422) if they are too many."""
         checkpoint = self.translator.checkpoint
         limit = checkpoint.config.model.max_positions
         longest = 0
@@ -181,7 +181,7 @@ class Scoring:
         return longest
 
     def run(self, items: Sequence[tuple[str, str]]) -> list[TargetScore]:
-        """A score a pair."""
+        """Return a score for each pair."""
         return list(self.translator.score_all(items))
 
 
@@ -189,7 +189,7 @@ class Scoring:
 class Classifying:
     """Classifies texts."""
 
-    classifier: Classifies
+    classifier: ClassifierProxy
 
     def size(self, item: str) -> int:
         """Return the number of tokens that are read, with the end token."""
@@ -210,7 +210,7 @@ class Classifying:
 
 
 def _refused(error: LineError) -> RequestError:
-    """What a client hears of a line that cannot be translated: a too long sentence, or a search that found nothing."""
+    """Return the client's error for a line that cannot be translated: too long, or without a finished hypothesis."""
     reason, cure, _ = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.max_length_action")
     if cure:
         return RequestError(
