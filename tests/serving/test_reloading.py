@@ -438,7 +438,7 @@ def test_the_verb_reloads_at_sighup_and_counts_on_another_port(running: Running)
     running.write(text.format("false"))
     server = Process(running.path)
     try:
-        port, counts = server.port("serving en-de at http://127.0.0.1:"), server.port("counts for Prometheus at")
+        port, counts = server.port("serving en-de at http://127.0.0.1:"), server.port("metrics for Prometheus at")
         head = {"Authorization": f"Bearer {alice}", "X-Request-Id": "first"}
         body = json.dumps({"text": TEXT})
         status, answer = server.ask(port, "POST", "/v1/translate", body, **head)
