@@ -46,7 +46,7 @@ def apart(student, teacher, data):
     """Σ KL(teacher‖student), from all log-probabilities at once."""
     source, mask, target, _, target_mask = data
     rows = torch.arange(int(target_mask.sum()))
-    own, wanted = (each.teacher_targets(source, mask, target, target_mask).believe(rows) for each in (student, teacher))
+    own, wanted = (each.teacher_targets(source, mask, target, target_mask).predict(rows) for each in (student, teacher))
     return F.kl_div(own.log_probs(), wanted.log_probs(), log_target=True, reduction="sum")
 
 

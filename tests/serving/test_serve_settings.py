@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from translume.cli.serve import EXAMPLES
-from translume.config.toml import to_toml
+from translume.config.base import to_toml
 from translume.errors import TranslumeError
 from translume.serving.access.limits import Limits
 from translume.serving.settings import ServeSettings, place_of

@@ -145,7 +145,7 @@ def _beside(training: Path) -> Path | None:
 def _toml(choices: Sequence["Choice"], size: str) -> str:
     """Return commented TOML, checked by reading it back."""
     from translume.config import Config
-    from translume.config.toml import literal
+    from translume.config.base import literal
 
     lines = [
         f"# Settings for {size}, written by `translume init`; docs/init.md explains how they were chosen.",

@@ -110,7 +110,7 @@ def _settings_reader(
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
     """Return a function that reads the settings file again and applies the options of the command line."""
-    from translume.config.toml import literal
+    from translume.config.base import literal
     from translume.serving.settings import ServeSettings
 
     flags = [f"{name}={literal(value)}" for name, value in given.items() if value is not None]

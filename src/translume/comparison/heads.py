@@ -17,7 +17,7 @@ from translume.checkpoint import FolderLock, Manifest
 from translume.comparison.measuring import Measures
 from translume.comparison.worker import Outcome, Task, run_in_worker
 from translume.config import Config, HeadKind
-from translume.config.base import UNTOLD
+from translume.config.base import RAISE_RAW
 from translume.config.heads import head_kinds as every_head_kind
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.training.events import Event, Interrupted
@@ -118,7 +118,7 @@ def _shared(present: HeadKind, member: type[HeadKind]) -> dict[str, Any]:
     for name in type(present).model_fields.keys() & member.model_fields.keys() - {"kind"}:
         value = getattr(present, name)
         try:
-            member.model_validate({name: value}, context=UNTOLD)
+            member.model_validate({name: value}, context=RAISE_RAW)
             values[name] = value
         except ValidationError:
             if name == "tie":

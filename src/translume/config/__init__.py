@@ -1,6 +1,6 @@
 """Settings: one frozen tree, read from TOML, strict, with nearest-word errors. Imports no torch."""
 
-from translume.config.base import Settings
+from translume.config.base import Settings, to_toml
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.decoding import DecodingSettings
 from translume.config.evaluation import EvaluationSettings
@@ -21,7 +21,6 @@ from translume.config.heads import (
 )
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.config.toml import to_toml
 from translume.config.training import TrainingSettings
 from translume.config.tree import Config
 

@@ -1,8 +1,11 @@
-"""What every group of settings is: frozen, strict, documented field by field."""
+"""The base of all settings: frozen and strict groups, errors in one line, TOML text, implementations by name."""
 
+import json
+import re
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Final, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -16,25 +19,97 @@ from pydantic import (
     model_validator,
 )
 
-from translume.config.faults import explain
 from translume.errors import SettingsError, nearest
 
+
+def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> str:
+    """Return the first fault of a pydantic error as one line: path, value found, value expected.
+
+    table: the path of `root` in the settings, such as "decoding"; empty for the whole tree.
+    """
+    fault = error.errors(include_url=False)[0]
+    parts = _without_kinds(root, [str(part) for part in fault["loc"]])
+    above = [table] if table else []
+    path = ".".join([*above, *parts])
+    found = fault["input"]
+    if fault["type"] == "extra_forbidden":
+        group = _group(root, parts[:-1], _kind_in(fault["loc"], parts))
+        known = [".".join([*above, *parts[:-1], name]) for name in group.model_fields] if group else []
+        return f"{path}: no such setting{nearest(path, known)}"
+    if fault["type"] == "value_error":
+        return f"{path}: {fault['ctx']['error']}" if path else str(fault["ctx"]["error"])
+    if fault["type"] == "union_tag_invalid":
+        names = re.findall(r"'([^']*)'", fault["ctx"]["expected_tags"])
+        return f"{path}.kind: found {fault['ctx']['tag']!r}{nearest(str(fault['ctx']['tag']), names)}"
+    if fault["type"] == "literal_error":
+        names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        hint = nearest(str(found), names) if isinstance(found, str) else f"; known: {', '.join(names)}"
+        return f"{path}: found {found!r}{hint}"
+    wanted = fault["msg"].removeprefix("Input should be ")
+    if fault["type"] in ("model_type", "model_attributes_type"):
+        wanted = "a table"
+    if fault["type"] == "tuple_type":
+        wanted = "a list"
+    if fault["type"] == "too_short":
+        wanted = f"at least {fault['ctx']['min_length']}"
+    return f"{path}: found {found!r}, wanted {wanted}"
+
+
+def _without_kinds(root: type[BaseModel], parts: list[str]) -> list[str]:
+    """Return the path as users write it, without the kind that pydantic adds after the name of a union."""
+    for place in range(1, len(parts)):
+        if parts[place] in _kinds(root, parts[:place]):
+            return parts[:place] + parts[place + 1 :]
+    return parts
+
+
+def _kind_in(whole: tuple[str | int, ...], parts: list[str]) -> str:
+    """Return the kind that `_without_kinds` removed from `whole`, or an empty string."""
+    return next((str(word) for word, part in zip(whole, [*parts, ""], strict=False) if str(word) != part), "")
+
+
+def _kinds(root: type[BaseModel], parts: list[str]) -> dict[str, type[BaseModel]]:
+    """Return the classes of a union of groups, by kind; empty for a single class."""
+    group = _group(root, parts[:-1])
+    field = group.model_fields.get(parts[-1]) if group else None
+    members = get_args(field.annotation) if field else ()
+    if not any(isinstance(member, type) and issubclass(member, BaseModel) for member in members):
+        return {}
+    return {member.model_fields["kind"].default: member for member in members}
+
+
+def _group(root: type[BaseModel], parts: list[str], kind: str = "") -> type[BaseModel] | None:
+    group: type[BaseModel] = root
+    for place, part in enumerate(parts):
+        field = group.model_fields.get(part)
+        if field is None:
+            return None
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            group = field.annotation
+            continue
+        kinds = _kinds(root, parts[: place + 1])
+        if kind not in kinds:
+            return None
+        group = kinds[kind]
+    return group
+
+
 LARGEST = 2**53
-"""Whole numbers are smaller than this, which every reader of TOML and JSON holds exactly; but a seed may be any."""
+"""Exclusive limit of whole numbers other than seeds: all readers of TOML and JSON represent smaller ones exactly."""
 
 
-UNTOLD: Final = "untold"
-"""The context of a validation whose caller tells its faults; without it, the group at fault does so by itself."""
+RAISE_RAW: Final = "raise_raw"
+"""Validation context that leaves pydantic's errors to the caller; without it a group raises SettingsError."""
 
 
 class Settings(BaseModel):
-    """A group of settings: values never change, unknown keys are refused, "8" is not 8, infinity is no number.
+    """A group of settings: immutable, strict about types ("8" is not 8), without unknown keys or infinite numbers.
 
-    SettingsError, one line, for a value that is not allowed.
+    Raises SettingsError, in one line, for a value that is not allowed.
     """
 
     table: ClassVar[str] = ""
-    """Where it stands in a TOML file, such as "decoding"."""
+    """The name of its table in a TOML file, such as "decoding"."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -42,17 +117,17 @@ class Settings(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """What validates: pydantic's own, whose many lines become one."""
+        """Return pydantic's schema, with its errors of many lines turned into one."""
 
-        def told(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        def validate_in_one_line(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
             try:
                 return validate(value)
             except ValidationError as error:
-                if info.context == UNTOLD:
+                if info.context == RAISE_RAW:
                     raise
                 raise SettingsError(explain(cls, error, cls.table)) from None
 
-        return WrapValidator(told).__get_pydantic_core_schema__(source, handler)
+        return WrapValidator(validate_in_one_line).__get_pydantic_core_schema__(source, handler)
 
     @model_validator(mode="after")
     def _whole_numbers_fit(self) -> Self:
@@ -70,7 +145,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-"""Some words or paths: one string or a list of strings."""
+"""Words or paths: one string or a list of strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +168,33 @@ class OneOf:
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_as_tuple)]
 """A list of numbers."""
+
+
+def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> str:
+    """Return TOML that reads back to equal settings; with `comments`, each key has its documentation above it."""
+    lines: list[str] = []
+    tables: list[str] = []
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            path = f"{table}.{name}" if table else name
+            body = to_toml(value, comments=comments, table=path)
+            tables.append(f"\n[{path}]\n{body}".rstrip("\n"))
+            continue
+        if comments and field.description:
+            lines.append(f"# {' '.join(field.description.split())}")
+        lines.append(f"{name} = {literal(value)}")
+    return "\n".join([*lines, *tables]).lstrip("\n") + "\n"
+
+
+def literal(value: Any) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(name)} = {literal(each)}' for name, each in value.items())}}}"
+    return repr(value)

@@ -1,4 +1,4 @@
-"""[data]: which files are read, and what is left out of them."""
+"""[data]: the files to read, and the cleaning rules."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -12,20 +12,20 @@ def _as_columns(value: object) -> object:
 
 
 class CleaningSettings(Settings):
-    """[data.cleaning]: rules that leave pairs out of training; each counts what it drops."""
+    """[data.cleaning]: rules that drop pairs from training; each counts what it drops."""
 
     table: ClassVar[str] = "data.cleaning"
 
     max_tokens: int = Field(default=256, ge=1)
-    """Pairs with a side of more tokens than this are dropped (after tokenization, end mark not counted)."""
+    """Maximum number of tokens of either side, end mark excluded."""
     too_long: Literal["drop", "keep_first", "keep_last"] = "drop"
-    """What becomes of such pairs; a text to classify may also be cut, at its end or its beginning, which is counted."""
+    """What to do with longer pairs. Texts to classify may also be cut at one end; cuts are counted."""
     max_ratio: float = Field(default=0.0, ge=0.0)
-    """Pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0 keeps all."""
+    """Maximum ratio of the token counts of the two sides; 0 for no limit."""
     identical: bool = False
     """Drop pairs whose two sides are the same text."""
     duplicates: bool = False
-    """Drop pairs that stood in the training files before."""
+    """Drop pairs that occurred before in the training files."""
     source_script: str = ""
     """Drop pairs whose source is mostly not in this script: "latin", "han", "cyrillic", …; empty keeps all."""
     target_script: str = ""
@@ -33,7 +33,7 @@ class CleaningSettings(Settings):
 
 
 class DataSettings(Settings):
-    """[data]: parallel text. Paths are relative to the TOML file; .gz and .zst are read as they are."""
+    """[data]: parallel text. Paths are relative to the TOML file; .gz and .zst files are decompressed."""
 
     table: ClassVar[str] = "data"
 
@@ -42,16 +42,16 @@ class DataSettings(Settings):
     target_language: str = ""
     """Code of the target language, such as "de"."""
     task: Annotated[str, AfterValidator(OneOf("translume.tasks:task_names"))] = "sequence"
-    """What is learnt: text to text, or the label of a text, which stands where the target does."""
+    """The task: text to text, or the label of a text, which takes the place of the target."""
     label_separator: str = ","
-    """What parts the labels of a text where `model.head.labels` is "several"."""
+    """Separator between the labels of a text if `model.head.labels` is "several"."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
     """Columns of TSV (numbers from 0) or keys of JSONL of source and target, or of text and label.
 
     Empty: 0 and 1; "source" and "target", or "text" and "label".
     """
     train_source: Names = ()
-    """Training files of the source side, one sentence a line."""
+    """Training files of the source side, one sentence per line."""
     train_target: Names = ()
     """Training files of the target side, line by line the translations of `train_source`."""
     train: Names = ()
@@ -63,5 +63,5 @@ class DataSettings(Settings):
     valid: Names = ()
     """TSV or JSONL validation files with both sides."""
     weights: Numbers = ()
-    """How often each training file is read in an epoch (2.5: twice, and half of it again); empty: once each."""
+    """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     cleaning: CleaningSettings = CleaningSettings()

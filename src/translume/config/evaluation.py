@@ -8,26 +8,26 @@ TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "wuu", "lzh"), "zh"),
     **dict.fromkeys(("ja", "ko", "th", "lo", "km", "my", "bo", "dz"), "char"),
 }
-"""What parts sentences for BLEU, by language: those written without spaces, and Korean; of all others "13a"."""
+"""sacreBLEU's tokenizer by language, for languages written without spaces and Korean; "13a" for all others."""
 
 
 def tokenizer_of(language: str) -> str:
-    """sacreBLEU's tokenizer for a language's code, such as "zh" or "pt-BR"; "13a" where the language is not known."""
+    """Return sacreBLEU's tokenizer for a language code such as "zh" or "pt-BR"; "13a" for other languages."""
     return TOKENIZERS.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
 class EvaluationSettings(Settings):
-    """[evaluation]: as sacreBLEU names things."""
+    """[evaluation]: metrics and their options, as sacreBLEU names them."""
 
     table: ClassVar[str] = "evaluation"
 
     metrics: Names = ("bleu", "chrf")
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per"."""
     tokenize: Literal["auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab"] = "auto"
-    """sacreBLEU's tokenizer for BLEU; "auto" by the target language, "none" for text that is tokenized already."""
+    """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, "none" is for tokenized text."""
     lowercase: bool = False
-    """Compare without case."""
+    """Ignore case."""
 
     def of_language(self, language: str) -> Self:
-        """A copy with a tokenizer in the place of "auto"."""
+        """Return a copy with "auto" replaced by the tokenizer for a language."""
         return self.model_copy(update={"tokenize": tokenizer_of(language)}) if self.tokenize == "auto" else self

@@ -1,4 +1,4 @@
-"""[model.head]: the output head, from hidden states to probabilities; one class a kind."""
+"""[model.head]: the output head, from hidden states to probabilities; one class for each kind."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self, get_args
@@ -16,30 +16,30 @@ def _as_tuple(value: object) -> object:
 
 
 class HeadKind(Settings):
-    """What the settings of every kind of head have."""
+    """Settings common to all heads."""
 
     table: ClassVar[str] = "model.head"
 
     implementation: ClassVar[str]
-    """Where the head is: "module:Class"."""
+    """The class of the head: "module:Class"."""
     predicts: ClassVar[Literal["tokens", "classes"]] = "tokens"
     """What the probabilities are over: tokens of a target, or classes of a whole source."""
     measure: ClassVar[Measure] = "nll"
-    """What validation tells: the nll, or the objective without smoothing of a head whose beliefs give no nll."""
+    """What validation reports: the nll, or the loss without smoothing for heads that define no nll."""
     kind: str
     tie: Tie
 
     @property
     def meaningless(self) -> Mapping[str, str]:
-        """Settings of [training] that the head's loss can make nothing of, and why; asking for them is an error."""
+        """Settings of [training] that do not apply to the head's loss, with the reason; setting them is an error."""
         return {}
 
 
 class LinearHead(HeadKind):
-    """What those have that are a linear map to the vocabulary."""
+    """Settings common to heads with a linear map to the vocabulary."""
 
     tie: Tie = "all"
-    """Share weights: "all" source embedding, target embedding and head; "target" the last two; "none"."""
+    """Weights to share: "all" (source embedding, target embedding and head), "target" (the last two) or "none"."""
     bias: bool = True
     """Add a bias for each token, which starts at zero."""
 
@@ -57,11 +57,11 @@ class ProjectedSettings(LinearHead):
     implementation: ClassVar[str] = "translume.heads.projected:ProjectedHead"
     kind: Literal["projected"] = "projected"
     tie: Literal["none"] = "none"
-    """The vocabulary's vectors have a size of their own, so that no embedding can be shared."""
+    """The token vectors differ in size from the embeddings and cannot be shared."""
     size: int = Field(default=0, ge=0)
-    """Size of the vocabulary's vectors: more than `width` widens, less is of low rank; 0 for twice `width`."""
+    """Size of the token vectors: larger than `width` to widen, smaller for low rank; 0 for twice `width`."""
     activation: Literal["tanh", "none"] = "tanh"
-    """After the map; "none" leaves a map of at most rank `width`, whatever the size."""
+    """Activation after the map. With "none" the rank of the logits is at most `width`, whatever the size."""
 
 
 class AdaptiveSettings(HeadKind):
@@ -72,9 +72,9 @@ class AdaptiveSettings(HeadKind):
     tie: Tie = "none"
     """Share each band with an embedding of the same bands (Baevski and Auli 2019): "all", "target" or "none"."""
     cutoffs: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
-    """Where bands end, in tokens by frequency; empty: an eighth and a half of the vocabulary."""
+    """Where bands end, as frequency ranks; empty: an eighth and a half of the vocabulary."""
     factor: int = Field(default=4, ge=1)
-    """Each band's vectors are this many times smaller than those of the band before."""
+    """Ratio between the vector sizes of consecutive bands."""
 
 
 class HierarchicalSettings(LinearHead):
@@ -85,18 +85,18 @@ class HierarchicalSettings(LinearHead):
     bias: bool = True
     """Add a bias for each token and class, which starts at zero."""
     classes: int = Field(default=0, ge=0)
-    """How many classes; 0 for the square root of the vocabulary."""
+    """Number of classes; 0 for the square root of the vocabulary."""
     grouping: Literal["frequency", "neighbours"] = "frequency"
-    """What stands in a class: tokens of like frequency, or tokens that stand between like tokens in the targets."""
+    """How tokens are grouped into classes: by similar frequency, or by similar neighbouring tokens in the targets."""
 
 
 class SampledSettings(LinearHead):
-    """[model.head] kind = "sampled": a softmax trained on some sampled tokens (Jean et al. 2015); whole at decoding."""
+    """[model.head] kind = "sampled": a softmax trained on sampled tokens (Jean et al. 2015), exact at decoding."""
 
     implementation: ClassVar[str] = "translume.heads.sampled:SampledHead"
     kind: Literal["sampled"] = "sampled"
     samples: int = Field(default=1024, ge=1)
-    """Tokens drawn for each batch, by frequency (log-uniform over ranks), beside the labels."""
+    """Tokens drawn for each batch in addition to the labels, by frequency (log-uniform over ranks)."""
 
 
 class MixtureSettings(LinearHead):
@@ -105,7 +105,7 @@ class MixtureSettings(LinearHead):
     implementation: ClassVar[str] = "translume.heads.mixture:MixtureHead"
     kind: Literal["mixture"] = "mixture"
     components: int = Field(default=3, ge=1)
-    """How many softmaxes."""
+    """Number of softmaxes."""
 
 
 class CopySettings(LinearHead):
@@ -116,24 +116,24 @@ class CopySettings(LinearHead):
 
 
 class ShortlistSettings(LinearHead):
-    """[model.head] kind = "shortlist": a softmax that decodes among candidates for the source alone."""
+    """[model.head] kind = "shortlist": a softmax over candidate tokens for each source at decoding."""
 
     implementation: ClassVar[str] = "translume.heads.shortlist:ShortlistHead"
     kind: Literal["shortlist"] = "shortlist"
     selector: Literal["translations", "learned"] = "translations"
-    """Who names candidates: "translations" is a table of likely ones learned from the training pairs (IBM model 1).
+    """How candidates are chosen: "translations", a table of likely translations from the training pairs (IBM model 1).
 
-    "learned" tells from the encoder's states which tokens the target may hold, and is trained with the model (Domhan et
-    al. 2022).
+    "learned" predicts from the encoder states which tokens the target may contain, and is trained with the model
+    (Domhan et al. 2022).
     """
     frequent: int = Field(default=100, ge=0)
-    """The most frequent tokens are always candidates."""
+    """Number of most frequent tokens that are always candidates."""
     candidates: int = Field(default=100, ge=1)
-    """Candidates for each source token, of the table."""
+    """Candidates for each source token in the table."""
     threshold: float = Field(default=0.001, ge=0.0, lt=1.0)
-    """A learned selector's candidates are in the target with at least this probability; 0 lists all tokens."""
+    """Minimum predicted probability that a candidate is in the target, for a learned selector; 0 selects all tokens."""
     rank: int = Field(default=64, ge=1)
-    """Size of what a learned selector makes of states and of tokens, to compare them; `width` at most."""
+    """Size of the vectors by which a learned selector compares states and tokens; at most `width`."""
 
     @model_validator(mode="after")
     def _settings_have_their_selector(self) -> Self:
@@ -147,71 +147,69 @@ class ShortlistSettings(LinearHead):
 
     @property
     def meaningless(self) -> Mapping[str, str]:
-        why = (
-            "model.head.kind = 'shortlist', which holds what is on no list for impossible, whatever a teacher believes"
-        )
+        why = "model.head.kind = 'shortlist', which gives no probability to tokens on no list"
         return {"teacher": why}
 
 
 class SigmoidSettings(LinearHead):
-    """[model.head] kind = "sigmoid": yes or no for every token, no distribution (Stahlberg and Kumar 2022)."""
+    """[model.head] kind = "sigmoid": an independent decision for every token (Stahlberg and Kumar 2022)."""
 
     implementation: ClassVar[str] = "translume.heads.sigmoid:SigmoidHead"
     measure: ClassVar[Measure] = "objective"
     kind: Literal["sigmoid"] = "sigmoid"
     negatives: float = Field(default=1.0, gt=0.0)
-    """Weight of the tokens that are not the label in the loss, α."""
+    """Weight α of the tokens other than the label in the loss."""
 
     @property
     def meaningless(self) -> Mapping[str, str]:
-        why = "model.head.kind = 'sigmoid', whose decisions are no distribution"
+        why = "model.head.kind = 'sigmoid', whose decisions are not a distribution"
         return dict.fromkeys(("z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
 
 class EntmaxSettings(LinearHead):
-    """[model.head] kind = "entmax": a sparse softmax that gives most tokens no probability (Peters et al. 2019)."""
+    """[model.head] kind = "entmax": a sparse softmax that gives most tokens probability 0 (Peters et al. 2019)."""
 
     implementation: ClassVar[str] = "translume.heads.entmax:EntmaxHead"
     measure: ClassVar[Measure] = "objective"
     kind: Literal["entmax"] = "entmax"
     alpha: float = Field(default=1.5, gt=1.0, le=2.0)
-    """1.5 is as Peters et al. have it; 2 is sparsemax, and towards 1 comes the softmax."""
+    """1.5 as in Peters et al.; 2 is sparsemax; values near 1 approach the softmax."""
 
     @property
     def meaningless(self) -> Mapping[str, str]:
         return {
             "z_loss": "model.head.kind = 'entmax', which has no log Σ exp",
-            "r_drop": "model.head.kind = 'entmax', whose beliefs are infinitely far apart where their supports differ",
-            "teacher": "model.head.kind = 'entmax', which holds most of what a teacher believes for impossible",
+            "r_drop": "model.head.kind = 'entmax', whose divergence is infinite where supports differ",
+            "teacher": "model.head.kind = 'entmax', which gives probability 0 to most tokens that a teacher does not",
         }
 
 
 class ClassifySettings(HeadKind):
-    """[model.head] kind = "classify": one vector of a whole source, and its class or classes; no decoder."""
+    """[model.head] kind = "classify": the class or classes of a whole source, from one vector; no decoder."""
 
     implementation: ClassVar[str] = "translume.heads.classify:ClassifyHead"
     predicts: ClassVar[Literal["tokens", "classes"]] = "classes"
     kind: Literal["classify"] = "classify"
     tie: Literal["none"] = "none"
-    """Classes are no tokens, so that no embedding can be shared."""
+    """Classes are not tokens: no embedding can be shared."""
     bias: bool = True
     """Add a bias for each class, which starts at zero."""
     pooling: Literal["mean", "max", "first", "attention", "ngrams"] = "mean"
-    """How the encoder's states become one vector; "attention" is a learnt weighted mean.
+    """How the encoder states become one vector; "attention" is a learned weighted mean.
 
-    "ngrams" is the convolutional network of Kim (2014): what each filter answers best to, of all runs of tokens. With
-    `model.encoder_layers` = 0 and no positions it is all there is; it learns from few texts.
+    "ngrams" is the convolutional network of Kim (2014): the maximum response of each filter over all n-grams. With
+    `model.encoder_layers` = 0 and positions "none" it is the whole network, which learns from few texts.
     """
     ngrams: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_as_tuple)] = Field(
         (3, 4, 5), min_length=1
     )
-    """How many tokens filters of "ngrams" look at."""
+    """Lengths in tokens of the filters of "ngrams"."""
     filters: int = Field(default=100, ge=1)
-    """Filters of each of these lengths."""
+    """Number of filters of each length."""
     labels: Literal["one", "several"] = "one"
-    """Each text has one class (a softmax), or some, parted by `data.label_separator` (a yes or no each)."""
+    """Each text has "one" class (a softmax) or "several", separated by `data.label_separator` (a decision each)."""
     class_weights: Literal["none", "balanced"] = "none"
-    """"balanced" weighs texts of each class as if all classes had as many in the training data."""
+    """"balanced" weights texts so that all classes count equally, whatever their number in the training data."""
 
     @model_validator(mode="after")
     def _filters_have_a_pooling(self) -> Self:
@@ -226,7 +224,7 @@ class ClassifySettings(HeadKind):
     def meaningless(self) -> Mapping[str, str]:
         if self.labels == "one":
             return {}
-        why = "model.head.labels = 'several', whose decisions are no distribution over classes"
+        why = "model.head.labels = 'several', whose decisions are not a distribution over classes"
         return dict.fromkeys(("label_smoothing", "z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
 
@@ -249,7 +247,7 @@ HeadSettings = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_softmax_unless_named),
 ]
-"""Every kind of head, told apart by `kind`; a new one is a class above and its name in this union."""
+"""Every kind of head, discriminated by `kind`; a new one is a class above and its name in this union."""
 
 
 def head_kinds() -> dict[str, type[HeadKind]]:

@@ -42,21 +42,21 @@ class ModelSettings(Settings):
     table: ClassVar[str] = "model"
 
     width: int = Field(default=256, ge=1, le=65_536)
-    """Size of hidden states and embeddings, D."""
+    """Size D of hidden states and embeddings."""
     feed_forward: int = Field(default=1024, ge=1, le=1_048_576)
     """Size of the hidden layer of feed-forward blocks."""
     encoder_layers: int = Field(default=3, ge=0, le=1000)
-    """Layers that read the source."""
+    """Number of encoder layers."""
     decoder_layers: int = Field(default=3, ge=1, le=1000)
-    """Layers that write the target."""
+    """Number of decoder layers."""
     decoder_mixing: Literal["attention", "ssru"] = "attention"
-    """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
+    """What decoder layers use on the target: masked self-attention, or the SSRU of Kim et al. (2019).
 
-    The "simpler simple recurrent unit" has half the weights and one vector as memory: a step's cost does not grow with
-    the target. Other toolkits cannot read such a model.
+    The "simpler simple recurrent unit" has half the weights and a state of one vector, so the cost of a step does not
+    grow with the target. Other toolkits cannot load such a model.
     """
     attention_heads: int = Field(default=4, ge=1)
-    """Attention heads of every attention; must divide `width`."""
+    """Number of attention heads; must divide `width`."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -64,13 +64,13 @@ class ModelSettings(Settings):
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout inside feed-forward blocks."""
     norm: Literal["pre", "post"] = "pre"
-    """Normalise before each sub-layer (with a final norm) or after its residual sum."""
+    """Normalise before each sub-layer ("pre", with a final norm) or after its residual sum ("post")."""
     normalization: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
-    """Added to the variance in every norm."""
+    """Added to the variance in every norm, for numerical stability."""
     activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
-    """Of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
+    """Activation of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
     positions: str = "sinusoidal"
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
@@ -82,28 +82,28 @@ class ModelSettings(Settings):
     relative_max_distance: int = Field(default=128, ge=2, le=1_048_576)
     """For positions "relative": distances from here on share the last bias; more than half of `relative_buckets`."""
     max_positions: int = Field(default=1024, ge=1, le=1_048_576)
-    """Longest source or target in tokens, end mark included."""
+    """Maximum length of a source or target in tokens, end mark included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
     segments: int = Field(default=0, ge=0)
-    """Number of source segments with an embedding of their own, such as a sentence and its context; 0 for none.
+    """Number of segments of a source, such as a sentence and its context, that get a segment embedding; 0 for none.
 
     A token's segment is the number of tokens with `segment_separator` before it, at most `segments` − 1.
     """
     segment_separator: str = "|"
-    """The character that ends a segment in a source; wherever it stands, so choose one that text does not hold."""
+    """The character that ends a segment. It does so everywhere, so choose one that does not occur in the text."""
     pretrained_source: str = ""
-    """Word vectors for the source embedding in word2vec or GloVe text form; read once, when training begins.
+    """File of word vectors (word2vec or GloVe text format) for the source embedding; read once, when training starts.
 
-    They have `width` numbers each and are matched with the tokens of the vocabulary: whole words, with or without the
-    mark of a word's beginning, then in lower case. Other tokens begin as without. Best with tokenizer.kind = "word".
+    Each vector has `width` numbers. Tokens of the vocabulary are looked up with and without their word-start mark, then
+    in lower case; tokens that are not found are initialised at random. Best with tokenizer.kind = "word".
     """
     pretrained_target: str = ""
-    """Word vectors for the target embedding."""
+    """The same for the target embedding."""
     freeze_pretrained: bool = False
-    """Keep embeddings that came from word vectors as they are, without weight decay; a tied head keeps them too."""
+    """Do not train embeddings that came from word vectors, nor a head tied to them."""
     head: HeadSettings = SoftmaxSettings()
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""[tokenizer]: how text becomes ids."""
+"""[tokenizer]: how text is converted to token ids."""
 
 from typing import ClassVar, Literal, Self
 
@@ -13,11 +13,11 @@ class TokenizerSettings(Settings):
     table: ClassVar[str] = "tokenizer"
 
     kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece"] = "bpe"
-    """The kind of tokens; "bpe" suits most languages. "sentencepiece" comes with imported models alone."""
+    """The kind of tokens; "bpe" suits most languages. "sentencepiece" is for imported models only."""
     size: int = Field(default=8000, ge=8, le=10_000_000)
-    """Most tokens in the vocabulary, special tokens included ("byte" always has 256 and the special ones)."""
+    """Maximum size of the vocabulary, special tokens included ("byte" always has 256 and the special tokens)."""
     path: str = ""
-    """An existing tokenizer.json to use as it is; empty trains one."""
+    """An existing tokenizer.json to use unchanged; empty trains one."""
     target_path: str = ""
     """An existing tokenizer.json for the target when `shared` is false."""
     shared: bool = True
@@ -27,9 +27,9 @@ class TokenizerSettings(Settings):
     lowercase: bool = False
     """Lower-case every text."""
     whitespace: Literal["collapse", "keep"] = "collapse"
-    """"collapse" turns every run of white space into one space and drops it at both ends."""
+    """"collapse" replaces each run of white space by one space and strips both ends."""
     unknown: Literal["bytes", "token"] = "bytes"
-    """Characters outside the vocabulary become their bytes (nothing is lost) or one <unk> token."""
+    """Characters outside the vocabulary become their bytes (lossless) or one <unk> token."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020); only "bpe" has merges."""
 

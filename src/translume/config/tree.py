@@ -1,28 +1,103 @@
-"""The one tree of settings: a TOML file, a command line and a model folder all hold exactly this."""
+"""The settings of a run: reading TOML with overrides, and the tree of all groups."""
 
+import os
+import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from translume.config.base import Settings
+from pydantic import ValidationError
+
+from translume.config.base import RAISE_RAW, Settings, explain, to_toml
 from translume.config.data import DataSettings
 from translume.config.decoding import DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
-from translume.config.reading import build, read_text, values_in
 from translume.config.tokenizer import TokenizerSettings
-from translume.config.toml import to_toml
 from translume.config.training import TrainingSettings
+from translume.errors import DataError, SettingsError
+
+Tree = TypeVar("Tree", bound=Settings)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises DataError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark before it
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DataError(f"{path}: cannot be read: {reason}") from None
+
+
+def values_in(text: str, place: str) -> dict[str, Any]:
+    """Parse TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{place}: not TOML: {error}") from None
+    expanded: dict[str, Any] = _expanded(values, place)
+    return expanded
+
+
+def build(root: type[Tree], values: Mapping[str, Any], overrides: Iterable[str], place: str) -> Tree:
+    """Build settings from nested mappings and `path=value` overrides. Raises SettingsError for the first wrong one."""
+    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for assignment in overrides:
+        override(tree, assignment)
+    try:
+        return root.model_validate(tree, context=RAISE_RAW)
+    except ValidationError as error:
+        raise SettingsError(f"{place}: {explain(root, error)}") from None
+
+
+def override(tree: dict[str, Any], assignment: str) -> None:
+    """Apply one `dotted.path=value`; the value is parsed as TOML, or else taken as plain text."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not all(part.strip() for part in path.split(".")):
+        raise SettingsError(f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *tables, key = path.strip().split(".")
+    for table in tables:
+        tree = tree.setdefault(table, {})
+        if not isinstance(tree, dict):
+            raise SettingsError(f"--set {assignment}: '{table}' is a setting, not a table")
+    tree[key] = value
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def _expanded(value: Any, place: str) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: _variable(match, place), value)
+    if isinstance(value, list):
+        return [_expanded(item, place) for item in value]
+    if isinstance(value, dict):
+        return {key: _expanded(item, place) for key, item in value.items()}
+    return value
+
+
+def _variable(match: re.Match[str], place: str) -> str:
+    name, default = match.group(1), match.group(2)
+    found = os.environ.get(name, default)
+    if found is None:
+        raise SettingsError(f"{place}: ${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
+    return found
+
 
 PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
 
 
 class Config(Settings):
-    """A run: three lifetimes of settings in one tree.
+    """The settings of a run, with three lifetimes.
 
-    `model` is what weights mean; `data`, `tokenizer`, `training` are provenance; `evaluation` and `decoding` are
-    defaults that a call may replace.
+    `model` defines what the weights mean; `data`, `tokenizer` and `training` are provenance; `evaluation` and
+    `decoding` are defaults that a call may replace.
     """
 
     format: int = 1
@@ -36,7 +111,7 @@ class Config(Settings):
 
     @classmethod
     def read(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
-        """The settings in a TOML file, changed by `path=value` overrides; relative paths begin at the file's folder.
+        """Read a TOML file and apply `path=value` overrides. Relative paths are relative to the file's folder.
 
         Raises SettingsError naming the file and the setting, DataError if the file cannot be read.
         """
@@ -46,27 +121,27 @@ class Config(Settings):
 
     @classmethod
     def parse(cls, text: str, overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
-        """The settings in TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
+        """Parse TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
         return cls.build(values_in(text, place), overrides, place=place)
 
     @classmethod
     def build(cls, values: Mapping[str, Any], overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
-        """The settings in nested mappings."""
+        """Build the settings from nested mappings."""
         config = build(cls, values, overrides, place)
         resolve_name("translume.tasks:check_settings")(config.data, config.model, config.training, place)
         return config
 
     @property
     def scoring(self) -> EvaluationSettings:
-        """[evaluation] for the target language: what translations are measured by."""
+        """[evaluation] for the target language."""
         return self.evaluation.of_language(self.data.target_language)
 
     def change(self, *overrides: str) -> Self:
-        """A copy with `path=value` overrides applied."""
+        """Return a copy with `path=value` overrides applied."""
         return self.build(self.model_dump(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
-        """A copy whose relative paths begin at `folder`; those in [decoding], which models read, are absolute."""
+        """Return a copy with paths relative to `folder`; those in [decoding], which model folders store, absolute."""
 
         def moved(path: str) -> str:
             return str(folder / path) if path else ""
@@ -91,5 +166,5 @@ class Config(Settings):
         )
 
     def to_toml(self, *, comments: bool = False) -> str:
-        """TOML text that `parse` reads back to an equal tree."""
+        """Return TOML that `parse` reads back to equal settings."""
         return to_toml(self, comments=comments)

@@ -1,4 +1,4 @@
-"""Bands of tokens by frequency, of which rare ones cost little (Grave et al. 2017)."""
+"""Adaptive softmax: tokens in bands by frequency, rare bands at low cost (Grave et al. 2017)."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -19,25 +19,25 @@ from translume.model.state import Selectable
 
 
 class AdaptiveHead(Head):
-    """One softmax over the frequent tokens and over the tails, and one inside each tail (Grave et al. 2017).
+    """A softmax over the frequent tokens and the tails, and one inside each tail (Grave et al. 2017).
 
-    p(w) = p(w|h) for a token of band 0 and p(tail|h) · softmax(E P h)_w for one of a tail, where P [d, D] makes the
-    hidden state smaller. Bands may be those of the embedding, matrix and projection alike (Baevski and Auli 2019).
-    A row costs its first level, and a tail only where its label is in it.
-    Label smoothing: in the first level ε is spread as over tokens, a tail taking what its tokens would get; in the
-    label's tail ε is spread over that tail; other tails get nothing. z-loss is that of each softmax that a row reads.
+    p(w) = p(w|h) for a token of band 0 and p(tail|h) · softmax(E P h)_w for one of a tail, where P [d, D] reduces
+    the hidden state. Matrices and projections may be shared with a banded embedding (Baevski and Auli 2019).
+    A row costs the first level, and one tail if its label is in one.
+    Label smoothing: in the first level ε is spread as over tokens, a tail getting the share of its tokens; in the
+    label's tail ε is spread over that tail; other tails get nothing. z-loss is summed over the softmaxes of a row.
     """
 
     exact_smoothing = False
 
     def __init__(self, settings: AdaptiveSettings, sizes: HeadSizes, tied: BandedTable | None) -> None:
-        """tied: an embedding in bands to share, received and never copied."""
+        """tied: a banded embedding to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.table = tied or BandedTable(sizes.vocabulary, sizes.width, settings.cutoffs, settings.factor)
         ends = self.table.ends
         self.tails = output_weight(len(ends) - 1, sizes.width)
-        # A tail begins as likely as its tokens together: all tokens are about equally likely.
+        # The initial probability of a tail is that of its tokens together, so that all tokens are about equally likely.
         tokens = torch.tensor([float(end - begin) for begin, end in pairwise(ends)])
         self.tail_bias = nn.Parameter(tokens.log())
 
@@ -49,13 +49,13 @@ class AdaptiveHead(Head):
         return Groups(table.order, table.rank, table.order.new_tensor(table.ends[:-1]))
 
     def _first_level(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the first level: band 0, then the tails."""
+        """Return weight and bias of the first level: band 0, then the tails."""
         frequent = self.table.matrices[0]
         bias = torch.cat([self.tail_bias.new_zeros(len(frequent)), self.tail_bias])
         return torch.cat([frequent, self.tails]), bias
 
     def _labels(self, labels: Tensor) -> tuple[Tensor, list[tuple[int, Tensor, Tensor]]]:
-        """Labels of the first level [n], and of each tail that holds some: its band, their rows and labels in it."""
+        """Return the first-level labels [n], and (band, rows, labels inside) of each tail that has labels."""
         places = self.table.rank[labels]
         bands = self.table.bands_of(places)
         frequent = self.table.ends[0]
@@ -94,14 +94,14 @@ class AdaptiveHead(Head):
         return _Belief(first, self._groups(), hidden, self.table)
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
-        """bands: [N, bands], the probability of each, frequent tokens first."""
+        """Return "bands" [N, bands]: the probability of each band, frequent tokens first."""
         first = F.linear(hidden, *self._first_level()).to(accumulation_dtype(hidden)).softmax(-1)
         frequent = first.size(1) - len(self.tails)
         return {"bands": torch.cat([first[:, :frequent].sum(-1, keepdim=True), first[:, frequent:]], 1)}
 
 
 class _Belief(TwoLevel):
-    """Tails are opened for the rows that need them."""
+    """The distribution; a tail is computed only for rows that need it."""
 
     def __init__(self, first: Tensor, groups: Groups, hidden: Tensor, table: BandedTable) -> None:
         super().__init__(first, groups)

@@ -17,21 +17,21 @@ from translume.heads.token_statistics import spread_evenly
 from translume.model import HeadData, TrainingPairs
 
 MOST_PAIRS = 200_000
-"""Pairs looked at; of a larger corpus, that many spread evenly."""
+"""Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
 MOST_LINKS = 12_000_000
-"""Links of a source and a target token of one pair that are learned from; some 60 bytes each are held meanwhile."""
+"""Maximum number of links between a source and a target token of a pair; each takes some 60 bytes."""
 WANTED = 50
-"""Pairs with a source token that was met fewer times are learned from before all others."""
+"""Pairs with a source token seen fewer times than this are used before all others."""
 ROUNDS = 5
-"""Of expectation and maximisation."""
+"""Rounds of expectation maximisation."""
 
 Ids = NDArray[np.int64]
 
 
 def translation_table(data: HeadData, candidates: int) -> NDArray[np.int32]:
-    """[source vocabulary, candidates]: the likeliest targets of each source token, best first; −1 where there are none.
+    """Return [source vocabulary, candidates]: the most likely targets of each source token, best first, −1 for none.
 
-    The target token that is spelt like the source token is always among them, since names and numbers are copied.
+    A target token spelt like the source token is always included, since names and numbers are copied.
     """
     sources, targets = len(data.source_pieces), len(data.target_pieces)
     table = np.full((sources, candidates), -1, np.int32)
@@ -44,7 +44,7 @@ def translation_table(data: HeadData, candidates: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """Each target token of a pair with each source token of it, and with none, which is a source token of its own.
+    """All pairs of a target token and a source token of one sentence pair, or the empty word.
 
     source, target: ids [L], the links of one target token side by side.  begins: [T], where each one's begin.
     """
@@ -66,7 +66,7 @@ def _links(corpus: TrainingPairs, nothing: int) -> _Links:
 
 
 def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
-    """Numbers of pairs that make MOST_LINKS at most, those with rare source tokens first."""
+    """Return indices of pairs with at most MOST_LINKS links, those with rare source tokens first."""
     met = np.zeros(sources, np.int64)
     rare, others, left = [], [], MOST_LINKS
     for number in spread_evenly(corpus.pairs, MOST_PAIRS):
@@ -88,7 +88,7 @@ def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
 
 
 def _learnt(links: _Links, targets: int) -> tuple[Ids, NDArray[np.float64]]:
-    """Each pair of tokens that was met, as source · targets + target, ascending; and t(target | source)."""
+    """Return the observed token pairs as source · targets + target, ascending, and t(target | source)."""
     keys, which = np.unique(links.source * targets + links.target, return_inverse=True)
     owner = keys // targets
     chance = np.ones(len(keys))
@@ -120,14 +120,14 @@ def _add_equals(table: NDArray[np.int32], data: HeadData) -> None:
 
 
 FIRST_SIZE = 0.3
-"""Of the product of a state and a token before training, so that frequencies count for most at first."""
+"""Initial scale of the product of a state and a token: small, so that frequencies dominate at first."""
 
 
 class Selector(nn.Module):
     """p(v in target | source) = σ(max_i (K w_v) · (U m_i) + b_v) over the states m_i of the source's tokens.
 
-    Neural vocabulary selection (Domhan et al. 2022, section 4) whose tokens have no vectors of their own: w_v are those
-    of the head, whose likeness tells of rare tokens what was learned of others. They and the states get no gradient.
+    Neural vocabulary selection (Domhan et al. 2022, section 4) with the head's token vectors w_v instead of separate
+    ones, so that rare tokens profit from similar ones. Neither they nor the states receive a gradient.
     """
 
     def __init__(self, width: int, vocabulary: int, rank: int) -> None:
@@ -143,16 +143,16 @@ class Selector(nn.Module):
 
     @torch.no_grad()
     def learn(self, counts: NDArray[np.int64], end: int) -> None:
-        """Begin with how likely each token is in any target, from `counts` [V], one end mark `end` a pair.
+        """Initialise the bias from the token counts [V], which have one end mark `end` per pair.
 
-        A token that is met λ times a pair is in a target with p = 1 − e^−λ, as if it were met at random; its log-odds
-        are ln(e^λ − 1). One that was never met counts as met half a time.
+        A token with λ occurrences per pair is in a target with p = 1 − e^−λ (Poisson), log-odds ln(e^λ − 1). Unseen
+        tokens count as half an occurrence.
         """
         rate = np.maximum(counts, 0.5) / max(1, counts[end])
         self.bias.copy_(torch.from_numpy(np.log(np.expm1(np.minimum(rate, 10.0)))))
 
     def loss(self, memory: Tensor, mask: Tensor, vectors: Tensor, owners: Tensor, labels: Tensor) -> Tensor:
-        """Summed over B sentences: binary cross entropy in nats of which of the V tokens stand in a target.
+        """Return the binary cross entropy in nats of which of the V tokens are in a target, summed over B sentences.
 
         memory: [B, S, D], where mask [B, S].  vectors: [V, D].  labels: [n], of sentences `owners` [n].  fp32 (fp64 for
         fp64).
@@ -166,14 +166,14 @@ class Selector(nn.Module):
 
     @torch.no_grad()
     def listed(self, memory: Tensor, mask: Tensor, vectors: Tensor, threshold: float) -> Tensor:
-        """[B, V]: True where a token's probability is at least `threshold`, from 0 (all of them) to 1, not reached.
+        """Return [B, V]: True where a token's probability is at least `threshold`, in [0, 1); 0 selects all.
 
         memory: [B, S, D], where mask [B, S].  vectors: [V, D].
         """
         floor = -math.inf if threshold == 0.0 else math.log(threshold) - math.log1p(-threshold)
         states, tokens = self.states(memory), vectors
         rank, width = self.tokens.weight.shape
-        if mask.numel() * (width - rank) < width * rank:  # few places: more work to map every token than to read it
+        if mask.numel() * (width - rank) < width * rank:  # few positions: mapping all tokens costs more
             states = states @ self.tokens.weight
         else:
             tokens = self.tokens(vectors)
@@ -182,7 +182,7 @@ class Selector(nn.Module):
 
 
 class _BagLoss(torch.autograd.Function):
-    """Gradients are made in the forward pass, where the logits of all places are at hand, for some tokens at a time."""
+    """Computes gradients in the forward pass, where the logits of all positions are available, in blocks of tokens."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, met: Tensor) -> Tensor:
@@ -213,18 +213,18 @@ class _BagLoss(torch.autograd.Function):
 
 
 def _blocks(states: Tensor, vocabulary: int) -> Iterator[slice]:
-    """Some tokens at a time, so that the logits of all places of states [B, S, r] are few."""
+    """Yield blocks of tokens that bound the number of logits over all positions of states [B, S, r]."""
     size = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // max(1, states.size(0) * states.size(1)))
     return (slice(start, min(start + size, vocabulary)) for start in range(0, vocabulary, size))
 
 
 def _places(states: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-    """[B, S, c]: the logits of c tokens at each place, without their biases; −inf where there is none."""
+    """Return the logits [B, S, c] of c tokens at each position, without biases; −inf at padding."""
     return (states @ weight.t()).masked_fill_(~mask[..., None], -torch.inf)
 
 
 def _best(places: Tensor) -> Tensor:
-    """[B, c]: the largest of each source's places; 0 where it has none."""
+    """Return the maxima [B, c] over the positions of each source; 0 for an empty source."""
     if not places.size(1):
         return places.new_zeros(places.size(0), places.size(2))
     best = places.amax(1)
@@ -232,7 +232,7 @@ def _best(places: Tensor) -> Tensor:
 
 
 def _marked(met: Tensor, block: slice, sentences: int, dtype: torch.dtype) -> Tensor:
-    """[B, c]: 1 where a token of the block stands in a sentence's target; met as in `_BagLoss.forward`."""
+    """Return [B, c]: 1 where a token of the block is in a sentence's target; met as in `_BagLoss.forward`."""
     ends = met.new_tensor([block.start * sentences, block.stop * sentences])
     first, last = torch.searchsorted(met, ends).tolist()
     marks = torch.zeros((block.stop - block.start) * sentences, dtype=dtype, device=met.device)

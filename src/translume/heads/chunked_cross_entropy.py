@@ -37,30 +37,30 @@ UNSHIFTED = (1e-25, 1e25)
 """Range of sums of exponentials that need no shift: their products with weights neither overflow nor vanish."""
 
 
-def teacher_agreement(hidden: Tensor, weight: Tensor, bias: Tensor | None, lesson: TeacherTargets) -> Tensor:
-    """Σ over rows of Σ_v q_v (l_v − log q_v), fp32 (fp64 for fp64), of logits l = W h + b and the lesson's q.
+def teacher_agreement(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: TeacherTargets) -> Tensor:
+    """Σ over rows of Σ_v q_v (l_v − log q_v), fp32 (fp64 for fp64), of logits l = W h + b and the teacher's q.
 
-    hidden: [n, D].  weight: [V, D].  bias: [V].  What the teacher holds for impossible counts nothing.
+    hidden: [n, D].  weight: [V, D].  bias: [V].  Tokens with q_v = 0 contribute nothing.
     """
-    found: Tensor = _TeacherAgreement.apply(hidden, weight, bias, lesson)  # type: ignore[no-untyped-call]  # torch's has no types
+    found: Tensor = _TeacherAgreement.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]  # torch's has no types
     return found
 
 
 class _TeacherAgreement(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, lesson: TeacherTargets) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: TeacherTargets) -> Tensor:
         rows = max(1, CHUNK_ELEMENTS // weight.size(0))
         total = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         grown = LinearGradients(hidden, weight, bias)
         for start in range(0, len(hidden), rows):
             place = slice(start, min(start + rows, len(hidden)))
-            logs = lesson(torch.arange(place.start, place.stop, device=hidden.device))
-            believed = logs.exp()
-            # What is impossible has q = 0, and 0 · −∞ is no number.
-            total -= torch.linalg.vecdot(believed, logs.clamp_(min=torch.finfo(logs.dtype).min)).sum(dtype=total.dtype)
+            logs = targets(torch.arange(place.start, place.stop, device=hidden.device))
+            probabilities = logs.exp()
+            logs.clamp_(min=torch.finfo(logs.dtype).min)  # tokens with q = 0: 0 · −∞ is NaN
+            total -= torch.linalg.vecdot(probabilities, logs).sum(dtype=total.dtype)
             if bias is not None:
-                total += (believed @ bias.to(believed.dtype)).sum(dtype=total.dtype)
-            grown.add(place, believed)
+                total += (probabilities @ bias.to(probabilities.dtype)).sum(dtype=total.dtype)
+            grown.add(place, probabilities)
             total += (hidden[place] * grown.hidden[place]).sum(dtype=total.dtype)
         ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
         return total
@@ -80,9 +80,9 @@ class SoftmaxLoss:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """exp(l) of some rows: exponentials [c, V] without the label's, their sums `others` [c], and the label's own.
+    """exp(l) of a chunk: exponentials [c, V] without the label's, their sums `others` [c], and the label's own.
 
-    All are divided by exp(shift) [c], where shift is zero unless exp overflowed.
+    All are divided by exp(shift) [c]; shift is zero unless exp overflowed.
     """
 
     exponentials: Tensor
@@ -103,10 +103,10 @@ class _Chunk:
 def softmax_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
 ) -> SoftmaxLoss:
-    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing, z-loss and a lesson's share, exact.
+    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing, z-loss and a teacher's share, exact.
 
-    hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are made in the forward pass, where the
-    exponentials are at hand.
+    hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are computed in the forward pass,
+    where the exponentials are available.
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     wanted = torch.is_grad_enabled() and learnt
@@ -119,13 +119,13 @@ def softmax_loss(
 
 
 def lse_and_label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass makes the chunks again."""
+    """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass recomputes the chunks."""
     lse, picked = _LseAndLabelLogits.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
 
 
 def chunk_rows(vocabulary: int) -> int:
-    """How many rows are worked on at a time."""
+    """Return the number of rows of a chunk."""
     return max(128, CHUNK_ELEMENTS // vocabulary)
 
 
@@ -200,10 +200,10 @@ class _SoftmaxLoss(torch.autograd.Function):
 
 
 class _Gradients(LinearGradients):
-    """Those of a softmax, made of exponentials that nobody has divided by their sums."""
+    """Gradients of a softmax, from exponentials that are not divided by their sums."""
 
     def add_chunk(self, start: int, chunk: _Chunk, slope: Tensor, own: Tensor, label: Tensor) -> None:
-        """Rows from `start`: the gradient of class v is slope·p_v, and of the label own − slope·(1 − p_y)."""
+        """Add rows from `start`: the gradient of class v is slope·p_v, of the label own − slope·(1 − p_y)."""
         place = slice(start, start + len(label))
         hidden, weight = self._inputs[place], self._weight
         factor = slope / chunk.total
@@ -219,7 +219,7 @@ class _Gradients(LinearGradients):
             self.bias.index_add_(0, label, label_slope)
 
     def add_mean(self, slope: float, mean: MeanToken) -> None:
-        """Every row: `slope` spread over the classes that are smoothed."""
+        """Add to every row: `slope` spread over the tokens of label smoothing."""
         self.hidden += (slope * mean.row).to(self.hidden.dtype)
         each = self._inputs.sum(0, dtype=self._wide) * slope
         self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
@@ -258,14 +258,14 @@ class _LseAndLabelLogits(torch.autograd.Function):
 
 
 class LogitLoss(Protocol):
-    """A loss of labels under logits."""
+    """A loss of labels under logits that computes its own gradient."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Losses [c] of labels [c]; logits [c, V], fp32 or fp64, become the gradients of the losses, in place."""
 
 
 def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rule: LogitLoss) -> Tensor:
-    """The sum of a loss of labels [n] under logits W h + b, fp32 (fp64 for fp64), differentiable.
+    """Return the sum of a loss of labels [n] under logits W h + b, fp32 (fp64 for fp64), differentiable.
 
     hidden: [n, D].  weight: [V, D].  bias: [V].
     """

@@ -1,4 +1,4 @@
-"""Classes of a whole text: a softmax over them, or a yes or no for each."""
+"""Classification of whole texts: a softmax over classes, or an independent decision for each."""
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ from translume.model.state import Selectable
 
 
 class ClassifyHead(Head):
-    """softmax(W h + b) over C classes, or σ(W h + b) of each class by itself, after one vector h of a text.
+    """softmax(W h + b) over C classes, or σ(W h + b) for each class independently, where h is a vector of a text.
 
     Class weights "balanced" are N/(C·n_c) for a class that n_c of N texts have (King and Zeng 2001); the loss of a text
-    is multiplied by that of its class. With several labels they are (N − n_c)/n_c, on the loss of a yes alone. A class
-    that no text has, weighs as if one had it. The nll is never weighted.
+    is multiplied by that of its class. With several labels they are (N − n_c)/n_c and apply to positive decisions only.
+    A class without texts counts as having one. The nll is never weighted.
     """
 
     weights: Tensor | None
@@ -49,7 +49,7 @@ class ClassifyHead(Head):
         self.weights.copy_(torch.from_numpy(weights))
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        """labels: classes [n]; or [n, C] of 0 and 1, the one case in which n×C is held."""
+        """labels: classes [n], or [n, C] of 0 and 1, the only case in which n×C is held."""
         if self.several:
             return self._decisions_loss(hidden, labels)
         if self.weights is None:
@@ -74,7 +74,7 @@ class ClassifyHead(Head):
         return HeadLoss(objective, nll, len(labels))
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        """[n]: log-probabilities of classes [n]; with several, of saying yes to them."""
+        """[n]: log-probabilities of classes [n]; with several labels, of a positive decision."""
         if self.several:
             return F.logsigmoid(self._logits(hidden).gather(1, labels[:, None])[:, 0])
         lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)

@@ -1,4 +1,4 @@
-"""A softmax mixed with attention over the source's tokens, so that what was never learnt can be copied."""
+"""Pointer-generator head: a softmax mixed with attention over source tokens, so that unknown words can be copied."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,26 +16,26 @@ from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 NEVER = -1e30
-"""The logarithm of no chance, finite so that no gradient is NaN; two of them add up to a finite number."""
+"""Log-probability of the impossible: finite, so that no gradient is NaN and a sum of two stays finite."""
 FIRST_GATE = 2.0
-"""The gate's logit at first: 0.88 for the vocabulary, so that knowing nothing costs 0.13 nats more than ln V."""
+"""Initial logit of the gate: 0.88 for the vocabulary, so that an untrained model costs 0.13 nats more than ln V."""
 
 
 class CopyHead(Head):
     """p_y = g · softmax(W h + b)_y + (1 − g) · Σ_{i: x_i = y} a_i (See et al. 2017, equation 9), in log space.
 
-    a = softmax over the source's places of (A h)·m_i / √D, an attention of the head's own over the memory m (Luong et
-    al. 2015, "general"), which needs no keys beside it; g = σ(w·[h; Σ_i a_i m_i] + c).
-    A place whose token is no token of the target's vocabulary, or a special one, has no a_i; where a source has no
-    other places, g = 1. `copied` says which target token each source token is: the one that is spelt alike once the
-    head has learnt, and before that the one with the same id if the vocabularies are of one size.
+    a = softmax over source positions of (A h)·m_i / √D, the head's own attention over the memory m (Luong et al. 2015,
+    "general"), which needs no separate keys; g = σ(w·[h; Σ_i a_i m_i] + c).
+    Source tokens that are not in the target vocabulary, or are special, have no a_i; if a source has no others, g = 1.
+    `copied` maps source to target tokens: by spelling after `learn`, before that by id if the vocabularies have the
+    same size.
     Label smoothing is exact; z-loss is that of the softmax.
     """
 
     reads_source = True
 
     def __init__(self, settings: CopySettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
@@ -61,7 +61,7 @@ class CopyHead(Head):
         return Copyable(ids, first, memory, owners)
 
     def _copying(self, hidden: Tensor, context: "Copyable") -> "_Copying":
-        """What copying adds to the belief after hidden states [n, D]."""
+        """Return the copy distribution after hidden states [n, D]."""
         some = (context.ids >= 0).any(-1)[context.owners]
         rows = context.grid()
         scores = (
@@ -79,7 +79,7 @@ class CopyHead(Head):
         return _Copying(ids.masked_fill(~chosen, -1), other[:, None] + summed, own, attention)
 
     def _picked(self, hidden: Tensor, labels: Tensor, copying: "_Copying") -> tuple[Tensor, Tensor]:
-        """log p [n] of labels [n], and the normalisers [n] of the softmax."""
+        """Return log p [n] of labels [n], and the log normalisers [n] of the softmax."""
         lse, own = lse_and_label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
         copies = copying.of(labels[:, None])[:, 0]
         return torch.logaddexp(copying.gate + own - lse, copies), lse
@@ -99,9 +99,9 @@ class CopyHead(Head):
     def _means(
         self, hidden: Tensor, context: "Copyable", copying: "_Copying", lse: Tensor, smoothed: Tensor | None
     ) -> Tensor:
-        """[n]: the means of log p over the tokens, as `smoothed` [V] says; none but a source's differ from a softmax.
+        """Return the means [n] of log p over the tokens that `smoothed` [V] weights.
 
-        log p_v = log g + l_v − lse for all others, whose mean follows from the mean row of W.
+        For tokens not in the source, log p_v = log g + l_v − lse, whose mean follows from the mean row of W.
         """
         weight, bias, kept = self.softmax.weight, self.softmax.bias, lse.dtype
         ids = context.ids.clamp(min=0)
@@ -124,7 +124,7 @@ class CopyHead(Head):
         return CopyBelief(Logits(logits), self._copying(hidden, context))
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
-        """gate: [N, 1], the probability of writing.  copy_attention: [N, S], where would be copied from."""
+        """Return "gate" [N, 1], the probability of generating, and "copy_attention" [N, S], the copy distribution."""
         belief = self.next_token(hidden, context)
         assert isinstance(belief, CopyBelief)
         return {"gate": belief.gate[:, None], "copy_attention": belief.copy_attention}
@@ -132,10 +132,10 @@ class CopyHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class Copyable:
-    """What may be copied from B sources, and the sentence `owners` [N] that each row belongs to.
+    """The tokens that can be copied from B sources, and the sentence `owners` [N] of each row.
 
-    ids: [B, S], the target token of each place, −1 for none.  first: [B, S], the first place of the same token.
-    memory: [B, S, D], held once a sentence.
+    ids: [B, S], the target token at each position, −1 for none.  first: [B, S], the first position of the same token.
+    memory: [B, S, D], one per sentence.
     """
 
     ids: Tensor
@@ -147,7 +147,7 @@ class Copyable:
         return replace(self, owners=self.owners[rows])
 
     def grid(self) -> "_Grid":
-        """Where the rows stand when each sentence's are put side by side."""
+        """Return the layout of the rows grouped by sentence."""
         sentences = len(self.ids)
         counts = self.owners.bincount(minlength=sentences)
         order = self.owners.argsort(stable=True)
@@ -160,23 +160,23 @@ class Copyable:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """N rows in a grid of B sentences by `length`, the number of rows of the one with the most; places: [N], flat."""
+    """N rows in a grid of B sentences by `length`, the most rows of a sentence; places: [N], flat indices."""
 
     places: Tensor
     sentences: int
     length: int
 
     def product(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """Each row [N, D] times the transpose of its sentence's matrix [B, S, D]: [N, S]."""
+        """Multiply each row [N, D] by the transpose of its sentence's matrix [B, S, D]; return [N, S]."""
         grid = rows.new_zeros(self.sentences * self.length, rows.size(1)).index_copy(0, self.places, rows)
         product = grid.view(self.sentences, self.length, rows.size(1)) @ matrices.mT
         return product.flatten(0, 1).index_select(0, self.places)
 
 
 def _sum_equal(logs: Tensor, group: Tensor) -> Tensor:
-    """[n, S]: at each place the logsumexp of logs [n, S] over the places that have it as their `group` [n, S].
+    """Return [n, S]: at each index the logsumexp of logs [n, S] over the positions whose `group` [n, S] it is.
 
-    Where nothing has it, zero.
+    Zero for an index without positions.
     """
     with torch.no_grad():
         peak = logs.new_full(logs.shape, -torch.inf).scatter_reduce(1, group, logs, "amax")
@@ -188,7 +188,7 @@ def _sum_equal(logs: Tensor, group: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """The part of a belief that is copied, of n rows.
+    """The copy distribution of n rows.
 
     ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], their log((1−g) Σ a), NEVER or less for none.
     gate: [n], log g.  attention: [n, S], log a of every place of the source.
@@ -207,7 +207,7 @@ class _Copying:
 
 
 class CopyBelief:
-    """The belief of a softmax and of copying; raises BeliefError when it is read and no distribution."""
+    """The mixture of a softmax and a copy distribution; raises BeliefError on access if it is NaN."""
 
     normalised = True
 
@@ -224,12 +224,12 @@ class CopyBelief:
 
     @property
     def gate(self) -> Tensor:
-        """[N]: the probability g that the next token is written from the vocabulary, and not copied."""
+        """[N]: the probability g that the next token is generated from the vocabulary and not copied."""
         return self._copying.gate.exp()
 
     @property
     def copy_attention(self) -> Tensor:
-        """[N, S]: where the source would be copied from, if it is; sums to one, or is zero where nothing can be."""
+        """[N, S]: the copy distribution over source positions; zero where nothing can be copied."""
         none = (self._copying.ids < 0).all(-1, keepdim=True)
         return self._copying.attention.exp().masked_fill(none, 0.0)
 
@@ -253,7 +253,7 @@ class CopyBelief:
         return torch.logaddexp(written, self._copying.of(ids))
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
-        """Among the k + 1 best of the softmax and the source's tokens: no other token can be one of the k best."""
+        """Search the k + 1 best tokens of the softmax and the source tokens; no other token can be among the k best."""
         k = min(k, self.size)
         found = self._among_few(k, bias) if k < self.size else None
         if found is None:
@@ -263,7 +263,7 @@ class CopyBelief:
         return TopK(ids, self.log_prob_of(ids), ranks)
 
     def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
-        """(ranks, ids) [N, k] of the best; None where the last is no better than what was not looked at."""
+        """Return (ranks, ids) [N, k] of the best; None if the last is no better than the bound on all other tokens."""
         best = self._written.topk(k + 1, bias)
         written = best.ids
         copied = self._copying.ids
@@ -287,7 +287,7 @@ class CopyBelief:
 
 
 def _of_candidates(bias: Bias, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """[N, C]: what a bias adds to candidates ids [N, C], of which some may be V."""
+    """Return [N, C]: what a bias adds to candidate ids [N, C], some of which may be V."""
     same = ids[bias.rows] == bias.ids[:, None]
     zeros = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
     added = zeros.index_add(0, bias.rows, torch.where(same, bias.values.to(dtype)[:, None], 0.0))

@@ -93,16 +93,16 @@ class MonotoneBelief(ABC):
 
 
 PATIENCE = 16
-"""Groups opened best first before a belief that is still spread over most of them is taken as a whole."""
+"""Groups computed best first before a flat distribution is computed as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A vocabulary cut into pieces.
+    """A vocabulary divided into groups.
 
     order: [V], ids group by group, ascending within a group, so that tokens of a group that tie are in order.
-    rank: [V], the place of each id in `order`.  starts: [G], the place where each group begins; the tokens before the
-    first stand in the first level themselves.
+    rank: [V], the index of each id in `order`.  starts: [G], the index at which each group begins; tokens before the
+    first group are in the first level themselves.
     """
 
     order: Tensor
@@ -111,19 +111,19 @@ class Groups:
 
     @property
     def direct(self) -> int:
-        """How many tokens stand in the first level."""
+        """Number of tokens in the first level."""
         return int(self.starts[0]) if len(self.starts) else len(self.order)
 
     def of(self, places: Tensor) -> Tensor:
-        """The group of each place, −1 for tokens of the first level."""
+        """Return the group of each index, −1 for tokens of the first level."""
         return torch.bucketize(places, self.starts, right=True) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Groups looked into. which: [p], numbers of the pairs asked for.  values: [p, m], log p(w|g, h).
+    """Computed groups. which: [p], indices of the requested pairs.  values: [p, m], log p(w|g, h).
 
-    places: [p, m], in `order`; values are −inf where a group has fewer than m tokens.
+    places: [p, m], indices in `order`; values are −inf where a group has fewer than m tokens.
     """
 
     which: Tensor
@@ -132,7 +132,7 @@ class Opened:
 
 
 def first_level_options(options: LossOptions, groups: Groups) -> LossOptions:
-    """Those of a first level: label smoothing gives a group what its tokens would get."""
+    """Return the options of the first level, where label smoothing gives a group the share of its tokens."""
     if not options.label_smoothing:
         return options
     marks = torch.ones_like(groups.order) if options.smoothed is None else options.smoothed[groups.order]
@@ -144,7 +144,7 @@ def first_level_options(options: LossOptions, groups: Groups) -> LossOptions:
 
 
 def group_options(options: LossOptions, ids: Tensor) -> LossOptions:
-    """Those inside a group of tokens `ids`: smoothing is spread over those that are smoothed, or else over all."""
+    """Return the options inside a group of tokens `ids`: smoothing covers its smoothed tokens, or else all."""
     if not options.label_smoothing or options.smoothed is None:
         return options
     marks = options.smoothed[ids]
@@ -152,7 +152,7 @@ def group_options(options: LossOptions, ids: Tensor) -> LossOptions:
 
 
 def normalised(logits: Tensor, rows: Tensor) -> Tensor:
-    """The log-softmax of logits [p, m], fp32 or fp64; BeliefError naming one of `rows` [p] if one is none."""
+    """Return the log-softmax of logits [p, m], fp32 or fp64. BeliefError names one of `rows` [p] if one is NaN."""
     logits = logits.to(accumulation_dtype(logits))
     peak = logits.amax(-1, keepdim=True)
     refuse_broken(peak, rows)
@@ -161,7 +161,7 @@ def normalised(logits: Tensor, rows: Tensor) -> Tensor:
 
 
 class TwoLevel(ABC):
-    """A belief over groups that opens a group only when a token of it can be among the best."""
+    """p(w|h) = p(g|h) · p(w|g, h); a group is computed only if a token of it can be among the best."""
 
     normalised = True
 
@@ -174,11 +174,11 @@ class TwoLevel(ABC):
 
     @abstractmethod
     def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
-        """Look into group `groups` [P] for row `rows` [P], each pair once, in any order and in parts of like size."""
+        """Compute groups [P] for rows [P], each pair once, in any order, in parts of similar size."""
 
     @abstractmethod
     def _inside(self) -> Tensor:
-        """[N, V − direct]: log p(w|g, h) of all tokens in groups, by place."""
+        """Return [N, V − direct]: log p(w|g, h) of all tokens in groups, by index."""
 
     @property
     def rows(self) -> int:
@@ -236,7 +236,7 @@ class TwoLevel(ABC):
         return TopK(ids, log_probs.gather(1, ids), ranks)
 
     def _limits(self, groups: Tensor, bias: Bias | None) -> Tensor:
-        """[N, G]: what no token of a group ranks above, from the groups' log-probabilities [N, G]."""
+        """Return [N, G]: an upper bound on the rank of a group's tokens, from log-probabilities [N, G] of groups."""
         if bias is None:
             return groups
         lift = groups.new_zeros(self.rows).scatter_reduce(0, bias.rows, bias.values.to(groups.dtype), "amax")
@@ -249,9 +249,9 @@ class TwoLevel(ABC):
         return limits
 
     def _search(self, first: Tensor, ranked: tuple[Tensor, Tensor], best: "_Best", bias: Bias | None) -> "_Best | None":
-        """The best tokens of `best` and of all groups, which are opened best first: 1, 2, 4, … for each row.
+        """Return the best tokens of `best` and all groups, computing groups best first: 1, 2, 4, … for each row.
 
-        None where so many groups can matter that one product for all of them is cheaper.
+        None if so many groups can matter that one product for all of them is cheaper.
         """
         limits, which = ranked
         begin, count, k = 0, 1, best.ranks.size(1)
@@ -275,7 +275,7 @@ class TwoLevel(ABC):
     def _best_of(
         self, values: Tensor, places: Tensor, pairs: tuple[Tensor, Tensor], bias: Bias | None, k: int
     ) -> "_Best":
-        """The k best of each of [p, m] log-probabilities of tokens at `places`, which are of (rows, groups) [p]."""
+        """Return the k best of log-probabilities [p, m] of tokens at `places`, for (rows, groups) [p]."""
         ranks = values
         if bias is not None:
             place = self._groups.rank[bias.ids]
@@ -293,7 +293,7 @@ class TwoLevel(ABC):
         return _Best(ranks, values.gather(1, columns), self._groups.order[places.gather(1, columns)])
 
     def _filled(self, best: "_Best") -> TopK:
-        """With the smallest ids that are left where fewer than k tokens are allowed."""
+        """Fill up with the smallest remaining ids where fewer than k tokens are allowed."""
         ids = first_impossible(best.ranks, best.ids, self.size)
         if ids is best.ids:
             return TopK(ids, best.values, best.ranks)
@@ -301,7 +301,7 @@ class TwoLevel(ABC):
 
 
 class _Slots:
-    """Finds the number of a pair (row, group) among pairs [p]."""
+    """Index of (row, group) pairs [p]."""
 
     def __init__(self, rows: Tensor, groups: Tensor, shape: tuple[int, int]) -> None:
         """shape: N and G + 1; the last is of group −1."""
@@ -309,13 +309,13 @@ class _Slots:
         self._table[rows, groups] = torch.arange(len(rows), device=rows.device)
 
     def of(self, rows: Tensor, groups: Tensor) -> Tensor:
-        """−1 where a pair is not among them."""
+        """Return the indices of pairs, −1 for unknown ones."""
         return self._table[rows, groups]
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """Tokens [N, k] of each row, best first: what they rank by, their log-probabilities and ids."""
+    """Tokens [N, k] of each row, best first: ranks, log-probabilities and ids."""
 
     ranks: Tensor
     values: Tensor
@@ -327,7 +327,7 @@ class _Best:
         return cls(nothing, nothing, torch.zeros(nothing.shape, dtype=torch.long, device=like.device))
 
     def spread(self, places: tuple[Tensor, Tensor], shape: torch.Size) -> "_Best":
-        """[p, m] tokens as [N, w·m], where each of p has its place (row, column) in a table [N, w]."""
+        """Return tokens [p, m] as [N, w·m], given the (row, column) of each p in a table [N, w]."""
         width = self.ranks.size(1)
         tables = (self.ranks.new_full((*shape, width), -math.inf), self.values.new_zeros(*shape, width),
                   self.ids.new_zeros(*shape, width))  # fmt: skip
@@ -336,7 +336,7 @@ class _Best:
         return _Best(*(table.flatten(1) for table in tables))
 
     def joined(self, other: "_Best") -> "_Best":
-        """The k best of both, ties by smaller id."""
+        """Return the k best of both, ties by smaller id."""
         k = self.ranks.size(1)
         ids, by_id = torch.cat([self.ids, other.ids], 1).sort(-1)
         ranks = torch.cat([self.ranks, other.ranks], 1).gather(1, by_id)

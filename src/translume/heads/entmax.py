@@ -1,4 +1,4 @@
-"""A sparse softmax: most tokens have no probability at all."""
+"""Entmax: a sparse softmax that gives most tokens probability 0 (Peters et al. 2019)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ class EntmaxHead(Head):
     exact_smoothing = False
 
     def __init__(self, settings: EntmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)

@@ -1,4 +1,4 @@
-"""First a class, then a token in it (Goodman 2001)."""
+"""Hierarchical softmax with two levels: first a class, then a token in it (Goodman 2001)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,20 +21,20 @@ from translume.model.state import Selectable
 class HierarchicalHead(Head):
     """p(w|h) = softmax(A h + a)_c · softmax over class c of (W h + b)_w (Goodman 2001).
 
-    Classes have the same number of tokens, but for the last, so that with √V of them a row costs 2·√V·D instead of
-    V·D. W may be the target embedding.
+    All classes but the last have the same number of tokens, so that with √V classes a row costs 2·√V·D instead of V·D.
+    W may be the target embedding.
     Label smoothing: between classes ε is spread as over tokens; in the label's class over that class; other classes
-    get nothing. z-loss is that of both softmaxes that a row reads.
+    get nothing. z-loss is summed over both softmaxes of a row.
     """
 
     exact_smoothing = False
 
     def __init__(self, settings: HierarchicalSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         wanted = settings.classes or math.isqrt(sizes.vocabulary - 1) + 1
-        self._each = -(-sizes.vocabulary // wanted)  # tokens of a class
+        self._each = -(-sizes.vocabulary // wanted)  # tokens per class
         classes = -(-sizes.vocabulary // self._each)
         self._grouping = settings.grouping
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
@@ -42,7 +42,7 @@ class HierarchicalHead(Head):
         self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
         self.class_bias = output_bias(classes, enabled=settings.bias)
         self.order: Tensor  # ids class by class, ascending in each
-        self.rank: Tensor  # where each id stands in `order`
+        self.rank: Tensor  # the index of each id in `order`
         for name in ("order", "rank"):
             self.register_buffer(name, torch.arange(sizes.vocabulary))
 
@@ -63,9 +63,7 @@ class HierarchicalHead(Head):
     def _sorted(
         self, hidden: Tensor, classes: Tensor, within: Tensor
     ) -> tuple[Tensor, Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor | None]]]:
-        """Numbers of rows, class by class; and of each class that labels are in: itself, its hidden states and labels,
-        and its weight and bias.
-        """
+        """Return row indices by class, and (class, hidden states, labels, weight, bias) of each class with labels."""
         by_class = classes.argsort(stable=True)
         counts = classes.bincount(minlength=len(self.classes)).tolist()
         rows = torch.split(hidden.index_select(0, by_class), counts)
@@ -77,7 +75,7 @@ class HierarchicalHead(Head):
         return by_class, parts
 
     def _labels(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Classes of labels [n], and where in their class they are."""
+        """Return the classes of labels [n], and their indices in the class."""
         places = self.rank[labels]
         return places // self._each, places % self._each
 
@@ -107,13 +105,13 @@ class HierarchicalHead(Head):
         return _Belief(first, self._groups(), hidden, (self.weight, self.bias))
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
-        """classes: [N, classes], the probability of each."""
+        """Return "classes" [N, classes]: the probability of each class."""
         first = F.linear(hidden, self.classes, self.class_bias)
         return {"classes": first.to(accumulation_dtype(first)).softmax(-1)}
 
 
 class _Belief(TwoLevel):
-    """A class is opened once for all rows that need it."""
+    """The distribution; a class is computed once for all rows that need it."""
 
     def __init__(self, first: Tensor, groups: Groups, hidden: Tensor, parts: tuple[Tensor, Tensor | None]) -> None:
         super().__init__(first, groups)
@@ -132,7 +130,7 @@ class _Belief(TwoLevel):
             yield Opened(which, normalised(torch.cat(logits), rows[which]), places.clamp_(max=self.size - 1))
 
     def _logits(self, each: int, hidden: Tensor) -> Tensor:
-        """[n, m] of a class after hidden states [n, D], −inf where the last class has fewer tokens."""
+        """Return the logits [n, m] of a class after hidden states [n, D], −inf beyond the tokens of the last class."""
         ids = self._groups.order[each * self._each : (each + 1) * self._each]
         logits = F.linear(hidden, self._weight[ids], None if self._bias is None else self._bias[ids])
         return F.pad(logits, (0, self._each - len(ids)), value=-math.inf)

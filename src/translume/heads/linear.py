@@ -7,7 +7,7 @@ from translume.model import LossOptions
 
 
 def output_weight(count: int, width: int, tied: nn.Parameter | None = None) -> nn.Parameter:
-    """[count, width]: `tied` itself, or new ones with which the logits of a normalised state deviate by 1."""
+    """Return `tied`, or new weights [count, width] with which the logits of a normalised state have deviation 1."""
     if tied is not None:
         return tied
     fresh = nn.Parameter(torch.empty(count, width))
@@ -16,17 +16,17 @@ def output_weight(count: int, width: int, tied: nn.Parameter | None = None) -> n
 
 
 def output_bias(count: int, *, enabled: bool) -> nn.Parameter | None:
-    """[count] zeros, or None where none are wanted."""
+    """Return [count] zeros, or None if disabled."""
     return nn.Parameter(torch.zeros(count)) if enabled else None
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """What is summed in: fp32, or fp64 for fp64."""
+    """Return the dtype in which sums are kept: fp32, or fp64 for fp64."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
-    """[n]: the logits of labels [n] after hidden states [n, D], not rounded to the dtype of the weights."""
+    """Return the logits [n] of labels [n] after hidden states [n, D], not rounded to the dtype of the weights."""
     logits = (
         hidden.to(accumulation_dtype(hidden)) * weight.index_select(0, labels).to(accumulation_dtype(hidden))
     ).sum(-1)
@@ -34,9 +34,9 @@ def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 
 
 def spread(options: LossOptions, vocabulary: int, like: Tensor) -> Tensor | None:
-    """[V], which sum to ε: what each token has of the target beside its being the label; None where there is no ε.
+    """Return the share [V] of each token in label smoothing, which sum to ε; None without smoothing.
 
-    Of the dtype that sums over `like` are kept in.
+    The dtype is `accumulation_dtype(like)`.
     """
     if not options.label_smoothing:
         return None
@@ -46,13 +46,13 @@ def spread(options: LossOptions, vocabulary: int, like: Tensor) -> Tensor | None
 
 
 class MeanToken:
-    """The mean of the tokens that are smoothed over: the logit of its vector and bias is the mean of their logits.
+    """The mean vector and bias of the tokens of label smoothing; their logit is the mean of the tokens' logits.
 
-    share: [V], of each token; None for 1/V.  row: [D].  Row and bias are differentiable, in at least fp32.
+    share: [V], the weight of each token; None for 1/V.  row: [D].  Row and bias are differentiable, at least fp32.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, smoothed: Tensor | None) -> None:
-        """weight: [V, D].  bias: [V].  smoothed: [V], as `LossOptions` has it."""
+        """weight: [V, D].  bias: [V].  smoothed: [V], as in `LossOptions`."""
         kept = accumulation_dtype(weight)
         self.share = None if smoothed is None else _shares(smoothed, weight)
         self.bias: Tensor | float = 0.0
@@ -66,7 +66,7 @@ class MeanToken:
                 self.bias = self.share @ bias.to(kept)
 
     def logit(self, hidden: Tensor) -> Tensor:
-        """[n], of hidden states [n, D]."""
+        """Return the mean logits [n] after hidden states [n, D]."""
         return hidden.to(self.row.dtype) @ self.row + self.bias
 
 
@@ -76,20 +76,20 @@ def _shares(smoothed: Tensor, like: Tensor) -> Tensor:
 
 
 class LinearGradients:
-    """What rows add to the gradients of W h + b, all of them at first zero but `hidden`, which `add` fills.
+    """Gradients of W h + b accumulated chunk by chunk in the forward pass; `add` fills rows of `hidden`.
 
     hidden: [n, D], in its own dtype.  weight: [V, D], bias: [V] or None, both in at least fp32.
     """
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Of these hidden states [n, D], weight [V, D] and bias [V]."""
+        """hidden: [n, D].  weight: [V, D].  bias: [V]."""
         self._inputs, self._weight, self._wide = hidden, weight, accumulation_dtype(hidden)
         self.hidden = torch.empty_like(hidden)
         self.weight = weight.new_zeros(weight.shape, dtype=self._wide)
         self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self._wide)
 
     def add(self, place: slice, slopes: Tensor) -> None:
-        """Rows `place`, whose logits have the gradients `slopes` [c, V], fp32 or fp64."""
+        """Add rows `place`, whose logits have gradients `slopes` [c, V], fp32 or fp64."""
         if self.bias is not None:
             self.bias += slopes.sum(0)
         rows = self._inputs[place]
@@ -98,7 +98,7 @@ class LinearGradients:
         self._add_product(narrow, rows)
 
     def _add_product(self, left: Tensor, right: Tensor) -> None:
-        """Add left ᵀ · right, of [c, V] and [c, D], to the gradient of W."""
+        """Add leftᵀ · right, of [c, V] and [c, D], to the gradient of W."""
         if right.dtype == self._wide:
             self.weight.addmm_(left.t(), right)
         else:
@@ -106,9 +106,9 @@ class LinearGradients:
 
 
 def scaled(factor: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients that a forward pass saved, times the `factor` of its loss, all of the dtype of `hidden`.
+    """Return gradients saved in a forward pass, times the `factor` of its loss, in the dtype of `hidden`.
 
-    Scaled where they are, unless the graph is kept: a second backward pass would find them scaled already.
+    They are scaled in place unless the graph is retained, since a second backward pass would scale them again.
     """
     if float(factor) != 1.0:
         if _graph_is_kept():
@@ -120,6 +120,6 @@ def scaled(factor: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) 
 
 
 def _graph_is_kept() -> bool:
-    """Whether the backward pass that is running may be followed by another; True where this torch does not tell."""
+    """Whether the running backward pass may be followed by another; True if this version of torch cannot say."""
     asked = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
     return asked is None or bool(asked())

@@ -1,4 +1,4 @@
-"""A mixture of softmaxes: several linear maps to the vocabulary's vectors, so that the logits' rank is no limit."""
+"""A mixture of softmaxes, whose log-probabilities are not limited to the rank of one linear map."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from translume.model.state import Selectable
 class MixtureHead(Head):
     """p = Σ_k π_k softmax(W tanh(A_k h) + b), π = softmax(B h), k = 1 … K (Yang et al. 2018, equations 3 and 4).
 
-    Everything is done in log space: −log p_y = −logsumexp_k(log π_k + l_ky − lse_k). The authors' code takes
-    log(Σ_k … + 1e-8), which is never below −18.4, so that what is less likely than that has no gradient.
-    B begins at zero: no component is preferred. z-loss is the mean over components of the square of their normalisers.
+    Computed in log space: −log p_y = −logsumexp_k(log π_k + l_ky − lse_k). The authors' code computes
+    log(Σ_k … + 1e-8), which is at least −18.4 and gives no gradient to less likely tokens.
+    B is initialised to zero. z-loss is the mean over components of their squared log normalisers.
     """
 
     def __init__(self, settings: MixtureSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
@@ -44,13 +44,13 @@ class MixtureHead(Head):
         nn.init.zeros_(self.prior.weight)
 
     def _components(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """States [n, K, D] of the components, and log π [n, K] in at least fp32."""
+        """Return the states [n, K, D] of the components, and log π [n, K] in at least fp32."""
         states: Tensor = self.map(hidden).tanh().unflatten(1, (-1, hidden.size(1)))
         prior: Tensor = self.prior(hidden)
         return states, prior.to(accumulation_dtype(prior)).log_softmax(-1)
 
     def _picked(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """log p [n] of labels [n], and the normalisers [n, K] of the components."""
+        """Return log p [n] of labels [n], and the log normalisers [n, K] of the components."""
         states, log_prior = self._components(hidden)
         each = labels.repeat_interleave(log_prior.size(1))
         lse, own = chunked_cross_entropy.lse_and_label_logits(states.flatten(0, 1), self.weight, self.bias, each)
@@ -79,7 +79,7 @@ class MixtureHead(Head):
         return Logits((logits.log_softmax(-1) + log_prior[..., None]).logsumexp(1))
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
-        """components: [N, K], the weights π."""
+        """Return "components" [N, K]: the mixture weights π."""
         return {"components": self._components(hidden)[1].exp()}
 
 

@@ -1,4 +1,4 @@
-"""A softmax after a map to another size: wider than the network against its rank limit, or of low rank to save time."""
+"""A softmax after a map to another size: wider to raise the rank of the logits, or narrower to save time."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from translume.model.state import Selectable
 class ProjectedHead(Head):
     """softmax(W f(A h) + b), with A [size, D] and f = tanh or nothing.
 
-    The logits of a softmax over D-wide states have rank D at most (Yang et al. 2018); tanh(A h) of a larger size lifts
-    that limit for one more product, and a smaller size cuts the product with W.
+    The logits of a softmax over D-wide states have rank D at most (Yang et al. 2018); tanh(A h) of a larger size raises
+    that limit for one more product; a smaller size makes the product with W cheaper.
     """
 
     blends_teacher_loss = True

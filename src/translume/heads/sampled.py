@@ -1,4 +1,4 @@
-"""A softmax whose training looks at the label and some sampled tokens only."""
+"""Sampled softmax: training computes the logits of the labels and of sampled tokens only."""
 
 import math
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from translume.model.dropout import drawn_seed
 from translume.model.state import Selectable
 
 RARELY = -1e30
-"""The logit of a sample that does not count: nothing, yet finite."""
+"""Logit of a sample to ignore: negligible, yet finite."""
 
 
 class SampledHead(Head):
-    """softmax(W h + b), trained with an estimate of its normaliser (Jean et al. 2015; Bengio and Senécal 2008).
+    """softmax(W h + b), trained with an estimate of the normaliser (Jean et al. 2015; Bengio and Senécal 2008).
 
-    K tokens are drawn for all rows of a call, with a probability q that falls with the rank r of their frequency, from
-    0: q = ln((r+2)/(r+1)) / ln(V+1). Z is estimated as exp(l_y) + Σ exp(l_s) / π_s over the distinct samples s ≠ y,
-    where π = 1 − (1−q)^K is the probability that a token is among them. Its mean is Z, and with K it becomes exact.
+    K tokens are drawn for all rows of a call, with q = ln((r+2)/(r+1)) / ln(V+1) by frequency rank r from 0.
+    Z is estimated as exp(l_y) + Σ exp(l_s) / π_s over the distinct samples s ≠ y, where π = 1 − (1−q)^K is the
+    probability that a token is among them. The estimate is unbiased, and exact for large K.
     Label smoothing and z-loss are those of the softmax, with that estimate.
-    In training mode there is no nll; in evaluation mode the loss is that of the whole softmax, as belief and score are.
+    In training mode there is no nll; in evaluation mode the loss, like `score`, is that of the full softmax.
     """
 
     exact_loss = False
 
     def __init__(self, settings: SampledSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
@@ -64,7 +64,7 @@ class SampledHead(Head):
         return HeadLoss(objective, None, labels.numel())
 
     def _draw(self, hidden: Tensor) -> "_Drawn":
-        """Distinct samples; from torch's default generator, as dropout is."""
+        """Draw distinct samples, from the generator of dropout."""
         generator = torch.Generator().manual_seed(drawn_seed())
         uniform = torch.rand(self._samples, generator=generator, dtype=torch.float64)
         whole = math.log(self.vocabulary + 1)
@@ -78,7 +78,7 @@ class SampledHead(Head):
     def _estimate(
         self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", mean: MeanToken | None, options: LossOptions,
     ) -> Tensor:  # fmt: skip
-        """The summed loss of some labels [c]."""
+        """Return the summed loss of labels [c]."""
         own = label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
         others = F.linear(hidden, drawn.weight, drawn.bias).to(own.dtype) - drawn.log_chance
         others = others.masked_fill(drawn.ids == labels[:, None], RARELY).logsumexp(-1)

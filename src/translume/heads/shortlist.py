@@ -1,4 +1,4 @@
-"""A softmax that decodes among candidates for the source alone."""
+"""A softmax that at decoding is restricted to candidate tokens for each source."""
 
 from dataclasses import dataclass, replace
 
@@ -17,21 +17,22 @@ from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 MOST_ROWS, SENTENCES = 1.0, 16
-"""Rows of W that are gathered: at most this share of them for so many sentences; a product with all of W costs less."""
+"""Gather rows of W up to this share of them for this many sentences; beyond that a product with all of W is cheaper."""
 SELECTOR_SHARE = 0.1
-"""Of a learned selector's loss in the objective: small beside the rest of the gradient when that is clipped."""
+"""Weight of a learned selector's loss: small compared with the rest of the gradient when that is clipped."""
 
 
 class ShortlistHead(Head):
-    """softmax(W h + b) over the candidates of a sentence: frequent tokens, and those that a selector names.
+    """softmax(W h + b) over the candidates of a sentence: frequent tokens, and those that a selector chooses.
 
     The selector is a table of translations of the sentence's tokens, or learned: then `Selector` reads the encoder's
-    states, and its loss is added in training mode. It changes no state, since no gradient of it goes beyond it.
-    The rest of the loss is that of the whole softmax, as belief and score are in training mode and before the head has
-    learnt any candidates. In evaluation mode with a context, belief and score are over the candidates alone, and −inf
-    off the list; then there is no nll, since a label may be off the list.
+    states, and its loss is added in training mode. The selector's gradient does not
+    reach the encoder.
+    The rest of the loss is that of the full softmax, as are distribution and score in training mode and before `learn`.
+    In evaluation mode with a context, distribution and score cover the candidates only and are −inf elsewhere; there is
+    no nll, since a label may not be a candidate.
     A sentence's list does not depend on its batch (Marian and CTranslate2 take the union of the batch's lists), and its
-    rows of W are gathered once, before its first token.
+    rows of W are gathered once, before the first token.
     """
 
     full_support = False
@@ -39,13 +40,13 @@ class ShortlistHead(Head):
     reads_source = True
 
     def __init__(self, settings: ShortlistSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
         self.always: Tensor
         self.translations: Tensor | None
-        always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # the end mark first; −1 for none
+        always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # the end mark first; −1 for unused
         self.register_buffer("always", always)
         learned = settings.selector == "learned"
         table = torch.full((sizes.source_vocabulary, settings.candidates), -1, dtype=torch.int32)
@@ -73,7 +74,7 @@ class ShortlistHead(Head):
         return Shortlists(_Lists(self._listed(source, mask, memory)), owners)
 
     def _listed(self, source: Tensor, mask: Tensor, memory: Tensor) -> Tensor:
-        """[B, V]: True where a token is a candidate."""
+        """Return [B, V]: True where a token is a candidate."""
         if self.selector is not None:
             listed = self.selector.listed(memory, mask, self.softmax.weight, self.threshold)
             return listed.index_fill_(1, self.always[self.always >= 0].long(), True)
@@ -115,7 +116,7 @@ class ShortlistHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a learned selector learns from: states [B, S, D] where mask [B, S], and the owners [N] of rows."""
+    """Training data of a learned selector: states [B, S, D] where mask [B, S]; the sentence `owners` [N] of rows."""
 
     memory: Tensor
     mask: Tensor

@@ -1,4 +1,4 @@
-"""Yes or no for every token: probabilities that need no sum over the vocabulary, and are no distribution."""
+"""Independent decisions for every token: no normalisation over the vocabulary, and not a distribution."""
 
 import math
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from translume.model.state import Selectable
 
 
 class SigmoidHead(Head):
-    """σ(l_v) for every token v by itself, l = W h + b − ln(V−1) (SCONES; Stahlberg and Kumar 2022).
+    """σ(l_v) for every token v independently, l = W h + b − ln(V−1) (SCONES; Stahlberg and Kumar 2022).
 
     The loss is −log σ(l_y) − α Σ_{v≠y} log(1 − σ(l_v)). The constant makes every probability 1/V where W h + b is zero,
-    so that the first loss is about ln V + α instead of growing with V.
-    With label smoothing the targets of all those decisions are (1−ε)·[v = y] + ε/V instead of 0 and 1. There is no
-    normaliser, so that z-loss adds nothing, and no distribution, so that there is no nll.
+    so that the initial loss is about ln V + α instead of growing with V.
+    With label smoothing the targets of the decisions are (1−ε)·[v = y] + ε/V instead of 0 and 1. There is no normaliser
+    and no distribution, hence neither z-loss nor nll.
     """
 
     normalised = False
@@ -29,7 +29,7 @@ class SigmoidHead(Head):
     exact_smoothing = False
 
     def __init__(self, settings: SigmoidSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
@@ -51,7 +51,7 @@ class SigmoidHead(Head):
 
 
 class Decisions(MonotoneBelief):
-    """σ of logits [N, V], each for itself; `sample` draws in proportion to them."""
+    """σ of logits [N, V], each independent; `sample` draws in proportion to them."""
 
     normalised = False
 

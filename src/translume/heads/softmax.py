@@ -1,4 +1,4 @@
-"""The usual head: one linear map and a softmax."""
+"""The default head: one linear map and a softmax."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class SoftmaxHead(Head):
     blends_teacher_loss = True
 
     def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share, received and never copied."""
+        """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)

@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from translume.model import HeadData
 
 MOST_PAIRS = 1 << 18
-"""Pairs looked at; of a larger corpus, that many spread evenly."""
+"""Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
 
 
 def target_counts(data: HeadData, vocabulary: int) -> NDArray[np.int64]:
-    """[V]: how often each target token stands in the training pairs, one end mark a pair."""
+    """Return the count [V] of each target token in the training pairs, with one end mark per pair."""
     numbers = spread_evenly(data.corpus.pairs, MOST_PAIRS)
     counts = np.zeros(vocabulary, np.int64)
     for begin in range(0, len(numbers), 4096):
@@ -21,24 +21,24 @@ def target_counts(data: HeadData, vocabulary: int) -> NDArray[np.int64]:
 
 
 def spread_evenly(pairs: int, most: int) -> list[int]:
-    """Numbers of `most` pairs, or of all if there are fewer, ascending and spread evenly over all of them."""
+    """Return ascending indices of at most `most` pairs, spread evenly over all of them."""
     looked = min(pairs, most)
     return [place * pairs // looked for place in range(looked)]
 
 
 def by_frequency(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[V]: token ids, the most frequent first, ties by smaller id."""
+    """Return token ids [V] by descending frequency, ties by smaller id."""
     return np.argsort(-counts, kind="stable")
 
 
 CONTEXTS = 128
-"""Neighbours told apart on each side: the most frequent tokens, and one for all others."""
+"""Number of distinct neighbours on each side: the most frequent tokens, and one for all others."""
 DIRECTIONS = 32
-"""Principal directions of the tokens' neighbourhoods that are looked at."""
+"""Number of principal components of the neighbour statistics that are used."""
 
 
 def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int64]:
-    """[V]: token ids such that those in each run of `each` follow and precede like tokens in the training targets.
+    """Return token ids [V] such that each run of `each` ids has similar neighbours in the training targets.
 
     A token is described by the square roots of the shares of its neighbours (Hellinger distance), in their principal
     directions. The tokens are then halved along the direction in which they differ most, and the halves again, down to

@@ -1,4 +1,4 @@
-"""How the C library hands out memory, set for steps that free and ask for the same large tensors again and again."""
+"""Settings of the C memory allocator for steps that free and allocate the same large tensors repeatedly."""
 
 import ctypes
 import sys
@@ -7,17 +7,16 @@ from pathlib import Path
 import torch
 
 RESERVED_BYTES = 4 << 30
-"""Address space set aside; pages are taken from the system only when they are first written."""
+"""Address space to reserve; pages are allocated only when first written."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS, _LARGEST_BLOCK = -1, -3, -8, 1 << 30
 _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 
 
 def keep_freed_memory() -> bool:
-    """Have freed blocks reused instead of returned to the system, in huge pages; False where that cannot be asked.
+    """Make the allocator reuse freed blocks, in huge pages, instead of returning them; False if not supported.
 
-    Returning pages and faulting them in again costs more than the sums done in them. On Linux with glibc only;
-    elsewhere nothing changes.
+    Returning pages and faulting them in again costs more than the computation on them. Linux with glibc only.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -32,9 +31,9 @@ def keep_freed_memory() -> bool:
     try:
         size = _LARGEST_BLOCK - _HUGE_PAGE
         blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]
-    except RuntimeError:  # a limit on address space; what has grown by then is kept
+    except RuntimeError:  # a limit on address space; keep what was allocated so far
         blocks = []
-    blocks.clear()  # the heap has grown, and keeps its size
+    blocks.clear()  # the heap keeps its size
     advised = [_use_huge_pages(madvise, begin, end) for begin, end in _heaps()]
     return any(advised)
 

@@ -23,12 +23,12 @@ class Pooling(nn.Module):
     """States of a source to one vector, in fp32 (fp64 for fp64); of a source without any token to zeros.
 
     "attention": Σ_s a_s h_s with a = softmax(q·h_s / √D) over the source's tokens, with a learnt q [D] (as Yang et al.
-    2016 do over words, without their hidden layer). q begins at zero: as the mean.
-    size: of the vector, D but for "ngrams", which has a number for each of its filters.
+    2016 do over words, without their hidden layer). q is initialised to zero, which gives the mean.
+    size: of the vector: the number of filters for "ngrams", else D.
     """
 
     def __init__(self, way: Way, width: int, ngrams: "NGrams | None" = None) -> None:
-        """ngrams: what "ngrams" needs, and no other way."""
+        """ngrams: required for way "ngrams", else None."""
         super().__init__()
         self.way, self.size = way, width if ngrams is None else ngrams.size
         self.query = nn.Parameter(torch.zeros(width)) if way == "attention" else None
@@ -36,7 +36,7 @@ class Pooling(nn.Module):
 
     @classmethod
     def of(cls, settings: ClassifySettings, width: int) -> "Pooling":
-        """A fresh one of states [B, S, width]."""
+        """Return a new pooling of states [B, S, width]."""
         ngrams = NGrams(width, settings.ngrams, settings.filters) if settings.pooling == "ngrams" else None
         return cls(settings.pooling, width, ngrams)
 
@@ -142,7 +142,7 @@ class Classifier(nn.Module):
         self.drop = Dropout(dropout)
 
     def partly_frozen(self) -> list[Tensor]:
-        """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
+        """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
         return [] if self.encoder.embedding.frozen is None else [self.encoder.embedding.table.weight]
 
     def use_attention(self, backend: AttentionBackend) -> None:
@@ -152,21 +152,21 @@ class Classifier(nn.Module):
                 module.backend = backend
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
-        """One vector [B, H] for each source [B, S] where mask [B, S] is True."""
+        """Return one vector [B, H] for each source [B, S] where mask [B, S] is True."""
         pooled: Tensor = self.drop(self.pooling(self.encoder(source, mask), mask))
         return pooled
 
     def belief(self, source: Tensor, mask: Tensor) -> NextToken:
-        """What the model believes about the class of each source [B, S] where mask [B, S] is True."""
+        """Return the distribution over classes of each source [B, S] where mask [B, S] is True."""
         return self.head.next_token(self.pooled(source, mask), None)
 
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
         options: LossOptions = PLAIN,
     ) -> HeadLoss:  # fmt: skip
-        """The summed loss of labels: classes [B, 1], or [B, 1, C] of 0 and 1 where a text may have several.
+        """Return the summed loss of labels: classes [B, 1], or [B, 1, C] of 0 and 1 where a text may have several.
 
-        It takes the tensors that a Transformer does, and leaves target and its mask alone.
+        The arguments are those of `Transformer.loss`; target and its mask are ignored.
         """
         labels = labels[:, 0]
         if options.r_drop:
@@ -180,10 +180,10 @@ class Classifier(nn.Module):
     def teacher_targets(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> TeacherTargets:
-        """What the model believes about the class of each source [B, S] where source_mask is True."""
+        """Return the distribution over classes of each source [B, S] where source_mask is True."""
         hidden = self.pooled(source, source_mask)
         return TeacherTargets(lambda rows: self.head.next_token(hidden[rows], None))
 
 
 Network = Transformer | Classifier
-"""What can be trained."""
+"""A network that can be trained."""

@@ -1,8 +1,8 @@
-"""Dropout (Srivastava et al. 2014) whose random numbers cost little on a CPU.
+"""Dropout (Srivastava et al. 2014) with cheap random numbers on CPUs.
 
-torch draws one number per element, which takes longer there than the matrix products of a narrow layer. Here one
-64-bit draw decides eight elements: the rate is rounded to a multiple of 1/256, and what is kept is scaled by the
-rounded rate, so that expectations are exact.
+torch draws one number per element, which takes longer than the matrix products of a narrow layer. Here one 64-bit draw
+decides eight elements: the rate is rounded to a multiple of 1/256, and kept elements are scaled by the rounded rate, so
+that expectations are exact.
 """
 
 import threading
@@ -26,9 +26,9 @@ def rounded(rate: float) -> tuple[int, float]:
 
 
 def keep_mask(shape: torch.Size, threshold: int, device: torch.device) -> Tensor:
-    """A bool mask of `shape`, False with probability threshold/256.
+    """Return a bool mask of `shape`, False with probability threshold/256.
 
-    It follows from torch's default generator, or from the seed of `drawn_from` around it.
+    Random numbers come from torch's default generator, or from the seed of an enclosing `drawn_from`.
     """
     if device.type != "cpu":
         return torch.rand(shape, device=device) >= threshold / 256
@@ -45,7 +45,7 @@ _thread = threading.local()
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Masks drawn by this thread inside follow from `seed`, whatever other threads draw meanwhile."""
+    """Seed the masks that this thread draws inside the block, independently of other threads."""
     _thread.generator = _generator(seed)
     try:
         yield
@@ -54,7 +54,7 @@ def drawn_from(seed: int) -> Iterator[None]:
 
 
 def drawn_seed() -> int:
-    """A seed below 2⁶³ for other random numbers of training; it follows from what masks follow from."""
+    """Return a seed below 2⁶³ for other random numbers of training, from the generator of the masks."""
     generator = getattr(_thread, "generator", None)
     return int(torch.randint(0, 2**63 - 1, ()) if generator is None else generator.integers(0, 2**63 - 1))
 
@@ -86,7 +86,7 @@ class _DropAdd(torch.autograd.Function):
 
 
 class Dropout(nn.Module):
-    """Zeroes elements at random while training, and adds what is left to a residual if there is one."""
+    """Zero elements at random in training, and add the result to a residual if given."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from translume.model.positions import position_encoding
 
 
 class BandedTable(nn.Module):
-    """An embedding whose bands of tokens have sizes of their own (Baevski and Auli 2019, section 3).
+    """An embedding in bands of tokens, each with its own vector size (Baevski and Auli 2019, section 3).
 
     Band 0 holds vectors of size D; band j > 0 holds vectors of size d = D/factorʲ (at least 1) and a projection [d, D]
     that widens them. An output head may share both. order: [V], ids band by band, ascending within a band.  rank: [V],
@@ -94,8 +94,8 @@ class BandedTable(nn.Module):
 class Embedding(nn.Module):
     """E[id]·√D + position (+ segment), dropped; √D only with `scale_embeddings`.
 
-    separators: [V], how often each token holds the character that ends a segment; there only with segments.
-    frozen: [V], True for rows of the table that keep their values in training; there only with `freezable`.
+    separators: [V], the number of segment separators in each token; only with segments.
+    frozen: [V], True for rows of the table that training must not change; only with `freezable`.
     """
 
     separators: Tensor
@@ -115,7 +115,7 @@ class Embedding(nn.Module):
         self.drop = Dropout(settings.dropout)
 
     def keep_frozen(self) -> None:
-        """From now on the table's gradients are zero where `frozen` says so. To be called once, after tying."""
+        """Zero the table's gradients where `frozen` is True from now on. Call once, after tying."""
         if self.frozen is not None:
             self.table.weight.register_hook(self._without_frozen)  # type: ignore[no-untyped-call]  # torch's has no types
 
@@ -123,7 +123,7 @@ class Embedding(nn.Module):
         return gradient if self.frozen is None else gradient.masked_fill(self.frozen[:, None], 0.0)
 
     def segments_of(self, ids: Tensor) -> Tensor | None:
-        """The segment of each id of [B, S]: how many separators stand before it, the last one for all beyond."""
+        """Return the segment of each id [B, S]: the number of separators before it, at most the last segment."""
         if self.segments is None:
             return None
         counts = self.separators[ids]

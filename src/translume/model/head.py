@@ -12,34 +12,34 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.model.state import Selectable
 
-Believe = Callable[[Tensor], NextToken]
-"""The belief about some of the labels of a batch, given their numbers [m]."""
+PredictRows = Callable[[Tensor], NextToken]
+"""Return the predicted distribution of some labels of a batch, given their indices [m]."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherTargets:
-    """What a teacher believes about the labels of a batch; worked out when it is asked, and never differentiated."""
+    """A teacher's distributions for the labels of a batch, computed on demand and without gradient."""
 
-    believe: Believe
+    predict: PredictRows
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Tensor:
-        """[m, V], fp32: log-probabilities in the place of some labels, given their numbers [m]."""
-        return self.believe(rows).log_probs()
+        """Return [m, V], fp32: the log-probabilities at some labels, given their indices [m]."""
+        return self.predict(rows).log_probs()
 
 
 class TeacherNetwork(Protocol):
-    """A network that can teach."""
+    """A network that can be a teacher."""
 
     def teacher_targets(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> TeacherTargets:
-        """What it believes about the labels of a batch, as its `loss` is given them."""
+        """Return its distributions for the labels of a batch; arguments as for `loss`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A model, in evaluation mode, and the share of the loss that is the distance to its beliefs."""
+    """A model in evaluation mode, and the weight of the divergence from it in the loss."""
 
     network: TeacherNetwork
     share: float
@@ -47,10 +47,10 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class HeadLoss:
-    """A loss over labels, as fp32 sums in nats, to be divided once by all tokens of an update.
+    """A loss over labels: fp32 sums in nats, to be divided once by all tokens of an update.
 
-    objective: what is differentiated.  nll: −Σ log p of the labels under the full belief, None where that is not
-    defined.  tokens: how many labels.
+    objective: the quantity to differentiate.  nll: −Σ log p of the labels under the full distribution, None if that is
+    not defined.  tokens: the number of labels.
     """
 
     objective: Tensor
@@ -60,17 +60,17 @@ class HeadLoss:
 
 @dataclass(frozen=True, slots=True)
 class LossOptions:
-    """What a loss holds beside the nll.
+    """The terms of a loss other than the nll.
 
-    label_smoothing: share of the target spread over the tokens as `smoothed` [V] says: marks of those that it is
-    spread over evenly, or weights that it is spread in proportion to; None: over all evenly.
+    label_smoothing: share of the target that is spread over tokens in proportion to the weights `smoothed` [V]; None:
+    evenly over all.
     z_loss: weight of (log normaliser)².
     confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
-    r_drop: weight α of the divergence of two passes with other dropout (Wu et al. 2021); 0 makes one pass.
-    teacher: whose beliefs take a share of the loss; None learns from the labels alone.
-    lesson: what the teacher believes about the labels of one batch.
-    All from `confidence_penalty` on is made of any head's beliefs by `model.penalties`; heads leave it alone, but for
-    those that `take_lessons`.
+    r_drop: weight α of the divergence of two passes with different dropout (Wu et al. 2021); 0 makes one pass.
+    teacher: the model to distil from; None learns from the labels only.
+    teacher_targets: the teacher's distributions for one batch.
+    Heads ignore everything from `confidence_penalty` on, which `model.penalties` adds for any head, except that heads
+    with `blends_teacher_loss` add the teacher's term themselves.
     """
 
     label_smoothing: float = 0.0
@@ -83,13 +83,13 @@ class LossOptions:
 
     @property
     def share(self) -> float:
-        """λ: the part of the loss that is the distance to what a teacher believes; 0 without a lesson."""
+        """λ, the weight of the divergence from the teacher; 0 without teacher targets."""
         return 0.0 if self.teacher is None or self.teacher_targets is None else self.teacher.share
 
     def with_teacher_targets(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> "LossOptions":
-        """These options with the teacher's lesson about a batch, given as to `Transformer.loss`."""
+        """Return these options with the teacher's targets for a batch; arguments as for `Transformer.loss`."""
         if self.teacher is None:
             return self
         return replace(
@@ -107,21 +107,21 @@ class HeadSizes:
 
 
 class TrainingPairs(Protocol):
-    """The tokenized training pairs, read by number."""
+    """The tokenized training pairs, by index."""
 
     @property
     def pairs(self) -> int: ...
 
     def source(self, index: int) -> NDArray[Any]:
-        """Ids of a source [S], without marks."""
+        """Return the ids [S] of a source, without marks."""
 
     def target(self, index: int) -> NDArray[Any]:
-        """Ids of a target [T], without marks."""
+        """Return the ids [T] of a target, without marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadData:
-    """What a head may learn its tables from before the first update.
+    """The data from which a head computes its tables before the first update.
 
     source_pieces, target_pieces: the vocabularies in order of ids.  end: the id of the target's end mark.
     specials: ids of the target's special tokens, the end mark among them.
@@ -135,10 +135,10 @@ class HeadData:
 
 
 class Head(nn.Module, ABC):
-    """Hidden states to a belief about the next token.
+    """An output head: from hidden states to a distribution over the next token.
 
-    Made as `Kind(settings, sizes, tied)`, where `tied` is an embedding [V, D] to share (received, never copied) or
-    None as `settings.tie` says.
+    Constructed as `Kind(settings, sizes, tied)`, where `tied` is an embedding [V, D] to share, or None, by
+    `settings.tie`.
     normalised: probabilities sum to one.  full_support: every token has a positive one.  exact_loss: the objective
     without smoothing and z-loss is the nll.
     """
@@ -147,40 +147,40 @@ class Head(nn.Module, ABC):
     full_support: bool = True
     exact_loss: bool = True
     exact_smoothing: bool = True
-    """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's own page defines it."""
+    """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's docstring defines it."""
     blends_teacher_loss: bool = False
-    """Whether `loss` has blended in the lesson of its options; else that is done from the beliefs."""
+    """Whether `loss` includes the teacher's term; else it is computed from `next_token`."""
     reads_source: bool = False
-    """Whether `begin` makes something of the source."""
+    """Whether `begin` returns something computed from the source."""
     vocabulary: int
     """V."""
 
     @abstractmethod
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        """The loss of labels [n] after hidden states [n, D]; no padding among them. Never holds n×V."""
+        """Return the loss of labels [n] after hidden states [n, D], without padding. Must not hold n×V."""
 
     @abstractmethod
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        """[n], fp32: log-probabilities of labels [n] after hidden states [n, D]. Never holds n×V."""
+        """Return log-probabilities [n], fp32, of labels [n] after hidden states [n, D]. Must not hold n×V."""
 
     @abstractmethod
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
-        """The belief after hidden states [N, D]."""
+        """Return the distribution of the next token after hidden states [N, D]."""
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
-        """What else the head weighs after hidden states [N, D], [N, m] each, to be looked at. Default: nothing."""
+        """Return intermediate quantities [N, m] after hidden states [N, D], for inspection. Default: none."""
         return {}
 
     def learn(self, data: HeadData) -> None:
-        """Fill the head's tables (buffers, saved with the weights) from the training pairs. Default: it has none."""
+        """Fill the head's tables (buffers, saved with the weights) from the training pairs. Default: no tables."""
 
     def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> Selectable | None:
-        """What the head makes of a source once a sentence: ids and mask [B, S], memory [B, S, D]. Default: nothing."""
+        """Return the head's context of a source: ids and mask [B, S], memory [B, S, D]. Called once; default: None."""
         return None
 
     def plain(self) -> Mapping[str, Tensor]:
         """`weight` [V, D] and perhaps `bias` [V], if the head is one linear map and a softmax; else an empty mapping.
 
-        Export targets that know only such a head ask here, and refuse the others by name. Default: empty.
+        Export targets that support only such heads use this and refuse others by name. Default: empty.
         """
         return {}

@@ -47,8 +47,8 @@ class FeedForward(nn.Module):
 class Ssru(nn.Module):
     """relu(c_t) of cells c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ W x_t, f_t = sigmoid(W_f x_t + b_f), and none before t = 0.
 
-    It stands in the place of a decoder's self-attention: a token knows of those before it by the cell alone. Cells are
-    fp32 (fp64 for fp64) whatever the weights are, since a forget gate near 1 adds little at a time.
+    It replaces a decoder's self-attention: the cell carries all information about earlier tokens. Cells are fp32 (fp64
+    for fp64) whatever the dtype of the weights, since a forget gate near 1 adds little at a time.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -66,7 +66,7 @@ class Ssru(nn.Module):
         return layout.pack(cells).relu().to(x.dtype)
 
     def begin(self, memory: Tensor) -> Cells:
-        """What `cached` needs before the first token, for the sentences of a memory [B, S, D]."""
+        """Return the empty cache for the sentences of a memory [B, S, D]."""
         return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_wide(memory)))
 
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
@@ -88,7 +88,7 @@ def recurrence(forget: Tensor, update: Tensor, start: Tensor) -> Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
-    """One pass over time forwards and one backwards, each an operation on [B, D] a place, written where it belongs.
+    """One pass over time forwards and one backwards, with one operation on [B, D] per place.
 
     A parallel scan does log T times the work: on a CPU it took ten times as long for 64 rows of 30 places.
     """
@@ -122,7 +122,7 @@ SubLayer = Callable[[Tensor], Tensor]
 
 
 def norm_of(settings: ModelSettings) -> nn.Module:
-    """A fresh norm over D, as the settings say."""
+    """Return a new norm over D."""
     if settings.normalization == "rms":
         return nn.RMSNorm(settings.width, eps=settings.norm_epsilon)
     return nn.LayerNorm(settings.width, eps=settings.norm_epsilon, bias=settings.bias)
@@ -174,9 +174,9 @@ class DecoderLayer(nn.Module):
         self.around_self, self.around_cross = Residual(settings), Residual(settings)
         self.around_feed_forward = Residual(settings)
 
-    def forward(self, x: Tensor, attend: SubLayer, look: SubLayer) -> Tensor:
-        """x [..., D] to the same shape; `attend` and `look` apply what this layer reads target and memory by."""
+    def forward(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer) -> Tensor:
+        """x [..., D] to the same shape; `attend` and `cross_attend` apply attention over target and memory."""
         x = self.around_self(x, attend)
-        x = self.around_cross(x, look)
+        x = self.around_cross(x, cross_attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result

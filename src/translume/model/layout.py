@@ -1,4 +1,4 @@
-"""Where tokens stand: side by side without padding for the linear maps, in a padded grid for attention."""
+"""Token layouts: packed without padding for linear maps, in a padded grid for attention."""
 
 from dataclasses import dataclass, field
 
@@ -7,18 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SHORTEST = 16
-"""Fewest places of a grid for attention: over fewer, torch's softmax on a CPU falls back to one element at a time."""
+"""Minimum length of a grid for attention; below it torch's CPU softmax processes one element at a time."""
 
 
 @dataclass(slots=True)
 class Layout:
     """The n tokens of B rows of up to T places.
 
-    mask: [B, T], True where a token stands.
+    mask: [B, T], True where there is a token.
     tokens: [n], the flat place b·T + t of every token.
     places: [n], t of every token.
-    grid: [B, G], the mask as attention sees it, widened to at least SHORTEST places.
-    rank: [B, G], the number of the token at a place; 0 where none stands.
+    grid: [B, G], the mask for attention, padded to at least SHORTEST places.
+    rank: [B, G], the index of the token at a place; 0 at padding.
     """
 
     mask: Tensor
@@ -27,9 +27,9 @@ class Layout:
     grid: Tensor
     rank: Tensor
     full: bool
-    """Whether every place of `mask` holds a token."""
+    """Whether every place of `mask` has a token."""
     empty_rows: bool
-    """Whether some row holds no token at all."""
+    """Whether some row has no token."""
     _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _places: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Layout:
         return grid.flatten(0, 1).index_select(0, self.tokens) if not self.full else grid.flatten(0, 1)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """tokens [n, ...] to a grid [B, T, ...], zero where no token stands."""
+        """tokens [n, ...] to a grid [B, T, ...], zero at padding."""
         shape = (*self.mask.shape, *packed.shape[1:])
         if self.full:
             return packed.view(shape)
@@ -85,13 +85,13 @@ class Layout:
         return rows.view(self.tokens.numel(), parts * heads * width)
 
     def clear_padding(self, grid: Tensor) -> Tensor:
-        """grid [B, H, G, w], set to zero in place where no token stands."""
+        """grid [B, H, G, w], set to zero in place at padding."""
         if self.tokens.numel() < self.grid.numel():
             grid.mul_(self.grid[:, None, :, None].to(grid.dtype))
         return grid
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """[B, 1, 1, G]: −inf where no token stands, else 0; None when every place holds one."""
+        """[B, 1, 1, G]: −inf at padding, else 0; None without padding."""
         if self.tokens.numel() == self.grid.numel():
             return None
         if dtype not in self._bias:

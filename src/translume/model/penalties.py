@@ -1,6 +1,6 @@
-"""Terms of a loss that any head's belief gives, whatever the head: entropy, and how far two beliefs are apart.
+"""Loss terms for any head, from its distributions: confidence penalty, R-Drop, distillation.
 
-All are worked out in chunks of rows that are made again in the backward pass, so that n×V is never held.
+All are computed in chunks of rows, which the backward pass recomputes, so that n×V is never held.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ Contexts = tuple[Selectable | None, Selectable | None]
 def with_penalties(
     head: Head, loss: HeadLoss, hidden: Tensor, context: Selectable | None, options: LossOptions
 ) -> HeadLoss:
-    """A head's loss after hidden states [n, D] with the penalties that `options` ask for.
+    """Add the penalties of `options` to a head's loss after hidden states [n, D].
 
-    With a teacher's lesson the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being what the teacher believes
-    (Kim and Rush 2016, section 3.1, but for the entropy of q, which no gradient sees).
+    With a teacher the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being the teacher's distribution (Kim and
+    Rush 2016, section 3.1; the entropy of q is included, which has no gradient).
     With R-Drop the rows are those of two passes over the same sentences, one after the other, and the result is the
     mean of both passes (Wu et al. 2021, eq. 4, halved).
     """
@@ -56,10 +56,10 @@ def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
 
 
 def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (None, None)) -> Tensor:
-    """Σ over rows of KL(p‖q) + KL(q‖p), in nats, of the beliefs after hidden states [n, D] and `other` [n, D].
+    """Σ over rows of KL(p‖q) + KL(q‖p), in nats, of the distributions after hidden states [n, D] and `other` [n, D].
 
-    contexts: what the head made of the sources of each.
-    It is Σ_v (p_v − q_v)(log p_v − log q_v): what is smaller than any float in both costs nothing.
+    contexts: the head's contexts for each.
+    Computed as Σ_v (p_v − q_v)(log p_v − log q_v), so that probabilities that underflow in both contribute nothing.
     """
 
     def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
@@ -71,21 +71,21 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
     return _summed(of, head, hidden, other)
 
 
-def distance(head: Head, hidden: Tensor, context: Selectable | None, lesson: TeacherTargets) -> Tensor:
-    """Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats: q of the lesson, p after hidden states [n, D].
+def distance(head: Head, hidden: Tensor, context: Selectable | None, targets: TeacherTargets) -> Tensor:
+    """Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats: q of the teacher, p after hidden states [n, D].
 
-    What the teacher holds for impossible costs nothing.
+    Tokens with q_v = 0 contribute nothing.
     """
 
     def of(rows: Tensor, hidden: Tensor) -> Tensor:
-        wanted = lesson(rows)
+        wanted = targets(rows)
         return _product(wanted.exp(), wanted - _log_probs(head, hidden, context, rows)).sum()
 
     return _summed(of, head, hidden)
 
 
 class _Divergence(torch.autograd.Function):
-    """Σ (p − q)(log p − log q) of log-probabilities [n, V], with both gradients made in few passes over them."""
+    """Σ (p − q)(log p − log q) of log-probabilities [n, V], with both gradients computed in few passes."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _log_probs(head: Head, hidden: Tensor, context: Selectable | None, rows: Ten
 
 
 def _product(probabilities: Tensor, logs: Tensor) -> Tensor:
-    """0 where the probability is, even where the logarithm is infinite."""
+    """Return probability · log, 0 where the probability is 0 and its logarithm infinite."""
     return torch.where(logs.isfinite(), probabilities * logs.nan_to_num(0.0, 0.0, 0.0), 0.0)
 
 

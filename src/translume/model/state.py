@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 GROWTH = 32
-"""Steps by which a full buffer grows."""
+"""Places by which a full buffer grows."""
 
 
 class Selectable(Protocol):
-    """What moves with the rows of a search."""
+    """A value with one entry per row of a search."""
 
     def select(self, rows: Tensor) -> Self: ...
 
@@ -77,14 +77,14 @@ def _written(buffer: Tensor, new: Tensor, place: int) -> Tensor:
 
 
 class LayerPast(Protocol):
-    """What one layer keeps of the target read so far."""
+    """The cache of one layer."""
 
     def select(self, rows: Tensor, length: int) -> Self: ...
 
 
 @dataclass(slots=True)
 class Past:
-    """The target read so far: what each layer keeps of it. `generation` counts its changes."""
+    """The cache of all layers. `generation` counts its changes."""
 
     layers: list[LayerPast]
     generation: int = 0
@@ -102,10 +102,9 @@ class DecoderState:
     cross: per layer, keys and values of the memory [B, H, S, D/H].
     past: keys and values of the target, or cells, written in place; only the newest state may be used, or one that was
         branched off by `select`.
-    context: what the head made of the source, or None.
-    attention: [N, S], fp32, how the last token read looked at the source: the mean over the attention heads of the last
-        layer. Before the first token 0, and 1 where no source token stands. None where it was not asked for, and then
-        it is never computed.
+    context: the head's context of the source, or None.
+    attention: [N, S], fp32, the cross-attention of the last token: the mean over the attention heads of the last layer.
+        Before the first token 0, and 1 at source padding. None, and never computed, unless requested.
     """
 
     memory: Tensor
@@ -124,7 +123,7 @@ class DecoderState:
         return self.memory.size(0) * self.width
 
     def check(self) -> None:
-        """Raise StaleStateError if another state has written since."""
+        """Raise StaleStateError if another state has written to the cache since."""
         if self.generation != self.past.generation:
             raise StaleStateError("this decoder state was used already; branch with state.select before using it twice")
 

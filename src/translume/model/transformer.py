@@ -21,7 +21,7 @@ from translume.model.state import DecoderState, Past, Selectable
 
 
 class Encoder(nn.Module):
-    """A stack of self-attention layers over the source; with norm "pre" a last norm over their sum."""
+    """A stack of self-attention layers over the source; with norm "pre" a final norm."""
 
     def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Encoder(nn.Module):
         return cast(Iterable[EncoderLayer], self.layers)
 
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
-        """Source ids and mask [B, S] to memory [B, S, D], zero where no token stands."""
+        """Source ids and mask [B, S] to memory [B, S, D], zero at padding."""
         layout = Layout.of(mask)
         return layout.unpack(self.packed(source, layout))
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
-        """The same for the tokens of a layout alone, [n, D]."""
+        """Return the memory of the tokens of a layout only, [n, D]."""
         x, positions = self.embed(source, layout), self.positions(layout)
         for layer in self.stack:
             x = layer(x, partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False))
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
 
     def embed(self, source: Tensor, layout: Layout) -> Tensor:
-        """What the first layer reads: [n, D] for ids [B, S] and their layout."""
+        """Return the input [n, D] of the first layer, for ids [B, S] and their layout."""
         segments = self.embedding.segments_of(source)
         types = None if segments is None else layout.pack(segments)
         result: Tensor = self.embedding(layout.pack(source), layout.places, types)
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of layers over the target that also read the memory; with norm "pre" a last norm over their sum."""
+    """A stack of layers over the target, with cross-attention over the memory; with norm "pre" a final norm."""
 
     def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Decoder(nn.Module):
         return cast(Iterable[DecoderLayer], self.layers)
 
     def start(self, memory: Tensor, mask: Tensor, context: Selectable | None = None) -> DecoderState:
-        """The state before any target token is read, over memory [B, S, D] and its mask [B, S]."""
+        """Return the state before the first target token, for a memory [B, S, D] and its mask [B, S]."""
         cross = tuple(layer.cross_attention.read(memory) for layer in self.stack)
         past = Past([layer.self_attention.begin(memory) for layer in self.stack])
         return DecoderState(memory, mask, cross, past, position=0, context=context)
@@ -88,28 +88,30 @@ class Decoder(nn.Module):
         state.check()
         start, count = state.position, target.size(1)
         places = torch.arange(start, start + count, device=target.device).expand(target.shape)
-        asked: list[Tensor] = []
+        cross_inputs: list[Tensor] = []
         x = self.embedding(target, places)
         positions = self.embedding.positions.for_attention(start, count, causal=True, device=x.device)
         for layer, past, cross in zip(self.stack, state.past.layers, state.cross, strict=True):
             attend = partial(layer.self_attention.cached, past=past, place=start, positions=positions)
             look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
-            x = layer(x, attend, look if state.attention is None else partial(_noted, look=look, asked=asked))
-        return self.norm(x), state.advanced(count, self._attention(asked[-1], state) if asked else None)
+            if state.attention is not None:
+                look = partial(_recorded, sublayer=look, inputs=cross_inputs)
+            x = layer(x, attend, look)
+        return self.norm(x), state.advanced(count, self._attention(cross_inputs[-1], state) if cross_inputs else None)
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=True, device=layout.grid.device)
 
-    def _attention(self, asked: Tensor, state: DecoderState) -> Tensor:
-        """[N, S], how the last of tokens [N, t, D], as the last layer's cross-attention got them, sees the source."""
-        query = asked[:, -1].view(state.memory.size(0), -1, asked.size(2))  # [B, K, D]
+    def _attention(self, inputs: Tensor, state: DecoderState) -> Tensor:
+        """Return the mean cross-attention [N, S] of the last token, from the inputs [N, t, D] of the last layer's."""
+        query = inputs[:, -1].view(state.memory.size(0), -1, inputs.size(2))  # [B, K, D]
         attention = list(self.stack)[-1].cross_attention
         weights = attention.weights(query, state.cross[-1], state.memory_mask)  # [B, H, K, S]
         return weights.float().mean(1).flatten(0, 1)
 
     def packed(self, target: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout) -> Tensor:
-        """What `forward` gives for whole targets [B, T], but for their tokens alone, [n, D], and with no state.
+        """Return hidden states [n, D] of the tokens of whole targets [B, T], without a state.
 
         target: ids [B, T] laid out by `layout`, bos first, padding last.  memory: [m, D] laid out by `memory_layout`.
         """
@@ -122,14 +124,14 @@ class Decoder(nn.Module):
         return result
 
 
-def _noted(x: Tensor, look: SubLayer, asked: list[Tensor]) -> Tensor:
-    """What `look` makes of x, which is written down."""
-    asked.append(x)
-    return look(x)
+def _recorded(x: Tensor, sublayer: SubLayer, inputs: list[Tensor]) -> Tensor:
+    """Apply a sub-layer to x and append x to `inputs`."""
+    inputs.append(x)
+    return sublayer(x)
 
 
 PLAIN = LossOptions()
-"""The nll and nothing else."""
+"""The nll only."""
 
 
 class Transformer(nn.Module):
@@ -140,7 +142,7 @@ class Transformer(nn.Module):
         self.encoder, self.decoder, self.head = encoder, decoder, head
 
     def partly_frozen(self) -> list[Tensor]:
-        """Parameters with rows that training must leave alone, by weight decay too; see `Embedding.frozen`."""
+        """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
 
@@ -160,7 +162,7 @@ class Transformer(nn.Module):
         return replace(self.start(source, mask), attention=(~mask).float())
 
     def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
-        """The belief about the token after prefix [N, t]; reads only what the state has not read yet."""
+        """Return the distribution of the token after prefix [N, t]; computes only the tokens that the state lacks."""
         hidden, state = self.decoder(prefix[:, state.position :], state)
         return self.head.next_token(hidden[:, -1], state.context), state
 
@@ -168,7 +170,7 @@ class Transformer(nn.Module):
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
         options: LossOptions = PLAIN,
     ) -> HeadLoss:  # fmt: skip
-        """The summed loss of labels [B, T] when the decoder is fed target [B, T], where target_mask is True."""
+        """Return the summed loss of labels [B, T] given the decoder input target [B, T], where target_mask is True."""
         if options.r_drop:
             source, source_mask, target, labels, target_mask = (
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
@@ -183,13 +185,13 @@ class Transformer(nn.Module):
     def teacher_targets(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> TeacherTargets:
-        """What the model believes about the labels of target [B, T] where target_mask is True, row by row."""
+        """Return the model's distributions for the labels of target [B, T] where target_mask is True."""
         hidden, _, context = self._teacher_forced(source, source_mask, target, target_mask)
 
-        def believe(rows: Tensor) -> NextToken:
+        def predict(rows: Tensor) -> NextToken:
             return self.head.next_token(hidden[rows], None if context is None else context.select(rows))
 
-        return TeacherTargets(believe)
+        return TeacherTargets(predict)
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
@@ -202,9 +204,9 @@ class Transformer(nn.Module):
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
         rows: int,
     ) -> Iterator[tuple[NextToken, Tensor]]:  # fmt: skip
-        """What the model believes about each of labels [B, T] where target_mask is True, and these labels [m].
+        """Yield distributions for labels [B, T] where target_mask is True, with these labels [m], in order.
 
-        At most `rows` at a time, so that n×V is never held; sentence after sentence.
+        At most `rows` at a time, so that n×V is never held.
         """
         hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
         wanted = layout.pack(labels)
@@ -216,7 +218,7 @@ class Transformer(nn.Module):
     def _teacher_forced(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> tuple[Tensor, Layout, Selectable | None]:
-        """Hidden states [n, D] of all target tokens, where they stand, and the head's context of their sentences."""
+        """Return hidden states [n, D] of all target tokens, their layout, and the head's context of their sentences."""
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)

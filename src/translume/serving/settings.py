@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from translume.config import Settings
 from translume.config.base import Names
-from translume.config.reading import build, read_text, values_in
+from translume.config.tree import build, read_text, values_in
 from translume.errors import SettingsError
 from translume.serving.access.limits import Limits
 

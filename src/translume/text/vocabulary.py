@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from translume.config import TokenizerSettings
-from translume.config.base import UNTOLD
+from translume.config.base import RAISE_RAW
 from translume.errors import DataError
 from translume.text.sentencepiece import SentencePieces
 from translume.text.specials import SpecialIds
@@ -111,7 +111,7 @@ class Vocabulary:
 
     @classmethod
     def _checked(cls, document: dict[str, Any]) -> "Vocabulary":
-        settings = TokenizerSettings.model_validate(document["settings"], context=UNTOLD)
+        settings = TokenizerSettings.model_validate(document["settings"], context=RAISE_RAW)
         if settings.kind == "sentencepiece":
             return cls._checked_sentences(settings, document)
         model = document["tokenizer"]["model"]
