@@ -3,8 +3,8 @@
 import json
 import re
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Final, Self, get_args
 
 from pydantic import (

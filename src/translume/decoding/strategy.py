@@ -9,7 +9,6 @@ from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.config.base import implementation
 from translume.config.decoding import STRATEGIES
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.scoring import Coverage, LengthPenalty
