@@ -237,59 +237,12 @@ evaluation_options = _group(
 """Options named like settings of [evaluation], added to `overrides`."""
 
 
-<<<<<<< HEAD
 def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config":
     """Return the settings of a trained model with overrides, which may only change the named tables."""
     for assignment in overrides:
         if assignment.strip().split(".")[0] not in tables:
             only = " and ".join(f"{table}.*" for table in tables)
             raise SettingsError(f"--set {assignment}: this command changes only {only}; the model is already trained")
-=======
-def compute() -> Compute:
-    """What the running verb was told by --device, --dtype and --threads."""
-    values = click.get_current_context().meta.get(_COMPUTE, {})
-    return Compute(**values)
-
-
-def limit_threads() -> None:
-    """Have torch compute with as many threads as the running verb was told by --threads, if it was."""
-    threads = compute().threads
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-
-
-def calibrate() -> Calibrate:
-    """What the running verb was told by --calibration and --fit-temperature."""
-    values = click.get_current_context().meta.get(_CALIBRATION, {})
-    return Calibrate(picture=values.get("calibration"), fit=values.get("fit_temperature", False))
-
-
-def overrides() -> tuple[str, ...]:
-    """`path=value` texts of the running verb, weakest first: short flags, then --set."""
-    meta = click.get_current_context().meta
-    flags = [f"decoding.{name}={_toml(value)}" for name, value in meta.get(_DECODING, {}).items()]
-    for name, value in meta.get(_EVALUATION, {}).items():
-        listed = tuple(part.strip() for part in value.split(",")) if name == "metrics" else value
-        flags.append(f"evaluation.{name}={_toml(listed)}")
-    return (*flags, *meta.get(_SET, {}).get("set", ()))
-
-
-def _toml(value: str | int | float | bool | tuple[str, ...]) -> str:
-    from translume.config.base import literal
-
-    return literal(value)
-
-
-def changed(config: "Config", *rooms: str) -> "Config":
-    """The settings of a trained model with the verb's overrides, which may only touch the named tables."""
-    wanted = overrides()
-    for assignment in wanted:
-        if assignment.strip().split(".")[0] not in rooms:
-            only = " and ".join(f"{room}.*" for room in rooms)
-            raise SettingsError(f"--set {assignment}: this verb changes only {only}; the model is trained already")
->>>>>>> 643ae60 (Merge config into ten modules; reword config, model and heads)
     try:
         found = config.change(*overrides) if overrides else config
     except SettingsError as error:
