@@ -1,12 +1,12 @@
-"""What inspection costs: nothing where nobody looks, and how long a look takes.
+"""Measure the cost of inspection: of supporting it while translating, and of a trace.
 
-Off: texts are translated with the decoding loop as it is, and with one that keeps nothing that only inspection reads:
-no log-probability of each token, no terms of a score, nothing of what was attended. Both take turns, batch by batch, in
-one process; a round's ratio is theirs over ours in processor time (1: the same; larger is better for ours), and what is
-printed is the median over all rounds, with its quartiles. `--before SRC` compares with another version of the package,
-each side a process of its own, instead.
-On: the trace of a sentence of 25 tokens into 25 at the base shape (width 512, 8 heads, 2048, 6 + 6 layers, V = 10,000),
-random weights, with everything that is shown by default and then by its parts and further methods.
+Off: translate texts with the decoding loop, and with a loop that keeps nothing that only inspection reads (token
+log-probabilities, score terms, attention). Both take turns, batch by batch, in one process. The ratio of a round is the
+processor time of the reduced loop over that of the full loop (1: equal; larger is better for the full loop); the output
+is the median over all rounds, with quartiles. `--before SRC` compares with another version of the package instead, each
+in a process of its own.
+On: trace a sentence of 25 tokens into 25 tokens at the base shape (width 512, 8 heads, 2048, 6 + 6 layers, V = 10,000)
+with random weights: the default parts, then single parts and further methods.
 
     python benchmarks/inspect_cost.py [--model MODEL] [--rounds 40] [--threads 1] [--before SRC] [--json]
 
@@ -32,7 +32,7 @@ BASE = {"width": 512, "feed_forward": 2048, "attention_heads": 8, "encoder_layer
 
 
 def translator_of(shape: dict[str, int]) -> Any:
-    """A translator of a shape with random weights, of words that are numbers."""
+    """Return a translator with random weights, whose words are numbers."""
     import torch
 
     from translume.checkpoint import Checkpoint, build_model
@@ -51,7 +51,7 @@ def translator_of(shape: dict[str, int]) -> Any:
 
 
 def loaded(model: str | None, threads: int) -> Any:
-    """The translator to measure."""
+    """Return the translator to measure."""
     import torch
 
     from translume.translator import load_translator

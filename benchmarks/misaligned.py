@@ -1,8 +1,8 @@
-"""Whether the corpus lens finds pairs that do not belong together, and how long it takes.
+"""Measure how well and how fast the corpus lens finds misaligned pairs.
 
-One percent of the pairs, drawn with a seed, get one another's targets; counted is how many of them are among the two
-percent of the lowest gain, log p(y|x) − log p(y) a token, which is how `translume inspect --corpus` ranks, and among
-the two percent of the lowest log p a token, which needs no second pass.
+The targets of 1 % of the pairs, drawn with a seed, are exchanged. The benchmark counts how many of these pairs are
+among the 2 % with the lowest gain per token, log p(y|x) − log p(y), by which `translume inspect --corpus` ranks, and
+among the 2 % with the lowest log p per token, which needs no second pass.
 
     python benchmarks/misaligned.py MODEL SOURCE TARGET [--seeds 4] [--lines N] [--json]
 """
@@ -20,7 +20,7 @@ PLANTED, LOOKED_AT = 0.01, 0.02
 
 
 def planted(targets: list[str], seed: int) -> tuple[list[str], set[int]]:
-    """The targets with some of them exchanged, and the lines of these, from 1."""
+    """Return the targets with some of them exchanged, and the lines of these, from 1."""
     chosen = random.Random(seed).sample(range(len(targets)), max(2, round(PLANTED * len(targets))))
     found = list(targets)
     for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True):
@@ -29,7 +29,7 @@ def planted(targets: list[str], seed: int) -> tuple[list[str], set[int]]:
 
 
 def measured(model: str, sources: list[str], targets: list[str], seeds: int) -> list[dict[str, Any]]:
-    """The figures of each seed."""
+    """Return the figures of each seed."""
     from translume.inspection.corpus import inspect_corpus
     from translume.translator import load_translator
 

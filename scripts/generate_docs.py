@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/; `make docs` runs it, and a test checks that they are fresh."""
+"""Write the generated pages and JSON schemas of docs/. `make docs` runs it; a test checks that they are up to date."""
 
 import math
 import types
@@ -12,7 +12,9 @@ import click
 from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
-from translume.config.base import OneOf, literal
+from translume.config.base import OneOf
+from translume.config.toml import literal
+from translume.inspection.schema import corpus_schema_text, schema_text
 from translume.serving.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -50,7 +52,7 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def settings_page() -> str:
-    """The page of settings: one table for each group, depth first."""
+    """Return the page of settings, with one table per group, depth first."""
     top = [row("format", Config.model_fields["format"])]
     parts = [SETTINGS, *table("At the top of the file", Config, top)]
     for name, field in Config.model_fields.items():
@@ -66,7 +68,7 @@ def settings_page() -> str:
 
 
 def group(settings: type[Settings], path: str) -> Iterator[str]:
-    """The lines of one group and of those inside it."""
+    """Yield the lines of a group and of the groups inside it."""
     fields = settings.model_fields.items()
     rows = [row(name, field) for name, field in fields if not settings_in(field.annotation)]
     yield from table(f"[{path}]", settings, rows)
@@ -88,7 +90,7 @@ def table(title: str, settings: type[Settings], rows: list[str]) -> Iterator[str
 
 
 def settings_of_one_kind(settings: type[Settings]) -> bool:
-    """Whether `kind` tells this class from others of its union."""
+    """Return whether `kind` distinguishes this class from others of its union."""
     annotation = settings.model_fields["kind"].annotation
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
@@ -101,14 +103,14 @@ def row(name: str, field: FieldInfo) -> str:
 
 
 def choices(field: FieldInfo) -> str:
-    """The names that `OneOf` allows; empty for a field without it."""
+    """Return the names that `OneOf` allows; empty for a field without it."""
     validators = (getattr(each, "func", None) for each in field.metadata)
     allowed = (name for each in validators if isinstance(each, OneOf) for name in each.allowed())
     return ", ".join(f"`{literal(name)}`" for name in allowed)
 
 
 def settings_in(annotation: Any) -> list[type[Settings]]:
-    """The groups of settings that a field may hold: one class, or the classes of a union by kind."""
+    """Return the groups of settings that a field may hold: one class, or the classes of a union by kind."""
     if get_origin(annotation) is Annotated:
         return settings_in(get_args(annotation)[0])
     if get_origin(annotation) in (typing.Union, types.UnionType):
@@ -117,7 +119,7 @@ def settings_in(annotation: Any) -> list[type[Settings]]:
 
 
 def type_name(annotation: Any) -> str:
-    """A type in words for people who write TOML."""
+    """Describe a type in the words of TOML."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_name(arguments[0])
@@ -147,7 +149,7 @@ def escaped(text: str) -> str:
 
 
 def commands_page() -> str:
-    """The page of commands: the help text of each, subcommands after their group."""
+    """Return the page of commands: the help text of each, subcommands after their group."""
     from translume.cli import main
 
     return "\n".join([COMMANDS, *command(main, "translume")]) + "\n"
@@ -164,7 +166,7 @@ def command(verb: click.Command, path: str, parent: click.Context | None = None)
 
 
 def init_page() -> str:
-    """The page on `init`, with its table of sizes made anew."""
+    """Return the page on `init` with an updated table of sizes."""
     from translume.recommend.sequence import SIZES
 
     names = [field.name for field in fields(SIZES[0])]
@@ -176,7 +178,13 @@ def init_page() -> str:
     return TABLE.join((before, "\n".join(["", *lines, ""]), after))
 
 
-PAGES = {"settings.md": settings_page, "cli.md": commands_page, "init.md": init_page}
+PAGES = {
+    "settings.md": settings_page,
+    "cli.md": commands_page,
+    "init.md": init_page,
+    "trace.schema.json": schema_text,
+    "corpus.schema.json": corpus_schema_text,
+}
 
 
 def write_all() -> None:

@@ -139,7 +139,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "cli.md", "init.md"])
+@pytest.mark.parametrize("name", ["settings.md", "cli.md", "init.md", "trace.schema.json", "corpus.schema.json"])
 def test_generated_pages_are_fresh(name: str) -> None:
     stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert stored == generator().PAGES[name](), f"docs/{name} is stale: run `make docs`"

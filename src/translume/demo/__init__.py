@@ -1,8 +1,7 @@
-"""A corpus made offline, and a model small enough to learn it while one waits."""
+"""The corpus, the settings and the token report of `translume demo`."""
 
-from translume.demo.beliefs import TokenBelief, beliefs
 from translume.demo.corpus import DemoCorpus, make_corpus, phrase_languages
-from translume.demo.recipe import UPDATES, demo_config, write_recipe
+from translume.demo.run import UPDATES, TokenBelief, beliefs, demo_config, write_recipe
 
 __all__ = [
     "UPDATES",

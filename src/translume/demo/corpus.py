@@ -1,4 +1,4 @@
-"""A parallel corpus made offline: sentence templates of our own, filled with CLDR's names, dates, numbers and money."""
+"""A parallel corpus generated offline: sentence templates filled with names, dates, numbers and money from CLDR."""
 
 import re
 import tomllib
@@ -14,12 +14,12 @@ from translume.errors import DataError, SettingsError, nearest
 PARTS = ("train", "valid", "test")
 
 Sentences = tuple[tuple[str, str], ...]
-"""Pairs of a source and its one target."""
+"""Pairs of a source and its target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCorpus:
-    """Three parts that share no sentence, on either side; within all of them no sentence stands twice."""
+    """Training, validation and test pairs. No sentence occurs twice, on either side."""
 
     source_language: str
     target_language: str
@@ -28,7 +28,7 @@ class DemoCorpus:
     test: Sentences
 
     def write(self, folder: Path) -> None:
-        """Write `train.en`, `train.zh`, … ; a file that already holds the same bytes is left as it is."""
+        """Write `train.en`, `train.zh`, …; files that already hold the same bytes are not written."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for part in PARTS:
@@ -45,10 +45,10 @@ class DemoCorpus:
 def make_corpus(
     source_language: str, target_language: str, *, pairs: int = 40_000, held_out: int = 1000, seed: int = 1
 ) -> DemoCorpus:
-    """`pairs` pairs for training, and `held_out` more for each of validation and test; the same for the same seed.
+    """Generate `pairs` training pairs, and `held_out` pairs each for validation and test.
 
-    A source has exactly one target and a target exactly one source, so a perfect model is right every time.
-    Raises SettingsError for a language without phrases, or for more pairs than the phrases can make.
+    The result depends on the seed alone. Each source has exactly one target and each target exactly one source, so a
+    perfect model reaches 100 %. Raises SettingsError for a language without phrases, or for too many pairs.
     """
     from translume.demo.slots import draw
 
@@ -70,8 +70,8 @@ def make_corpus(
             seen[1].add(target)
             made.append((source, target))
     if len(made) < wanted:
-        raise SettingsError(f"--pairs {pairs}: the demo's phrases make {max(0, len(made) - 2 * held_out)} at most")
-    # Shuffled, or phrases with few fillings, which are used up early, would all be held out.
+        raise SettingsError(f"--pairs {pairs}: the demo's phrases make at most {max(0, len(made) - 2 * held_out)}")
+    # Shuffle: phrases with few fillings run out early and would all land in the held-out parts.
     random.shuffle(made)
     test, valid, train = made[:held_out], made[held_out : 2 * held_out], made[2 * held_out :]
     return DemoCorpus(
@@ -89,7 +89,7 @@ SOUNDS_I = re.compile(r"h?[ií]", re.IGNORECASE)
 
 
 def fill(phrase: str, values: dict[str, tuple[str | int | float, ...]], language: str) -> str:
-    """The phrase with its slots said in the language; French elides, Spanish says "e" for "y" before an i.
+    """Fill the slots of a phrase in one language, with elision in French and "e" for "y" before an i in Spanish.
 
     `{language:le}` is the value with the French article.
     """
@@ -118,12 +118,12 @@ def _all_phrases() -> tuple[dict[str, str], ...]:
 
 
 def phrase_languages() -> tuple[str, ...]:
-    """Codes of the languages that every phrase is written in."""
+    """Return the codes of the languages that have phrases."""
     return tuple(_all_phrases()[0])
 
 
 def read_phrases(languages: Iterable[str]) -> tuple[dict[str, str], ...]:
-    """All phrases; raises SettingsError for a language they are not written in."""
+    """Return all phrases; raise SettingsError for a language without phrases."""
     known = phrase_languages()
     for language in languages:
         if language not in known:

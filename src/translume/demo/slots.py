@@ -1,4 +1,4 @@
-"""What fills the slots of the demo's phrases: values drawn once and said in each language as CLDR says them."""
+"""Values for the slots of the demo's phrases: drawn once, then formatted in each language by CLDR's rules."""
 
 import datetime
 import re
@@ -14,7 +14,7 @@ from babel.units import format_unit
 from translume.errors import SettingsError, nearest
 
 Value = tuple[str | int | float, ...]
-"""A drawn value, the same for every language: what it is, then its parts."""
+"""A drawn value, independent of the language: its kind, then its parts."""
 
 WOMEN = {
     "Anna": "安娜",
@@ -62,7 +62,7 @@ CITIES = tuple(
 PRICED = ("USD", "EUR", "GBP", "JPY", "CNY", "CHF", "KRW", "INR")
 NAMED = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "CAD", "AUD", "PLN", "CZK", "MXN")
 WHOLE = ("JPY", "KRW")
-"""Currencies that are counted without fractions."""
+"""Currencies without fractions."""
 QUANTITIES: dict[str, tuple[str, range]] = {
     "journey": ("length-kilometer", range(100, 9000)),
     "height": ("length-meter", range(5, 900)),
@@ -77,11 +77,11 @@ QUANTITIES: dict[str, tuple[str, range]] = {
     "weeks": ("duration-week", range(2, 30)),
     "years": ("duration-year", range(2, 41)),
 }
-"""Slots of a whole number and a CLDR unit; never 1, so that no language needs its singular."""
+"""Slots of a whole number with a CLDR unit; never 1, to avoid singular forms."""
 
 
 def _a_date(random: Random) -> Value:
-    # Not the first of a month, which French says otherwise ("1er").
+    # Not the first of a month, which French writes differently ("1er").
     return ("date", random.randrange(1950, 2036), random.randrange(1, 13), random.randrange(2, 29))
 
 
@@ -140,12 +140,12 @@ DRAWS: dict[str, Callable[[Random], Value]] = {
     "weight": _a_weight,
     **{slot: _quantity(slot) for slot in QUANTITIES},
 }
-"""Every slot's draw. `{city2}` is a second draw of `{city}`, never equal to the first, and later or larger than it
-where values have an order (`count2` is smaller)."""
+"""The function that draws each slot. `{city2}` is a second draw of `{city}`, different from the first; for ordered
+values it is later or larger (`count2` is smaller)."""
 
 
 def draw(slots: Iterable[str], random: Random) -> dict[str, Value]:
-    """A value for each slot of a phrase."""
+    """Draw a value for each slot of a phrase."""
     values: dict[str, Value] = {}
     for slot in sorted(slots):
         if not slot.endswith("2"):
@@ -162,16 +162,16 @@ def draw(slots: Iterable[str], random: Random) -> dict[str, Value]:
 
 
 def locale_of(language: str) -> Locale:
-    """CLDR's locale of a language code; raises SettingsError for one it does not know."""
+    """Return the CLDR locale of a language code; raise SettingsError for an unknown one."""
     try:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError):
-        raise SettingsError(f"{language}: CLDR has no such language{nearest(language, LANGUAGES)}") from None
+        raise SettingsError(f"{language}: unknown to CLDR{nearest(language, LANGUAGES)}") from None
 
 
 @lru_cache(maxsize=200_000)
 def say(value: Value, language: str) -> str:
-    """The value in words of the language, with plain spaces only."""
+    """Format a value in a language, with plain spaces only."""
     return re.sub(r"\s+", " ", _say(value, locale_of(language))).strip()
 
 
@@ -221,5 +221,5 @@ def _named(kind: str, parts: list[str | int | float], locale: Locale) -> str:
 
 def _in_units(number: float, unit: str, locale: Locale) -> str:
     text = format_unit(number, unit, "long", locale=locale)
-    # Where CLDR has no long form, Babel writes the unit's identifier; the short form is the word itself there.
+    # Babel writes the unit's identifier if CLDR has no long form; its short form is a word then.
     return format_unit(number, unit, "short", locale=locale) if unit in text else text
