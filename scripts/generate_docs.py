@@ -12,8 +12,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
-from translume.config.base import OneOf
-from translume.config.toml import literal
+from translume.config.base import OneOf, literal
 from translume.inspection.schema import corpus_schema_text, schema_text
 from translume.serving.settings import ServeSettings
 
