@@ -267,10 +267,10 @@ def test_the_table_marks_what_cannot_be_compared_and_tells_why() -> None:
 4,000 updates, seed 7; cpu, 1 thread. nll in nats per token and ECE: 1,900 validation tokens; bleu: 500 sentences, \
 beam 5 (bleu nrefs:1|tok:none). ms: a decoding step of 64 rows, for their 10 best tokens.
 
-† its probabilities do not sum to one: its nll is compared with no other head's, its ECE with care.
+† probabilities do not sum to one: the nll cannot be compared with other heads', the ECE only with care.
 
-‡ gives some tokens no probability: its nll is the mean over reference tokens that have one, and looks better the \
-more are left out (entmax 1,034 of 1,900, shortlist 1,900 of 1,900).
+‡ some tokens have zero probability: the nll is the mean over the other reference tokens, and looks better the more \
+are left out (entmax 1,034 of 1,900, shortlist 1,900 of 1,900).
 
 copy failed: killed by SIGKILL
 """

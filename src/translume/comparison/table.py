@@ -80,15 +80,15 @@ class Comparison:
             yield self._how(measured[0])
         if not all(found.normalised for found in measured):
             yield (
-                f"{NO_DISTRIBUTION} its probabilities do not sum to one: its nll is compared with no other head's, "
-                "its ECE with care."
+                f"{NO_DISTRIBUTION} probabilities do not sum to one: the nll cannot be compared with other heads', "
+                "the ECE only with care."
             )
         narrow = [(row.kind, found) for row, found in self.measured if not found.full_support]
         if narrow:
             left_out = ", ".join(f"{kind} {found.impossible:,} of {found.tokens:,}" for kind, found in narrow)
             yield (
-                f"{NO_SUPPORT} gives some tokens no probability: its nll is the mean over reference tokens that have "
-                f"one, and looks better the more are left out ({left_out})."
+                f"{NO_SUPPORT} some tokens have zero probability: the nll is the mean over the other reference tokens, "
+                f"and looks better the more are left out ({left_out})."
             )
         for row in self.rows:
             if row.failure:
