@@ -1,24 +1,24 @@
-# `translume serve` as an image: models come in at /models, settings at /etc/translume, keys and counts live in /data.
+# Image of `translume serve`. Mount models at /models and settings at /etc/translume; keys and usage counts are in /data.
 #   docker build -t translume .
 #   docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/models:/models:ro" translume /models/en-de --host 0.0.0.0
-# docs/deploy.md has more: keys, two replicas behind nginx.
+# See docs/deploy.md for API keys and for two replicas behind nginx.
 
 FROM python:3.12-slim AS build
-# The CPU's torch: the plain one brings gigabytes of CUDA.
+# CPU build of torch: the default one includes gigabytes of CUDA libraries.
 ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/translume
 WORKDIR /source
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-# First what changes seldom: everything but Translume itself.
+# Install the dependencies first, so that their layer stays cached when only Translume changes.
 RUN mkdir -p src/translume && touch src/translume/__init__.py \
     && /opt/translume/bin/pip install --constraint requirements.lock '.[serve]'
 COPY src ./src
 RUN /opt/translume/bin/pip install --no-deps --force-reinstall .
 
 FROM python:3.12-slim
-# The engine compiles its kernels for the machine that it runs on, at the first start.
+# The engine compiles its C kernels for the host's processor at the first start.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*

@@ -1,10 +1,10 @@
-# Every target makes the environment first if there is none. `make demo` and `make test` are all a newcomer needs.
+# Targets that need the virtual environment create it first. To get started, run `make demo` and `make test`.
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two test processes on two cores: one thread each, or they wait for one another.
+# One thread per test process: WORKERS processes with several threads each would compete for the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 LOCKED_EXTRAS := demo,tensorboard,serve,detect,export,inspect,dev
 
@@ -17,15 +17,15 @@ $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; Translume needs Python 3.11 or newer (make PYTHON=/path/to/python3.11)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); Translume needs Python 3.11 or newer (make PYTHON=/path/to/python3.11)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)" >&2; exit 1; }
-	@echo "making $(VENV) from requirements.lock (a few minutes the first time)"
+	@echo "creating $(VENV) from requirements.lock (takes a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Debian's Chromium, for the tests of pages; where it cannot be had they are skipped, and say so.
+# Install Debian's Chromium for the browser tests. Without it these tests are skipped with a message.
 browser:
-	@command -v chromium >/dev/null || { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || echo "chromium cannot be installed here: the tests of pages will be skipped" >&2; }
+	@command -v chromium >/dev/null || { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || echo "chromium could not be installed: the browser tests will be skipped" >&2; }
 
 demo: venv
 	@$(BIN)/translume demo
@@ -49,7 +49,7 @@ bench: venv
 docs: venv
 	@$(BIN)/python scripts/generate_docs.py
 
-# Resolves the newest versions that pyproject.toml admits; torch stays where it is until it is raised here by hand.
+# Lock the newest versions that pyproject.toml allows. The version of torch is fixed here and raised by hand.
 lock:
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 '.[$(LOCKED_EXTRAS)]'

@@ -17,33 +17,37 @@ from translume.inspection.schema import corpus_schema_text, schema_text
 from translume.serving.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-MADE = "<!-- Made by `make docs` from the code; changes here are lost. -->"
+MADE = "<!-- Generated from the code by `make docs`; manual changes will be overwritten. -->"
 WIDTH = 100
 
 SETTINGS = f"""# Settings
 {MADE}
 
-Every setting of a run: its type, its default, what it may be, and what it does. A run's TOML file, `--set path=value`
-on the command line and the `config.toml` of a model folder hold exactly these; an unknown word is an error that names
-the nearest known one. Three lifetimes: `[model]` is what the weights mean and never changes; `[data]`, `[tokenizer]`
-and `[training]` are kept as provenance; `[evaluation]` and `[decoding]` are defaults that a call may replace.
+All settings of a run, with type, default, allowed values and meaning. They are used in the TOML file of a run, in
+`--set path=value` on the command line, and in the `config.toml` of a model folder. An unknown name is an error that
+suggests the nearest known one. In a trained model, `[model]` describes the weights and cannot be changed; `[data]`,
+`[tokenizer]` and `[training]` record how it was made; `[evaluation]` and `[decoding]` are defaults that every call can
+override.
 
-Paths are relative to the TOML file. `${{NAME}}` and `${{NAME:-default}}` in strings are replaced from the environment.
-`translume init` writes a commented file to begin with; `translume config FILE` prints every setting a run would use."""
+Paths are relative to the TOML file. `${{NAME}}` and `${{NAME:-default}}` in strings are replaced by environment
+variables. `translume init` writes a commented file to start from; `translume config FILE` prints every setting that a
+run would use."""
 
 SERVING = """
 # Settings of a server
 
-What `translume serve --config FILE` reads, a `serve.toml`; flags and `--set` win over it. Paths in it begin at its
-folder, and `${NAME}` is replaced as above. At SIGHUP all of it is read anew; `host`, `port`, `metrics` and the limits
-of queues and of files that are kept wait for the next start, and the log names those ([deploying](deploy.md))."""
+The settings in the file `serve.toml` that `translume serve --config FILE` reads. Command-line options and `--set`
+override them. Paths are relative to the file, and `${NAME}` is replaced as above. At SIGHUP the server reads the file
+again. Changes of `host`, `port`, `metrics` and the limits of queues and stored files take effect only after a restart;
+the log names them ([deploying](deploy.md))."""
 
 COMMANDS = f"""# Commands
 {MADE}
 
-What `--help` prints, verb by verb. Model first, then data; text through pipes, one line in, one line out; notes and
-progress on standard error; `--json` prints one object a line. Exit code 1 for an error in what was given, told in one
-line; 2 for misuse of the command line."""
+The output of `--help` for every command. Commands take the model first, then the data. Text is read from standard input
+and written to standard output, one line out per line in; notes and progress go to standard error. `--json` prints one
+JSON object per line. The exit code is 1 for invalid input, with a one-line message, and 2 for wrong usage of the
+command line."""
 
 TABLE = "<!-- table made by `make docs` -->"
 
@@ -84,7 +88,7 @@ def table(title: str, settings: type[Settings], rows: list[str]) -> Iterator[str
         text = " ".join((settings.__doc__ or "").split())
         text = text.partition(": ")[2] or text
         yield f"\n{escaped(text[:1].upper() + text[1:])}"
-    yield "\n| setting | type | default | range | what it does |\n|---|---|---|---|---|"
+    yield "\n| setting | type | default | range | meaning |\n|---|---|---|---|---|"
     yield from rows
 
 
@@ -151,17 +155,18 @@ def commands_page() -> str:
     """Return the page of commands: the help text of each, subcommands after their group."""
     from translume.cli import main
 
-    return "\n".join([COMMANDS, *command(main, "translume")]) + "\n"
+    return "\n".join([COMMANDS, *command_help(main, "translume")]) + "\n"
 
 
-def command(verb: click.Command, path: str, parent: click.Context | None = None) -> Iterator[str]:
+def command_help(command: click.Command, path: str, parent: click.Context | None = None) -> Iterator[str]:
     name = path.split()[-1]
-    context = verb.context_class(verb, info_name=name, parent=parent, terminal_width=WIDTH, **verb.context_settings)
-    yield f"\n## {path}\n\n```text\n{verb.get_help(context).rstrip()}\n```"
-    if isinstance(verb, click.Group):
-        for name in verb.list_commands(context):
-            if inner := verb.get_command(context, name):
-                yield from command(inner, f"{path} {name}", context)
+    settings = command.context_settings
+    context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH, **settings)
+    yield f"\n## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if inner := command.get_command(context, name):
+                yield from command_help(inner, f"{path} {name}", context)
 
 
 def init_page() -> str:
