@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from translume.inspection.corpus import TokenStatistics
-from translume.inspection.corpus_values import CorpusLens
+from translume.inspection.corpus import CorpusLens, TokenStatistics
 
 FOR_A_TEXT = "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
 

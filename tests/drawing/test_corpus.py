@@ -10,8 +10,7 @@ import torch
 
 from translume.drawing import corpus_lines, corpus_page
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import inspect_corpus
-from translume.inspection.corpus_values import CorpusLens
+from translume.inspection.corpus import CorpusLens, inspect_corpus
 from translume.translator import Translator
 
 PAIRS = [

@@ -18,7 +18,7 @@ SOURCE = "price: $a$ & $b"
 
 @pytest.fixture(scope="module")
 def found(make_trace):
-    return make_trace("hello you", show=(*translume.inspection.tracing.EVERYTHING, "input-gradient"))
+    return make_trace("hello you", show=(*translume.inspection.tracing.DEFAULT_PARTS, "input-gradient"))
 
 
 def image(figure, place=0):
@@ -171,14 +171,14 @@ def run(code):
 def test_values_alone_say_what_would_draw_them_and_the_face_gives_such_as_can_be_drawn():
     done = run(
         "import sys\n"
-        "from translume.inspection.plots import TracePlots\n"
+        "from translume.inspection.values import TracePlots\n"
         "assert TracePlots()._repr_html_() is None\n"
         "try:\n    TracePlots().plot_gain()\n"
         "except RuntimeError as error:\n    print(error)\n"
         "import translume\n"
         "trace = translume.Trace\n"
         "assert 'matplotlib' not in sys.modules, 'it waits until something is drawn'\n"
-        "from translume.inspection.plots import _function\n"
+        "from translume.inspection.values import _function\n"
         "print(_function('plot_lens').__module__)\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -86,7 +86,7 @@ def test_many_tokens_are_occluded_in_parts_with_the_same_result(make, monkeypatc
 
 def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
     translator = make()
-    sentence = inputs.subject_of(translator, SOURCE, TARGET, None).sentence()
+    sentence = inputs.trace_inputs(translator, SOURCE, TARGET, None).sentence()
     with pytest.raises(SettingsError) as error:
         attribution.occluded(translator.checkpoint.model, sentence, None, "occlusion-unknown", None)
     assert str(error.value) == (
@@ -98,7 +98,10 @@ def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
 def test_input_times_gradient_is_the_slope_of_each_tokens_score(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("input-gradient",))
     found = apart(trace.attributions[0].values)
-    model, sentence = of_every_kind.checkpoint.model, inputs.subject_of(of_every_kind, SOURCE, TARGET, None).sentence()
+    model, sentence = (
+        of_every_kind.checkpoint.model,
+        inputs.trace_inputs(of_every_kind, SOURCE, TARGET, None).sentence(),
+    )
     table = model.encoder.embedding.table
     vectors = []
     handle = table.register_forward_hook(lambda _, inputs, output: vectors.append(output) or output.requires_grad_())
@@ -123,7 +126,7 @@ def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
     pytest.importorskip("captum")
     trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
     (found,) = trace.attributions
-    sentence = inputs.subject_of(of_both_norms, SOURCE, TARGET, None).sentence()
+    sentence = inputs.trace_inputs(of_both_norms, SOURCE, TARGET, None).sentence()
     model = of_both_norms.checkpoint.model
     with torch.no_grad():
         places = torch.arange(len(sentence.labels))

@@ -14,7 +14,7 @@ from translume.checkpoint import ClassifierCheckpoint
 from translume.checkpoint.building import build_classifier
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.errors import SettingsError, TranslationError
-from translume.inspection.classification import KNOWN
+from translume.inspection.classification import PARTS
 from translume.model.classifier import Pooling
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier
@@ -25,7 +25,7 @@ TEXT = "the cat sat."
 NAMES = ("animal", "colour", "fruit", "sound", "tool")
 WAYS = ("mean", "max", "first", "attention")
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "trace.schema.json"
-EVIDENCE = KNOWN[1:]
+EVIDENCE = PARTS[1:]
 
 
 @cache

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from translume.errors import DataError
 from translume.inspection import corpus
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import BANDS, RANKS, Smallest, inspect_corpus
-from translume.inspection.corpus_values import CorpusLens
+from translume.inspection.corpus import BANDS, RANKS, CorpusLens, Smallest, inspect_corpus
 from translume.reliability import BINS
 from translume.translator import Translator, scoring
 

@@ -10,7 +10,7 @@ import pytest
 
 import translume
 from translume.errors import DataError
-from translume.inspection.plain import from_plain, plain, schema_of
+from translume.inspection.json_values import from_json_values, schema_of, to_json_values
 from translume.inspection.schema import DOCUMENTS
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "trace.schema.json"
@@ -115,14 +115,14 @@ CONTENT = {
 
 
 def test_an_impossible_log_probability_becomes_null_and_comes_back():
-    assert plain(OUTER) == CONTENT
-    assert from_plain(Outer, CONTENT) == OUTER
+    assert to_json_values(OUTER) == CONTENT
+    assert from_json_values(Outer, CONTENT) == OUTER
 
 
 @pytest.mark.parametrize("number", [math.inf, math.nan])
 def test_other_numbers_without_json_are_mistakes(number):
     with pytest.raises(ValueError, match="expected a finite number or -inf"):
-        plain(Inner(number, 1.0))
+        to_json_values(Inner(number, 1.0))
 
 
 def test_a_schema_worked_by_hand():
@@ -169,7 +169,7 @@ def test_a_schema_worked_by_hand():
 )
 def test_what_is_no_such_value_is_refused_by_its_place(change, message):
     with pytest.raises(DataError) as error:
-        from_plain(Outer, {**CONTENT, **change})
+        from_json_values(Outer, {**CONTENT, **change})
     assert str(error.value) == message
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import translume
 from translume.config import TokenizerSettings
+from translume.inspection.inputs import tokens_of, words_of
 from translume.inspection.values import Token
-from translume.inspection.words import tokens_of, words_of
 from translume.text import train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerSettings(kind="bpe", size=330), ["low lower lowest newer wider", "犬が走る"])

@@ -217,7 +217,7 @@ def _refuse_unused(options: InspectOptions) -> None:
 
 def inspect_translator(options: InspectOptions) -> None:
     """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
-    from translume.inspection.tracing import METHODS
+    from translume.inspection.tracing import ATTRIBUTION_METHODS
     from translume.translator import load_translator
 
     if options.corpus is not None:
@@ -225,7 +225,7 @@ def inspect_translator(options: InspectOptions) -> None:
 
         inspect_files(options)
         return
-    chosen_methods(options.attribution, METHODS)  # refuses unknown methods before the model is loaded
+    chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses unknown methods before the model is loaded
     compute = options.compute
     translator = load_translator(
         options.model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads
@@ -239,12 +239,12 @@ def inspect_translator(options: InspectOptions) -> None:
 def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
-    from translume.inspection.tracing import EVERYTHING, METHODS
+    from translume.inspection.tracing import ATTRIBUTION_METHODS, DEFAULT_PARTS
 
     assert options.text is not None
     text, target, html = options.text, options.target, options.html
     settings = changed(translator.config, options.overrides, "decoding").decoding
-    methods = (*EVERYTHING, *chosen_methods(options.attribution, METHODS))
+    methods = (*DEFAULT_PARTS, *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
     with attribution_errors():
         found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
     searched = settings.strategy in ("beam", "greedy")

@@ -50,9 +50,9 @@ def inspect_classifier(options: InspectOptions) -> None:
 
 def _inspect_text(classifier: "Classifier", text: str, options: InspectOptions) -> None:
     """Show the predicted classes of a text, and which of its tokens speak for them."""
-    from translume.inspection.classification import EVERYTHING, METHODS, trace_classification
+    from translume.inspection.classification import ATTRIBUTION_METHODS, DEFAULT_PARTS, trace_classification
 
-    methods = (*EVERYTHING, *chosen_methods(options.attribution, METHODS))
+    methods = (*DEFAULT_PARTS, *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
     with attribution_errors():
         found = trace_classification(classifier, text, k=options.top or TOP_CLASSES, show=methods)
     if options.html is not None:

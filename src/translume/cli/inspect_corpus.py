@@ -14,7 +14,7 @@ from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.config import DataSettings, DecodingSettings
-    from translume.inspection.corpus_values import CorpusComparison
+    from translume.inspection.corpus import CorpusComparison
     from translume.translator import Translator
 
 

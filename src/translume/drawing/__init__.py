@@ -16,7 +16,7 @@ from translume.drawing.terminal import (
     trace_lines,
     why_not_lines,
 )
-from translume.inspection.plots import register_plots
+from translume.inspection.values import register_plots
 
 if TYPE_CHECKING:
     from translume.drawing.figures import plot_attention as plot_attention

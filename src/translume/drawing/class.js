@@ -26,7 +26,7 @@ function ground(method, row, place) {
   return `color-mix(in srgb, var(${colour}) ${((100 * SHADED * Math.abs(value)) / most).toFixed(1)}%, transparent)`;
 }
 
-function told(method, value) {
+function tooltip(method, value) {
   if (value === null) return "none";
   if (method === "pooling") return value.toFixed(3);
   return Math.abs(value) < 0.005 ? "0.00" : (value > 0 ? "+" : "−") + Math.abs(value).toFixed(2);
@@ -36,7 +36,7 @@ function showText() {
   const method = at("shade").value, row = evidenceOf(method);
   const begins = new Set(trace.source_words.map((word) => word.first));
   at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
-    element("span", { class: "token" + (begins.has(place) ? " begins" : ""), title: row ? told(method, row[place]) : "",
+    element("span", { class: "token" + (begins.has(place) ? " begins" : ""), title: row ? tooltip(method, row[place]) : "",
       style: { background: row ? ground(method, row, place) : "none" } }, shown(token))));
 }
 
@@ -69,7 +69,7 @@ function showTable() {
   const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)));
   const lines = trace.source_tokens.map((token, place) => element("tr", {}, element("td", {}, shown(token)),
     ...rows.map((row, column) => element("td", { style: { background: ground(methods[column], row, place) } },
-      told(methods[column], row[place])))));
+      tooltip(methods[column], row[place])))));
   at("evidence").replaceChildren(element("thead", {}, head), element("tbody", {}, ...lines));
   const notes = trace.evidence.map((each) => `${each.method.replaceAll("-", " ")}: against ${each.baseline}`);
   if (trace.pooling) notes.push(`pooling (${trace.facts.pooling}): the weight of a token in the text's vector, the same for all classes`);

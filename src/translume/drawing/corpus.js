@@ -61,11 +61,11 @@ function showSure() {
   const bins = found.bins.filter((bin) => bin.count);
   made.append(drawn("path", { class: "curve", d: path(bins.filter((bin) => bin.count >= FEW).map((bin) => [x(bin.confidence), y(bin.accuracy)])) }));
   for (const bin of bins) {
-    const told = `${bin.low.toFixed(2)}–${bin.high.toFixed(2)}: ${count(bin.count)} steps, confidence ${percent(bin.confidence)}, accuracy ${percent(bin.accuracy)}`;
+    const tooltip = `${bin.low.toFixed(2)}–${bin.high.toFixed(2)}: ${count(bin.count)} steps, confidence ${percent(bin.confidence)}, accuracy ${percent(bin.accuracy)}`;
     const tall = (36 * Math.log10(1 + bin.count)) / most;
     made.append(drawn("line", { class: "gap", x1: x(bin.confidence), x2: x(bin.confidence), y1: y(bin.confidence), y2: y(bin.accuracy) }),
-      hinted(drawn("circle", { class: "dot" + (bin.count < FEW ? " few" : ""), cx: x(bin.confidence), cy: y(bin.accuracy), r: 5, "data-steps": bin.count }), told),
-      hinted(drawn("rect", { class: "count", x: x(bin.low) + 1, width: Math.max(1, x(bin.high) - x(bin.low) - 2), y: ground + 22 + 36 - tall, height: tall }), told));
+      hinted(drawn("circle", { class: "dot" + (bin.count < FEW ? " few" : ""), cx: x(bin.confidence), cy: y(bin.accuracy), r: 5, "data-steps": bin.count }), tooltip),
+      hinted(drawn("rect", { class: "count", x: x(bin.low) + 1, width: Math.max(1, x(bin.high) - x(bin.low) - 2), y: ground + 22 + 36 - tall, height: tall }), tooltip));
   }
   const facts = `ECE ${found.ece.toFixed(3)} · ${count(found.count)} steps`;
   made.append(drawn("text", { class: "value", x: x(1) - 4, y: y(0) - 8, "text-anchor": "end", id: "sure-facts" }, facts));

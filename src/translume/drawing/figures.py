@@ -15,29 +15,28 @@ from numpy.typing import NDArray
 
 from translume.errors import SettingsError, nearest
 from translume.inspection import ClassTrace, Trace
-from translume.inspection.plots import AttentionKind, HeadChoice
-from translume.inspection.values import Attribution, Evidence, Heads, Step, Token
+from translume.inspection.values import AttentionKind, Attribution, Evidence, HeadChoice, Heads, Step, Token
 
 CHOSEN, USED, DOUBT, AGAINST, OTHERS = "#2563a8", "#1a7f5a", "#d65d0e", "#b3352b", "#c9d3de"
 """The colours of the HTML pages."""
-ROW = 0.27
+ROW_INCHES = 0.27
 """Inches of a text row."""
-LETTER = 0.085
+LETTER_INCHES = 0.085
 """Approximate width of a letter in inches."""
-LONGEST = 18
+MAX_LABEL_LETTERS = 18
 """Maximum letters of a token's label."""
-FAMILIES = (
+FONT_FAMILIES = (
     "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
     "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai", "Noto Sans Arabic", "Noto Sans Devanagari",
 )  # fmt: skip
 """Fonts to try for each letter, in order; fonts that are not installed are skipped."""
-CELL = 0.27
+CELL_INCHES = 0.27
 """Inches of a heat map's cell."""
-BAR = 5.5
+BAR_INCHES = 5.5
 """Inches of a bar of probability 1."""
-SLIGHT = 0.005
+MIN_SHOWN_EFFECT = 0.005
 """p_used is drawn if it differs from p_model by more than this."""
-FEW_COLUMNS = 4
+GRID_COLUMNS = 4
 """Columns in a grid of small maps."""
 
 C = TypeVar("C", Attribution, Evidence)
@@ -61,17 +60,17 @@ def new_figure(*, width: float, height: float) -> NotebookFigure:
 
 @contextmanager
 def text_style() -> Iterator[None]:
-    """Within this context, draw small text in the installed fonts of FAMILIES."""
+    """Within this context, draw small text in the installed fonts of FONT_FAMILIES."""
     known = set(font_manager.get_font_names())
-    families = [name for name in FAMILIES if name in known]
+    families = [name for name in FONT_FAMILIES if name in known]
     with rc_context({"font.family": families, "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False,
                      "axes.spines.right": False}):  # fmt: skip
         yield
 
 
-def short(text: str) -> str:
+def label_of(text: str) -> str:
     """Return the label of a token, cut if it is long."""
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_LABEL_LETTERS else text[: MAX_LABEL_LETTERS - 1] + "…"
 
 
 def signed(number: float, *, digits: int = 2) -> str:
@@ -79,21 +78,21 @@ def signed(number: float, *, digits: int = 2) -> str:
     return f"{number:+z.{digits}f}".replace("-", "−")
 
 
-def longest(texts: Sequence[str]) -> float:
+def label_width(texts: Sequence[str]) -> float:
     """Return the width of the longest label in inches."""
-    return LETTER * max((len(short(text)) for text in texts), default=0)
+    return LETTER_INCHES * max((len(label_of(text)) for text in texts), default=0)
 
 
 def label_rows(axes: Axes, texts: Sequence[str]) -> None:
     """Label the rows with tokens, first on top."""
-    axes.set_yticks(range(len(texts)), [short(text) for text in texts])
+    axes.set_yticks(range(len(texts)), [label_of(text) for text in texts])
     axes.set_ylim(len(texts) - 0.5, -0.5)
     _disable_math(axes.get_yticklabels())
 
 
 def label_columns(axes: Axes, texts: Sequence[str]) -> None:
     """Label the columns with tokens."""
-    axes.set_xticks(range(len(texts)), [short(text) for text in texts], rotation=90)
+    axes.set_xticks(range(len(texts)), [label_of(text) for text in texts], rotation=90)
     axes.xaxis.tick_top()
     _disable_math(axes.get_xticklabels())
 
@@ -115,9 +114,9 @@ def heat_map(
 ) -> Figure:
     """Draw values [rows, columns] as cells, NaN in grey, with the labels of rows and columns."""
     with text_style():
-        width = CELL * len(columns) + longest(rows) + 1.3
+        width = CELL_INCHES * len(columns) + label_width(rows) + 1.3
         figure = new_figure(
-            width=max(width, 0.075 * len(title) + 0.4), height=CELL * len(rows) + longest(columns) + 0.7
+            width=max(width, 0.075 * len(title) + 0.4), height=CELL_INCHES * len(rows) + label_width(columns) + 0.7
         )
         axes = figure.subplots()
         scale = colormaps[colours].with_extremes(bad="0.85")
@@ -160,7 +159,7 @@ def plot_beliefs(trace: Trace) -> Figure:
     """
     texts = _texts(trace.target_tokens)
     with text_style():
-        figure = new_figure(width=longest(texts) + BAR + 2.2, height=ROW * 1.25 * len(texts) + 1.0)
+        figure = new_figure(width=label_width(texts) + BAR_INCHES + 2.2, height=ROW_INCHES * 1.25 * len(texts) + 1.0)
         axes = figure.subplots()
         for row, (token, step) in enumerate(zip(trace.target_tokens, trace.steps, strict=True)):
             _stack(axes, row, token, step)
@@ -179,17 +178,17 @@ def plot_lens(trace: Trace) -> Figure:
     texts = _texts(trace.target_tokens)
     chances = np.array([[math.exp(layer.log_p) for layer in step.lens] for step in trace.steps])
     likeliest = [[layer.top.candidates[0] for layer in step.lens] for step in trace.steps]
-    wide = max(0.9, *(LETTER * len(short(each.text)) + 0.15 for row in likeliest for each in row))
+    wide = max(0.9, *(LETTER_INCHES * len(label_of(each.text)) + 0.15 for row in likeliest for each in row))
     with text_style():
         layers = chances.shape[1]
-        figure = new_figure(width=longest(texts) + wide * layers + 1.6, height=ROW * len(texts) + 1.2)
+        figure = new_figure(width=label_width(texts) + wide * layers + 1.6, height=ROW_INCHES * len(texts) + 1.2)
         axes = figure.subplots()
         shown = axes.imshow(chances, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for row, candidates in enumerate(likeliest):
             for column, each in enumerate(candidates):
                 right = each.id == trace.target_tokens[row].id
                 colour = "white" if chances[row, column] > 0.55 else "black"
-                axes.text(column, row, short(each.text), ha="center", va="center", color=colour,
+                axes.text(column, row, label_of(each.text), ha="center", va="center", color=colour,
                           fontweight="bold" if right else "normal", parse_math=False)  # fmt: skip
         label_rows(axes, texts)
         axes.set_xticks(range(layers), [f"layer {number + 1}" for number in range(layers)])
@@ -207,7 +206,7 @@ def plot_gain(trace: Trace) -> Figure:
     texts = _texts(trace.target_tokens)
     gains = [step.prior.gain if step.prior else None for step in trace.steps]
     with text_style():
-        figure = new_figure(width=longest(texts) + BAR + 0.6, height=ROW * len(texts) + 1.0)
+        figure = new_figure(width=label_width(texts) + BAR_INCHES + 0.6, height=ROW_INCHES * len(texts) + 1.0)
         axes = figure.subplots()
         values = [gain or 0.0 for gain in gains]
         axes.barh(range(len(values)), values, height=0.7, color=[USED if each >= 0 else AGAINST for each in values])
@@ -286,7 +285,7 @@ def _heads(trace: Trace, kind: AttentionKind, layer: int | None) -> tuple[Heads,
 def _small_maps(weights: NDArray[np.float64], title: str) -> Figure:
     """Draw one small map per head, of weights [H, rows, columns], on one scale and without token labels."""
     count, rows, columns = weights.shape
-    across = min(count, FEW_COLUMNS)
+    across = min(count, GRID_COLUMNS)
     down = -(-count // across)
     wide, high = max(1.3, 0.11 * columns), max(1.0, 0.11 * rows)
     with text_style():
@@ -317,12 +316,12 @@ def _stack(axes: Axes, row: int, token: Token, step: Step) -> None:
         axes.barh(
             row, chance, left=begin, height=0.72, color=CHOSEN if mine else OTHERS, edgecolor="white", linewidth=0.6
         )
-        if chance * BAR > LETTER * len(short(text)) + 0.1:
-            axes.text(begin + chance / 2, row, short(text), ha="center", va="center", fontsize=8,
+        if chance * BAR_INCHES > LETTER_INCHES * len(label_of(text)) + 0.1:
+            axes.text(begin + chance / 2, row, label_of(text), ha="center", va="center", fontsize=8,
                       color="white" if mine else "black", parse_math=False)  # fmt: skip
         begin += chance
     axes.barh(row, rest, left=begin, height=0.72, color="none", edgecolor="0.7", hatch="////", linewidth=0)
-    if abs(step.p_used - step.p_model) > SLIGHT:
+    if abs(step.p_used - step.p_model) > MIN_SHOWN_EFFECT:
         axes.barh(row + 0.42, step.p_used, height=0.12, color=USED)
     label = f"p {step.p_model:.3f}  rank {step.rank}  H {step.entropy:.2f}"
     axes.text(1.01, row, label, va="center", fontsize=8, color="0.3")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from translume.drawing.terminal import listed
+from translume.drawing.terminal import candidate_list
 from translume.inspection import ClassTrace, Trace
 from translume.inspection.values import Step, Token
 
@@ -11,7 +11,7 @@ DOUBT, CHOSEN = "214,93,14", "37,99,168"
 """The colours of the HTML pages; they work on light and dark backgrounds."""
 FOR, AGAINST = "26,127,90", "179,53,43"
 """Colours of evidence for and against a class."""
-SHADED, SLIGHT = 0.75, 0.1
+SHADED, MIN_EVIDENCE = 0.75, 0.1
 """Opacity of the strongest token, and the nats below which evidence is never drawn strongly."""
 UNSURE = 4.0
 """−log p, in nats, from which a token has the strongest colour."""
@@ -46,7 +46,7 @@ def _plain(token: Token) -> str:
 
 def _coloured(token: Token, step: Step) -> str:
     share = 0.85 * max(0.0, min(1.0, -step.log_p_model / UNSURE))
-    title = f"p {step.p_model:.3f}, rank {step.rank}\n{listed(step.top_model, chr(10))}"
+    title = f"p {step.p_model:.3f}, rank {step.rank}\n{candidate_list(step.top_model, chr(10))}"
     style = f"padding:1px 3px;margin:0 1px;border-radius:4px;background:rgba({DOUBT},{share:.3f})"
     return f'<span style="{style}" title="{_attribute(title)}">{escape(token.text)}</span>'
 
@@ -60,7 +60,7 @@ def _row(token: Token, step: Step) -> str:
     gain = "" if step.prior is None or step.prior.gain is None else f"{step.prior.gain:+.1f}"
     cells = (
         escape(token.text), f"{step.p_model:.3f}", bar, str(step.rank), f"{step.entropy:.2f}", gain,
-        escape(listed(step.top_model)),
+        escape(candidate_list(step.top_model)),
     )  # fmt: skip
     return "<tr>" + "".join(f'<td style="{CELL}">{cell}</td>' for cell in cells) + "</tr>"
 
@@ -82,7 +82,7 @@ def class_notebook(trace: ClassTrace) -> str:
 
 def _evidence_tokens(trace: ClassTrace) -> Iterator[str]:
     row = trace.evidence[0].values[0] if trace.evidence else (None,) * len(trace.source_tokens)
-    most = max([SLIGHT, *(abs(each) for each in row if each is not None)])
+    most = max([MIN_EVIDENCE, *(abs(each) for each in row if each is not None)])
     for token, value in zip(trace.source_tokens, row, strict=True):
         share = SHADED * abs(value or 0.0) / most
         colour = FOR if (value or 0.0) >= 0 else AGAINST

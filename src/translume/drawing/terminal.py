@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from translume.inspection import BeamRecord, ClassTrace, CorpusLens, Edited, Forced, Trace, WhyNot
-from translume.inspection.corpus_values import BandView, CorpusComparison, Divergence, Gap, PairView
+from translume.inspection.corpus import BandView, CorpusComparison, Divergence, Gap, PairView
 from translume.inspection.values import Step, Top
 from translume.inspection.what_if import Choice, Fork, Outcome
 from translume.reliability import Reliability
@@ -16,21 +16,21 @@ BAR = 20
 """Characters of a bar of probability 1."""
 WIDE_BAR = 40
 """Characters of a bar of probability 1 in a corpus lens."""
-SLIGHT = 0.0005
+MIN_SHOWN_EFFECT = 0.0005
 """Rules that move the distribution by less than this are not shown."""
-STILL = 0.005
+MIN_SHOWN_NATS = 0.005
 """Changes of less than this many nats are shown as 0.00 without a bar."""
-STRONG = 0.25
+COLOURED_SHARE = 0.25
 """Tokens with at least this fraction of the strongest evidence are coloured."""
-NARROW = 14
+COLUMN_WIDTH = 14
 """Characters of a token in a column."""
-NUMBER = 9
+NUMBER_WIDTH = 9
 """Characters of a number in a column."""
 
 
 def cut(text: str) -> str:
     """Cut a text to the width of a column."""
-    return text if len(text) <= NARROW else text[: NARROW - 1] + "…"
+    return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
 
 
 def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Text]:
@@ -40,7 +40,7 @@ def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Tex
     yield Text(f"log p   {trace.log_p:.3f} nats, finished by {trace.finished_by}")
     yield Text("")
     yield Text(
-        f"step  {'token':{NARROW}}  {'p':>6} {'rank':>5} {'H':>5} {'gain':>6}  likeliest tokens, and all others",
+        f"step  {'token':{COLUMN_WIDTH}}  {'p':>6} {'rank':>5} {'H':>5} {'gain':>6}  likeliest tokens, and all others",
         style="bold",
     )
     for place, (token, step) in enumerate(zip(trace.target_tokens, trace.steps, strict=True)):
@@ -70,17 +70,17 @@ def _style(p: float) -> str:
 
 def _step(place: int, text: str, step: Step) -> Text:
     gain = "" if step.prior is None or step.prior.gain is None else f"{step.prior.gain:+.1f}"
-    head = f"{place:4}  {cut(text):{NARROW}}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
+    head = f"{place:4}  {cut(text):{COLUMN_WIDTH}}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
     line = Text(head, style=_style(step.p_model)).append(f"{'█' * round(BAR * step.p_model):{BAR}}", style="blue")
-    line.append(f" {listed(step.top_model)}")
+    line.append(f" {candidate_list(step.top_model)}")
     for rule in step.rules:
-        if rule.moved < SLIGHT:
+        if rule.moved < MIN_SHOWN_EFFECT:
             continue
         line.append(f"  [{rule.name} moved {rule.moved:.3f}; p_used {step.p_used:.3f}]", style="green")
     return line
 
 
-def listed(top: Top, separator: str = ", ") -> str:
+def candidate_list(top: Top, separator: str = ", ") -> str:
     """List the candidates with their probabilities, and the mass of all other tokens."""
     return separator.join([*(f"{each.text} {each.p_model:.3f}" for each in top.candidates), f"others {top.tail:.3f}"])
 
@@ -92,10 +92,10 @@ def _heat_map(trace: Trace) -> Iterator[Text]:
     layer = layers[max(0, len(layers) - 2)]
     yield Text(f"cross-attention, layer {max(1, len(layers) - 1)}, mean of {len(layer)} heads (columns: source tokens)")
     for place, token in enumerate(trace.source_tokens):
-        yield Text(f"{'':{NARROW}}  {'│' * place}╭ {token.text}")
+        yield Text(f"{'':{COLUMN_WIDTH}}  {'│' * place}╭ {token.text}")
     for row, token in enumerate(trace.target_tokens):
         cells = [sum(head[row][column] for head in layer) / len(layer) for column in range(len(trace.source_tokens))]
-        yield Text(f"{cut(token.text):{NARROW}}  ").append("".join(map(_shade, cells)), style="blue")
+        yield Text(f"{cut(token.text):{COLUMN_WIDTH}}  ").append("".join(map(_shade, cells)), style="blue")
 
 
 def _shade(weight: float) -> str:
@@ -136,7 +136,7 @@ def _explained(trace: ClassTrace) -> int:
 def _classes(trace: ClassTrace) -> Iterator[Text]:
     shown = trace.classes[: _explained(trace)]
     others = trace.classes[len(shown) :]
-    wide = max(NARROW, *(len(each.label) for each in shown))
+    wide = max(COLUMN_WIDTH, *(len(each.label) for each in shown))
     for each in shown:
         line = Text(f"{each.label:<{wide}}  {each.p:6.3f}  ", style="bold" if each.given else "")
         yield line.append("█" * round(BAR * each.p), style="blue")
@@ -160,17 +160,17 @@ def _evidence(trace: ClassTrace) -> Iterator[Text]:
     if not columns:
         return
     yield Text("evidence of each token for a class (log p, nats), and its pooling weight")
-    wide = [max(NUMBER, len(method), len(label)) for method, label, _ in columns]
+    wide = [max(NUMBER_WIDTH, len(method), len(label)) for method, label, _ in columns]
     for place in (0, 1):
         names = (column[place] for column in columns)
         repeated = zip(names, [""] + [column[0] for column in columns], wide, columns, strict=False)
         yield Text(
-            f"{'token' if place else '':{NARROW}}"
+            f"{'token' if place else '':{COLUMN_WIDTH}}"
             + "".join(f"  {'' if place == 0 and name == before else name:>{w}}" for name, before, w, _ in repeated),
             style="bold",
         )
     for number, token in enumerate(trace.source_tokens):
-        line = Text(f"{cut(trace.shown(token)):{NARROW}}")
+        line = Text(f"{cut(trace.shown(token)):{COLUMN_WIDTH}}")
         for (method, _, row), w in zip(columns, wide, strict=True):
             value = row[number]
             cell = "none" if value is None else f"{value:.3f}" if method == "pooling" else f"{value:+z.2f}"
@@ -192,7 +192,7 @@ def _evidence_colours(trace: ClassTrace) -> Text:
 
 def _evidence_style(value: float | None, row: Sequence[float | None]) -> str:
     most = max((abs(each) for each in row if each is not None), default=0.0)
-    if value is None or abs(value) < STRONG * most or most == 0.0:
+    if value is None or abs(value) < COLOURED_SHARE * most or most == 0.0:
         return ""
     return "bold green" if value > 0 else "bold red"
 
@@ -341,16 +341,16 @@ def _divergence(found: Divergence) -> Text:
     return shown
 
 
-def forced_lines(forced: Forced, said: str | None = None) -> Iterator[Text]:
-    """Yield the target before and after forcing a token; said: the text that the user forced, if known."""
+def forced_lines(forced: Forced, given_text: str | None = None) -> Iterator[Text]:
+    """Yield the target before and after forcing a token; given_text: the text that the user forced, if known."""
     yield Text(f"source   {forced.source}")
-    yield Text(f"forced   {forced.fork.wanted.text if said is None else said}, at step {forced.fork.step}")
+    yield Text(f"forced   {forced.fork.wanted.text if given_text is None else given_text}, at step {forced.fork.step}")
     yield from _fork(forced.fork, forced.before.tokens)
     yield from _outcomes([("before", forced.before), ("forced", forced.after)])
 
 
 def why_not_lines(why: WhyNot) -> Iterator[Text]:
-    """Yield a given text beside the search's result and beside the best target with the text's token at the fork."""
+    """Yield a given text, the search's result, and the best target with the text's token at the fork."""
     yield Text(f"source   {why.source}")
     yield Text(f"why not  {why.text}")
     if why.fork is not None:
@@ -373,15 +373,15 @@ def edited_lines(edited: Edited) -> Iterator[Text]:
     yield Text(f"         the translation {change}")
     yield from _outcomes([("before", edited.before), ("after", edited.after)])
     yield Text("")
-    yield Text(f"step  {'token before':{NARROW}}  {'log p':>8} {'moved':>7}  (nats)", style="bold")
+    yield Text(f"step  {'token before':{COLUMN_WIDTH}}  {'log p':>8} {'moved':>7}  (nats)", style="bold")
     most = max((abs(each) for each in edited.moves if each is not None), default=0.0)
     own = zip(edited.before.tokens, edited.before.token_log_probs, edited.moves, strict=True)
     for place, (token, log_p, move) in enumerate(own):
-        line = Text(f"{place:4}  {cut(token):{NARROW}}  {log_p:8.3f} ")
+        line = Text(f"{place:4}  {cut(token):{COLUMN_WIDTH}}  {log_p:8.3f} ")
         if move is None:
             yield line.append("   none")
             continue
-        style = "" if abs(move) < STILL else "green" if move > 0 else "red"
+        style = "" if abs(move) < MIN_SHOWN_NATS else "green" if move > 0 else "red"
         bar = "█" * round(BAR * abs(move) / most) if style else ""
         yield line.append(f"{move:+z7.2f}  {bar}".rstrip(), style=style)
 
@@ -398,7 +398,7 @@ def _fork(fork: Fork, tokens: Sequence[str]) -> Iterator[Text]:
 
 
 def _choice(what: str, choice: Choice) -> Text:
-    line = Text(f"  {what:6}  {cut(choice.text):{NARROW}}  p {choice.p_model:.6f}, rank {choice.rank:<5} ")
+    line = Text(f"  {what:6}  {cut(choice.text):{COLUMN_WIDTH}}  p {choice.p_model:.6f}, rank {choice.rank:<5} ")
     return line.append("█" * round(BAR * choice.p_model), style="blue")
 
 

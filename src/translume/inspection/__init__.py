@@ -2,8 +2,7 @@
 
 from translume.inspection.classification import trace_classification
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import inspect_corpus
-from translume.inspection.corpus_values import CorpusLens
+from translume.inspection.corpus import CorpusLens, inspect_corpus
 from translume.inspection.search_record import BeamRecord, record_beam
 from translume.inspection.tracing import trace
 from translume.inspection.values import ClassTrace, Trace

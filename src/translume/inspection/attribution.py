@@ -15,6 +15,7 @@ from translume.model.transformer import Encoder, Transformer
 MOST_TOKENS = 8192
 """Maximum number of tokens in one forward pass."""
 DECIMALS = 6
+"""Decimals of attributions, attention weights and a head's own terms."""
 STEPS = 32
 """Points on the path of integrated gradients (Gauss-Legendre quadrature)."""
 ROWS = 256
@@ -28,7 +29,7 @@ NO_VECTOR = "no token vector, its position alone"
 
 
 def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> Tensor:
-    """[B, t], fp32: log-probabilities of the labels given each of the sources [B, S'], which have no padding."""
+    """Return log-probabilities [B, t], fp32, of the labels given each of the sources [B, S'], which have no padding."""
     mask = torch.ones_like(sources, dtype=torch.bool)
     rows = max(1, MOST_TOKENS // len(sentence.labels))
     found = []
@@ -40,32 +41,42 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> 
 
 
 def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
-    """Occlude each source token by one of three methods (Zeiler and Fergus 2014, section 4.2; Li et al. 2016).
+    """Return the effect of occluding each source token by one of three methods.
+
+    Sources: Zeiler and Fergus 2014, section 4.2; Li et al. 2016.
 
     Raises SettingsError for "occlusion-unknown" if the tokenizer has no unknown token.
     """
     source = sentence.source
-    size = len(source)
     if method == "occlusion":
-        places = torch.arange(size - 1, device=source.device).expand(size, -1)
-        places = places + (places >= torch.arange(size, device=source.device)[:, None])
-        without, baseline = log_probs_after(model, sentence, source[places]), REMOVED
+        without, baseline = log_probs_after(model, sentence, removed(source)), REMOVED
     elif method == "occlusion-mask":
         without, baseline = _masked(model, sentence, found), MASKED
     else:
-        if unknown is None:
-            raise SettingsError(
-                "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
-                "with a tokenizer that has no unknown token"
-            )
-        replaced = source.repeat(size, 1).fill_diagonal_(unknown)
-        without, baseline = log_probs_after(model, sentence, replaced), UNKNOWN
+        without, baseline = log_probs_after(model, sentence, replaced(source, unknown)), UNKNOWN
     whole = model.head.score(found.hidden, sentence.labels, found.context).float()
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
 
 
+def removed(source: Tensor) -> Tensor:
+    """Return [S, S − 1]: in each row the ids [S] without one of them."""
+    size = len(source)
+    places = torch.arange(size - 1, device=source.device).expand(size, -1)
+    return source[places + (places >= torch.arange(size, device=source.device)[:, None])]
+
+
+def replaced(source: Tensor, unknown: int | None) -> Tensor:
+    """Return [S, S]: in each row the ids [S] with one of them replaced; raise SettingsError if `unknown` is None."""
+    if unknown is None:
+        raise SettingsError(
+            "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
+            "with a tokenizer that has no unknown token"
+        )
+    return source.repeat(len(source), 1).fill_diagonal_(unknown)
+
+
 def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...], ...]:
-    """[t, S]: whole [t] minus without [S, t]; None if either is −inf."""
+    """Return whole [t] minus without [S, t], as [t, S]; None if either is −inf."""
     difference = (whole.double() - without.double()).T
     rows = difference.round(decimals=DECIMALS).tolist()
     if bool(difference.isfinite().all()):
@@ -78,7 +89,7 @@ def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...
 
 
 def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
-    """[S, t]: log-probabilities of the labels, in each row with one memory position masked."""
+    """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
     size, length = len(sentence.source), len(sentence.labels)
     rows = max(1, MOST_TOKENS // length)
     scores = []
@@ -125,7 +136,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
 
 
 def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
-    """Input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), with one row per target token."""
+    """Return input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), with one row per target token."""
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
     with torch.enable_grad():
@@ -143,7 +154,7 @@ def rounded(values: Tensor) -> tuple[tuple[float | None, ...], ...]:
 
 
 def integrated_gradients(model: Transformer, sentence: Sentence) -> Attribution:
-    """Integrated gradients of every target token (Sundararajan et al. 2017, equation 1) over the source embeddings."""
+    """Return integrated gradients of every target token over the source embeddings (Sundararajan et al. 2017)."""
     places = torch.arange(len(sentence.labels), device=sentence.source.device)
     source, baseline = embedded(model.encoder, sentence.source)
     values, error = integrate(scores_of(model, sentence), source, baseline, places)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import ClassifierCheckpoint
-from translume.errors import SettingsError, TranslationError, nearest
+from translume.errors import TranslationError
 from translume.inspection.attribution import (
     DECIMALS,
     MASKED,
@@ -19,11 +19,13 @@ from translume.inspection.attribution import (
     differences,
     embedded,
     integrate,
+    removed,
+    replaced,
     rounded,
 )
+from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
 from translume.inspection.passes import encode
 from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
-from translume.inspection.words import tokens_of, words_of
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
 from translume.translator import Classifier
@@ -32,15 +34,15 @@ from translume.translator.classifier import SURE
 ClassPart = Literal[
     "pooling", "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"
 ]
-EVERYTHING: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
+DEFAULT_PARTS: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
 """Parts of a trace by default."""
-KNOWN: tuple[ClassPart, ...] = (*EVERYTHING, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
-METHODS = KNOWN[1:]
-"""Parts that attribute classes to tokens."""
+PARTS: tuple[ClassPart, ...] = (*DEFAULT_PARTS, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
+ATTRIBUTION_METHODS = PARTS[1:]
+"""Parts that attribute the prediction of classes to tokens."""
 
 
 def trace_classification(
-    classifier: Classifier, text: str, *, k: int = 3, show: Collection[ClassPart] = EVERYTHING
+    classifier: Classifier, text: str, *, k: int = 3, show: Collection[ClassPart] = DEFAULT_PARTS
 ) -> ClassTrace:
     """Return the predicted distribution over classes for one text, and the evidence of each token.
 
@@ -49,11 +51,7 @@ def trace_classification(
     Long texts are cut as in `classify`. Raises TranslationError for a blank text, the errors of `classify`, and
     SettingsError for unknown parts.
     """
-    if k < 1:
-        raise SettingsError(f"k: found {k}, expected at least 1")
-    for part in show:
-        if part not in KNOWN:
-            raise SettingsError(f"show: found '{part}'{nearest(part, KNOWN)}")
+    check_parts(k, show, PARTS)
     if not text.strip():
         raise TranslationError("text: found a blank text, expected a text to classify")
     ids, places, warnings = classifier.reading(text)
@@ -65,12 +63,13 @@ def trace_classification(
         classified = _ClassifiedText.at(
             checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several
         )
-        evidence = tuple(classified.evidence(method, tokenizer.specials.unk) for method in METHODS if method in show)
+        evidence = tuple(
+            classified.evidence(method, tokenizer.specials.unk) for method in ATTRIBUTION_METHODS if method in show
+        )
         weights = classified.pooling() if "pooling" in show else None
     spans = tokenizer.spans_in(text)
     tokens = tokens_of(tokenizer, source.tolist(), [spans[place] for place in places])
     normalised = tokenizer.normalise(text)
-    marks = tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
     beliefs = classified.beliefs(checkpoint.labels.names)
     return ClassTrace(
         schema="class/1",
@@ -79,7 +78,7 @@ def trace_classification(
         source=normalised,
         warnings=warnings,
         source_tokens=tokens,
-        source_words=words_of(normalised, tokens, marks),
+        source_words=words_of(normalised, tokens, special_tokens(tokenizer)),
         classes=beliefs,
         margin=_margin([each.p for each in beliefs], several=checkpoint.labels.several),
         entropy=classified.entropy(),
@@ -158,23 +157,16 @@ class _ClassifiedText:
 
     def _without(self, method: ClassPart, unknown: int | None) -> tuple[Tensor, str]:
         """Return log p [S, C] without each token in turn, and the name of the baseline."""
-        size = len(self.source)
         if method == "occlusion":
-            places = torch.arange(size - 1, device=self.source.device).expand(size, -1)
-            places = places + (places >= torch.arange(size, device=self.source.device)[:, None])
-            return _log_probs(self.model, self.source[places]), REMOVED
+            return _log_probs(self.model, removed(self.source)), REMOVED
         if method == "occlusion-mask":
+            size = len(self.source)
             memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
             others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), max(1, MOST_TOKENS // size)
             parts = [others[start : start + rows] for start in range(0, size, rows)]
             pooled = torch.cat([self.model.pooling(memory.expand(len(part), -1, -1), part) for part in parts])
             return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
-        if unknown is None:
-            raise SettingsError(
-                "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
-                "with a tokenizer that has no unknown token"
-            )
-        return _log_probs(self.model, self.source.repeat(size, 1).fill_diagonal_(unknown)), UNKNOWN
+        return _log_probs(self.model, replaced(self.source, unknown)), UNKNOWN
 
     def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of embedded texts [R, S, D] and classes [R], which returns log p [R] of these classes."""
@@ -188,7 +180,7 @@ class _ClassifiedText:
         return scores
 
     def _slopes(self) -> Tensor:
-        """[c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's embedding e."""
+        """Return [c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's embedding e."""
         source, baseline = embedded(self.model.encoder, self.source)
         with torch.enable_grad():
             rows = source.detach().expand(len(self.first), -1, -1).clone().requires_grad_()
@@ -198,7 +190,7 @@ class _ClassifiedText:
 
 
 def _log_probs(model: Network, sources: Tensor) -> Tensor:
-    """[R, C], fp64: log-probabilities of all classes for texts [R, S'] without padding."""
+    """Return log-probabilities [R, C], fp64, of all classes for texts [R, S'] without padding."""
     rows = max(1, MOST_TOKENS // max(1, sources.size(1)))
     parts = [sources[start : start + rows] for start in range(0, len(sources), rows)]
     found = [model.belief(part, torch.ones_like(part, dtype=torch.bool)).log_probs().double() for part in parts]

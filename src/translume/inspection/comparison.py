@@ -8,8 +8,18 @@ from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
-from translume.inspection.corpus import WINDOW_LINES, LengthFilter, ProgressCallback, Smallest, can_read, numbered
-from translume.inspection.corpus_values import Continuation, CorpusComparison, Divergence, Gap
+from translume.inspection.corpus import (
+    WINDOW_LINES,
+    Continuation,
+    CorpusComparison,
+    Divergence,
+    Gap,
+    LengthFilter,
+    ProgressCallback,
+    Smallest,
+    can_read,
+    numbered,
+)
 from translume.translator import Translator
 from translume.translator.batching import windows
 from translume.translator.scoring import ScoredPair, score_pairs

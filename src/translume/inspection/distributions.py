@@ -61,7 +61,10 @@ def _at(bias: Bias, step: int, steps: int, size: int) -> Bias:
 
 
 def _moved(log_probs: Tensor, bias: Bias) -> float:
-    """Total variation between a distribution [1, V] and itself with the bias, renormalised; 1 if nothing is left."""
+    """Return the total variation between a distribution [1, V] and the same with the bias, renormalised.
+
+    1 if the bias forbids all tokens.
+    """
     own = log_probs.softmax(-1)
     biased = bias.add_to(log_probs)
     if bool(biased.isneginf().all()):
@@ -83,13 +86,13 @@ def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffe
 
 
 def entropies(log_probs: Tensor) -> Tensor:
-    """[t]: entropy −Σ p log p of log-probabilities [t, V], in nats."""
+    """Return the entropies [t], −Σ p log p, of log-probabilities [t, V], in nats."""
     entropy: Tensor = torch.special.entr(log_probs.exp()).sum(-1)
     return entropy
 
 
 def ranks(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """[t]: rank of each label by log-probabilities [t, V], from 1; ties by smaller id."""
+    """Return the rank [t] of each label by log-probabilities [t, V], from 1; ties by smaller id."""
     own = log_probs.gather(1, labels[:, None])
     ids = torch.arange(log_probs.size(1), device=labels.device)
     before = (log_probs > own) | ((log_probs == own) & (ids < labels[:, None]))
@@ -97,7 +100,7 @@ def ranks(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def margins(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """[t]: probability of each label minus the largest probability of any other token."""
+    """Return [t]: the probability of each label minus the largest probability of any other token."""
     own = log_probs.gather(1, labels[:, None])[:, 0].exp()
     others = log_probs.scatter(1, labels[:, None], -torch.inf).amax(-1).exp()
     return own - others
@@ -131,8 +134,10 @@ def top_candidates(
     return found
 
 
-def lens(model: Transformer, found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer) -> list[tuple[LensLayer, ...]]:
-    """Logit lens (nostalgebraist 2020, "interpreting GPT"): for each label [t], the head's prediction after each layer.
+def logit_lens(
+    model: Transformer, found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
+) -> list[tuple[LensLayer, ...]]:
+    """Return the head's prediction of each label [t] after each layer: the logit lens (nostalgebraist 2020).
 
     In a pre-norm model, states must pass the decoder's last norm before the head; in a post-norm model they are already
     normalised and `decoder.norm` is the identity.

@@ -1,7 +1,8 @@
-"""Checked inputs of an inspection: a source with its target as ids, and searches with a forced prefix."""
+"""Inputs of inspections: validated sources and targets as ids, tokens and words; searches with a forced prefix."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 import torch
@@ -10,16 +11,78 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import ForcedPrefix, Hypothesis, Rule, SearchError, best_of, strategy_from
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError, TranslationError, nearest
 from translume.inspection.passes import Sentence
+from translume.inspection.values import Token, Word
+from translume.text import Tokenizer
+from translume.text.segmentation import character_class
 from translume.translator import TextHypothesis, Translator
 from translume.translator.plan import Piece
 from translume.translator.searching import Prepared, limit_of, prepare, rules_for
 
 
+def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
+    """Raise SettingsError for a k below 1, or for a part of a trace that is not among `known`."""
+    if k < 1:
+        raise SettingsError(f"k: found {k}, expected at least 1")
+    for part in show:
+        if part not in known:
+            raise SettingsError(f"show: found '{part}'{nearest(part, known)}")
+
+
+def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids of the special tokens without text."""
+    return tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
+
+
+def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
+    """Return the tokens of `ids` with their characters.
+
+    spans: of the first ids; the ids after them, such as an added end mark, have no characters.
+    """
+    last = max((end for _, end in spans), default=0)
+    places = [*spans, *[(last, last)] * (len(ids) - len(spans))]
+    return tuple(
+        Token(id=id_, text=text, begin=begin, end=end)
+        for id_, text, (begin, end) in zip(ids, tokenizer.tokens(ids), places, strict=True)
+    )
+
+
+def words_of(
+    text: str, tokens: Sequence[Token], marks: Container[int], log_probs: Sequence[float] | None = None
+) -> tuple[Word, ...]:
+    """Join the tokens of a text to words.
+
+    marks: ids of special tokens; each is a word of its own.  log_probs: one per token, summed by word.
+    """
+    starts = [0] if tokens else []
+    for index in range(1, len(tokens)):
+        before, token = tokens[index - 1], tokens[index]
+        if before.id in marks or token.id in marks or _splits(text, before, token):
+            starts.append(index)
+    words = []
+    for first, last in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        begin, end = tokens[first].begin, tokens[last - 1].end
+        begin += len(text[begin:end]) - len(text[begin:end].lstrip(" "))
+        log_p = None if log_probs is None or -inf in log_probs[first:last] else sum(log_probs[first:last])
+        shown = text[begin:end] or tokens[first].text
+        words.append(Word(text=shown, first=first, last=last, begin=begin, end=end, log_p=log_p))
+    return tuple(words)
+
+
+def _splits(text: str, before: Token, token: Token) -> bool:
+    """Return whether a word ends between two consecutive tokens."""
+    own, other = text[token.begin : token.end], text[before.begin : before.end]
+    if own.startswith(" "):
+        return True
+    if not own or not other or token.begin < before.end or other.isspace():
+        return False  # no text, part of a character, or the space before this word
+    return "unspaced" in (character_class(own[0]), character_class(other[-1]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A sentence and its target.
+class TraceInputs:
+    """The sentence and the target to trace.
 
     given: the original source text.  source: its ids, with the end mark.  target: its ids, which end with the end mark
     if `finished_by` is "eos".  settings: of the search that found the target, or that a given target is compared with.
@@ -60,13 +123,13 @@ class Subject:
         return self.checkpoint.target_tokenizer.encode(self.settings.prefix)
 
 
-def subject_of(
+def trace_inputs(
     translator: Translator, source: str, target: str | TextHypothesis | None, settings: DecodingSettings | None
-) -> Subject:
+) -> TraceInputs:
     """Encode a source and its target: a text, a hypothesis, or (None) the model's own translation.
 
     Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
-    reads: a line is inspected whole, never in parts.
+    reads: a line is always inspected as a whole.
     """
     check_single_model(translator)
     checkpoint = translator.checkpoint
@@ -86,7 +149,7 @@ def subject_of(
             "target: the hypothesis was joined from several parts; expected one of a single sentence"
         )
     check_length(checkpoint, "target", labels)
-    return Subject(
+    return TraceInputs(
         checkpoint=checkpoint,
         settings=chosen,
         given=source,
@@ -176,7 +239,7 @@ class SentenceSearch:
             raise TranslationError(f"target: token {error.token}: {error.reason}") from None
 
     def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
-        """Return the same, or None if rules forbid all."""
+        """Return the same as `best`, or None if rules forbid all targets."""
         try:
             return _first(self.prepare(prefix, greedy=greedy))
         except SearchError:

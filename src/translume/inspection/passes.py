@@ -29,7 +29,7 @@ class Sentence:
 
     @property
     def given(self) -> Tensor:
-        """[t]: the decoder's input, the start mark first."""
+        """The decoder's input [t], the start mark first."""
         return torch.cat([self.labels.new_tensor([self.bos]), self.labels[:-1]])
 
 

@@ -2,8 +2,8 @@
 
 import json
 
-from translume.inspection.corpus_values import CorpusLens
-from translume.inspection.plain import schema_of, schema_of_any
+from translume.inspection.corpus import CorpusLens
+from translume.inspection.json_values import schema_of, schema_of_any
 from translume.inspection.search_record import BeamRecord
 from translume.inspection.values import ClassTrace, Trace
 from translume.inspection.what_if import Edited, Forced, WhyNot

@@ -14,7 +14,7 @@ from translume.config import DecodingSettings
 from translume.decoding import Beam, BeamStatus, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
 from translume.decoding.scoring import Coverage
 from translume.inspection.inputs import SentenceSearch, check_length
-from translume.inspection.plain import Document
+from translume.inspection.json_values import Document
 from translume.text import Tokenizer
 from translume.translator import Translator
 

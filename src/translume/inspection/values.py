@@ -5,11 +5,99 @@ logarithm in nats. A log_p of −inf (an impossible token) is null in JSON; a di
 either is −inf.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from translume.inspection.plain import Document
-from translume.inspection.plots import ClassTracePlots, TracePlots
+from translume.inspection.json_values import Document
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+AttentionKind = Literal["cross", "decoder", "encoder"]
+HeadChoice = int | Literal["mean", "all"]
+
+PlotRegistry = Callable[[str], Callable[..., Any]]
+"""Maps the name of a plot to the function that draws it; its first argument is the trace."""
+
+_registered: list[PlotRegistry] = []
+
+
+def register_plots(plots: PlotRegistry) -> None:
+    """Set the functions that draw the plots of traces; `translume.drawing` does this when it is imported.
+
+    So this package does not depend on matplotlib, and `trace.plot_attention()` works in every session that imported
+    `translume.drawing`; the lazy names of `translume` do this.
+    """
+    _registered[:] = [plots]
+
+
+def _function(name: str) -> Callable[..., Any]:
+    if not _registered:
+        raise RuntimeError(f"{name}: import translume.drawing first")
+    return _registered[0](name)
+
+
+def _draw(name: str, trace: object, **options: Any) -> "Figure":
+    figure: Figure = _function(name)(trace, **options)
+    return figure
+
+
+class TracePlots:
+    """Matplotlib figures of a trace. Notebooks display them; `savefig` writes them to a file.
+
+    Each method raises SettingsError if the trace lacks the part that it plots.
+    """
+
+    __slots__ = ()
+
+    def plot_attention(
+        self, *, kind: AttentionKind = "cross", layer: int | None = None, head: HeadChoice = "mean"
+    ) -> "Figure":
+        """Plot attention weights as a heat map; rows attend to columns.
+
+        layer: from 1; None for the last but one, whose cross-attention usually aligns best.
+        head: a number from 1, "mean", or "all" for one small map per head.
+        """
+        return _draw("plot_attention", self, kind=kind, layer=layer, head=head)
+
+    def plot_beliefs(self) -> "Figure":
+        """Plot the likeliest tokens of every step as a stacked bar of length 1, all other tokens at its end."""
+        return _draw("plot_beliefs", self)
+
+    def plot_lens(self) -> "Figure":
+        """Plot the likeliest token after each decoder layer (logit lens), shaded by p of the chosen token."""
+        return _draw("plot_lens", self)
+
+    def plot_gain(self) -> "Figure":
+        """Plot the gain of each token, log p(y | x, prefix) − log p(y | prefix), in nats."""
+        return _draw("plot_gain", self)
+
+    def plot_attribution(self, method: str | None = None) -> "Figure":
+        """Plot the attribution of target tokens to source tokens; method None: the first in the trace."""
+        return _draw("plot_attribution", self, method=method)
+
+    def _repr_html_(self) -> str | None:
+        """Return the tokens coloured by probability, for notebooks; None if translume.drawing is not imported."""
+        drawn: str | None = _function("notebook")(self) if _registered else None
+        return drawn
+
+
+class ClassTracePlots:
+    """Matplotlib figures of a classification; see `TracePlots`."""
+
+    __slots__ = ()
+
+    def plot_evidence(self, method: str | None = None) -> "Figure":
+        """Plot the evidence of each token for the first classes; method None: the first in the trace."""
+        return _draw("plot_evidence", self, method=method)
+
+    def _repr_html_(self) -> str | None:
+        """Return the text coloured by evidence, for notebooks; None if translume.drawing is not imported."""
+        drawn: str | None = _function("class_notebook")(self) if _registered else None
+        return drawn
+
 
 Row = tuple[float, ...]
 Matrix = tuple[Row, ...]

@@ -12,8 +12,8 @@ from translume.decoding import Hypothesis
 from translume.errors import TranslationError
 from translume.inspection.distributions import ranks
 from translume.inspection.inputs import SentenceSearch, check_length, check_single_model
+from translume.inspection.json_values import Document
 from translume.inspection.passes import Sentence, forward
-from translume.inspection.plain import Document
 from translume.text import Tokenizer
 from translume.text.tokenizer import MARK
 from translume.translator import TextHypothesis, Translator
@@ -57,7 +57,7 @@ class Forced(Document):
     """The effect of forcing another token at one step of a target.
 
     before: the original target.  after: the best target that begins with the tokens before the fork and the forced
-    tokens, the first of which is the fork's `wanted`.
+    tokens; the first forced token is `fork.wanted`.
     """
 
     schema: Literal["forced/1"]
@@ -225,7 +225,7 @@ def _choice(search: SentenceSearch, log_probs: torch.Tensor, id_: int) -> Choice
 
 @torch.no_grad()
 def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> torch.Tensor:
-    """[t], fp64: log-probabilities of a target's tokens."""
+    """Return log-probabilities [t], fp64, of a target's tokens."""
     sentence = _sentence(search, ids)
     model = search.translator.checkpoint.model
     found = forward(model, sentence)

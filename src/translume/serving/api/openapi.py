@@ -7,7 +7,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from translume.documents.files import FORMATS
 from translume.inspection import BeamRecord, Trace
-from translume.inspection.plain import schema_of_any
+from translume.inspection.json_values import schema_of_any
 from translume.serving.access.limits import Limits
 from translume.serving.api.requests import RequestBody
 from translume.serving.api.responses import Error, Info, InspectResponse, ResponseBody

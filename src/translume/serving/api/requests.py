@@ -24,7 +24,7 @@ from pydantic import (
 from translume.config import Config, DecodingSettings
 from translume.decoding import refuse_unread, strategy_from
 from translume.errors import SettingsError, nearest
-from translume.inspection.tracing import EVERYTHING, KNOWN, Part
+from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import Texts
@@ -47,7 +47,7 @@ MOST_BANNED: Final = 2000
 """Most characters of all banned phrases: building their lookup table takes time that grows with their length."""
 MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
 """Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
-SHOWABLE: Final = tuple(part for part in KNOWN if part != "integrated-gradients")
+SHOWABLE: Final = tuple(part for part in PARTS if part != "integrated-gradients")
 """Parts of a trace that a request can ask for; integrated gradients take too long."""
 TARGET_FIELDS: Final = ("translation", "prefix_tokens", "target_tokens")
 """Fields of an inspection that give the target. A request has at most one of them."""
@@ -295,7 +295,7 @@ class InspectRequest(DecodingRequest):
     """Number of candidate tokens listed at each step."""
     show: Annotated[
         list[Part], BeforeValidator(_checked_parts), WithJsonSchema({"type": "array", "items": {"enum": [*SHOWABLE]}})
-    ] = list(EVERYTHING)
+    ] = list(DEFAULT_PARTS)
     """Parts of the trace."""
     search: bool = False
     """Whether to record every hypothesis of the beam search."""

@@ -19,7 +19,7 @@ function named(code) {
 }
 
 const between = (source, target) => models.filter((each) => (each.source ?? "") === source && (each.target ?? "") === target);
-const speaks = (each) => Boolean(each.source && each.target);
+const hasLanguages = (each) => Boolean(each.source && each.target);
 const unique = (values) => [...new Set(values)];
 
 function fill(id, pairs, value) {
@@ -28,25 +28,25 @@ function fill(id, pairs, value) {
 }
 
 // Show a model in the three boxes, with the other choices.
-function show(wanted) {
-  const speaking = models.filter(speaks), silent = models.filter((each) => !speaks(each));
-  const sources = unique(speaking.map((each) => each.source)).map((code) => [code, named(code)]);
-  const source = speaks(wanted) ? wanted.source : "", target = speaks(wanted) ? wanted.target : "";
-  fill("source", silent.length ? [...sources, ["", "by model"]] : sources, source);
-  const targets = unique(speaking.filter((each) => each.source === source).map((each) => each.target));
+function show(selected) {
+  const withLanguages = models.filter(hasLanguages), withoutLanguages = models.filter((each) => !hasLanguages(each));
+  const sources = unique(withLanguages.map((each) => each.source)).map((code) => [code, named(code)]);
+  const source = hasLanguages(selected) ? selected.source : "", target = hasLanguages(selected) ? selected.target : "";
+  fill("source", withoutLanguages.length ? [...sources, ["", "by model"]] : sources, source);
+  const targets = unique(withLanguages.filter((each) => each.source === source).map((each) => each.target));
   fill("target", targets.map((code) => [code, named(code)]), target);
-  const beside = source ? between(source, target) : silent;
-  fill("model", beside.map((each) => [each.name, each.name]), wanted.name);
-  for (const each of document.querySelectorAll(".languages")) each.hidden = !speaking.length;
+  const sameLanguages = source ? between(source, target) : withoutLanguages;
+  fill("model", sameLanguages.map((each) => [each.name, each.name]), selected.name);
+  for (const each of document.querySelectorAll(".languages")) each.hidden = !withLanguages.length;
   at("target").parentElement.hidden = at("swap").hidden = !source;
   at("swap").disabled = !between(target, source).length;
-  at("model-label").hidden = beside.length < 2 && Boolean(source);
-  store(CHOSEN, wanted.name);
+  at("model-label").hidden = sameLanguages.length < 2 && Boolean(source);
+  store(CHOSEN, selected.name);
 }
 
-function take(wanted) {
-  if (!wanted) return;
-  show(wanted);
+function select(selected) {
+  if (!selected) return;
+  show(selected);
   onchange();
 }
 
@@ -62,16 +62,16 @@ export function choose(name) {
   if (found) show(found);
 }
 
-// found: models of /v1/models.  tell: called when another model is chosen.
-export function setUpChoice(found, tell) {
+// found: models of /v1/models.  callback: called when another model is chosen.
+export function setUpChoice(found, callback) {
   models = found;
-  onchange = tell;
+  onchange = callback;
   at("source").addEventListener("change", () => {
     const source = at("source").value;
     const same = models.find((each) => each.source === source && each.target === at("target").value);
-    take(source ? same ?? models.find((each) => each.source === source && each.target) : models.find((each) => !speaks(each)));
+    select(source ? same ?? models.find((each) => each.source === source && each.target) : models.find((each) => !hasLanguages(each)));
   });
-  at("target").addEventListener("change", () => take(between(at("source").value, at("target").value)[0]));
-  at("model").addEventListener("change", () => take(model()));
+  at("target").addEventListener("change", () => select(between(at("source").value, at("target").value)[0]));
+  at("model").addEventListener("change", () => select(model()));
   show(models.find((each) => each.name === stored(CHOSEN)) ?? models[0]);
 }

@@ -1,13 +1,13 @@
 // The API reference: openapi.json as a web page.
-import { example, requestOf } from "./asking.js";
-import { shape, told } from "./shape.js";
+import { example, requestOf } from "./example.js";
+import { shape, withCode } from "./shape.js";
 import { get, useKey } from "./server.js";
 import { element } from "./steps.js";
 import { setUpTheme } from "./theming.js";
 
 const at = (id) => document.getElementById(id);
 const nameOf = (method, path) => `${method}${path.replaceAll(/[^\w]+/g, "-")}`;
-const settled = (schema, shapes) => (schema.$ref ? shapes[schema.$ref.split("/").pop()] : schema);
+const resolved = (schema, shapes) => (schema.$ref ? shapes[schema.$ref.split("/").pop()] : schema);
 
 function operationsOf(api, tag) {
   return Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods)
@@ -17,20 +17,20 @@ function operationsOf(api, tag) {
 
 const badge = (method) => element("span", { class: `method ${method}` }, method);
 
-function taken(operation, shapes) {
+function requestSection(operation, shapes) {
   const kinds = Object.entries(operation.requestBody?.content ?? {});
   if (!kinds.length) return [];
   const also = kinds.length > 1 ? `${kinds.map(([type]) => type).join(" or ")}` : kinds[0][0];
-  return [element("h3", {}, "Request"), element("p", { class: "hint" }, also), ...shape(settled(kinds[0][1].schema, shapes), true)];
+  return [element("h3", {}, "Request"), element("p", { class: "hint" }, also), ...shape(resolved(kinds[0][1].schema, shapes), true)];
 }
 
-function given(operation, shapes) {
+function responseSection(operation, shapes) {
   const rows = [], made = [element("h3", {}, "Response")];
   for (const [status, answer] of Object.entries(operation.responses)) {
     const [type, content] = Object.entries(answer.content ?? {})[0] ?? ["", {}];
     if (status < "300") {
       made.push(element("p", { class: "hint" }, `${status} ${type}: ${answer.description}`));
-      if (content.schema) made.push(...shape(settled(content.schema, shapes)));
+      if (content.schema) made.push(...shape(resolved(content.schema, shapes)));
     } else rows.push(element("div", {}, element("dt", {}, element("code", {}, status)), element("dd", {}, answer.description)));
   }
   const refused = element("details", { class: "more" }, element("summary", {}, `${rows.length} error statuses`),
@@ -42,12 +42,12 @@ function card({ method, path, operation, id }, shapes, server) {
   const secret = server.keyRequired && Boolean(operation.security);
   const inside = element("div", { class: "inside" });
   const made = element("details", { class: "card", id },
-    element("summary", {}, badge(method), element("code", {}, path), element("span", { class: "hint" }, ...told(operation.description))), inside);
+    element("summary", {}, badge(method), element("code", {}, path), element("span", { class: "hint" }, ...withCode(operation.description))), inside);
   // Rendered when it is opened.
   const draw = () => {
     if (!made.open || inside.childElementCount) return;
     inside.append(element("h3", {}, "Example"), ...example(requestOf(method, path, operation, server.languages), secret),
-      ...taken(operation, shapes), ...given(operation, shapes));
+      ...requestSection(operation, shapes), ...responseSection(operation, shapes));
   };
   made.addEventListener("toggle", draw);
   return made;
@@ -57,8 +57,8 @@ function shapesOf(shapes) {
   return Object.entries(shapes).sort(([one], [other]) => (one < other ? -1 : 1)).map(([name, schema]) => {
     const [first, ...rest] = (schema.description ?? "").split(/(?<=\.)\s+/);
     return element("details", { class: "card", id: `shape-${name}` },
-      element("summary", {}, element("span", { class: "method" }, "schema"), element("code", {}, name), element("span", { class: "hint" }, ...told(first))),
-      element("div", { class: "inside" }, ...(rest.length ? [element("p", { class: "hint" }, ...told(rest.join(" ")))] : []), ...shape(schema)));
+      element("summary", {}, element("span", { class: "method" }, "schema"), element("code", {}, name), element("span", { class: "hint" }, ...withCode(first))),
+      element("div", { class: "inside" }, ...(rest.length ? [element("p", { class: "hint" }, ...withCode(rest.join(" ")))] : []), ...shape(schema)));
   });
 }
 
@@ -80,7 +80,7 @@ function draw(api, server) {
   }
   groups.push(element("section", { "aria-label": "Schemas" }, element("h2", {}, "Schemas"), element("p", { class: "hint" }, "Types of the fields of responses."), ...shapesOf(shapes)));
   at("groups").append(...groups);
-  at("about").replaceChildren(...told(api.info.description));
+  at("about").replaceChildren(...withCode(api.info.description));
   at("limits").replaceChildren(limits(server.limits));
 }
 

@@ -5,7 +5,7 @@ import { element } from "./steps.js";
 import { translateLines } from "./translating.js";
 
 const at = (id) => document.getElementById(id);
-const LOOK = 300;
+const POLL_MILLISECONDS = 300;
 let most = 32, waiting = () => {}, formats = [];
 
 const renamed = (name, code) => name.replace(/(\.[^.]*)?$/, (end) => `_${code || "translated"}${end || ".txt"}`);
@@ -21,15 +21,15 @@ async function textOf(file) {
 // A row in the list of files, with functions that update it.
 function row(file, stop) {
   const bar = element("progress", { max: 1, value: 0, "aria-label": `Progress of ${file.name}` });
-  const told = element("span", { class: "hint" }, "0 %");
+  const progressText = element("span", { class: "hint" }, "0 %");
   const cancel = element("button", { type: "button", onclick: stop, "aria-label": `Cancel ${file.name}` }, "Cancel");
-  const item = element("li", {}, element("span", { class: "name" }, file.name), cancel, bar, told);
+  const item = element("li", {}, element("span", { class: "name" }, file.name), cancel, bar, progressText);
   at("files-section").hidden = false;
   at("files").prepend(item);
   return {
     progress(share) {
       bar.value = share;
-      told.textContent = `${Math.round(100 * share)} %`;
+      progressText.textContent = `${Math.round(100 * share)} %`;
     },
     done(blob, name) {
       const link = element("a", { href: URL.createObjectURL(blob), download: name }, `Save ${name}`);
@@ -49,7 +49,7 @@ async function byServer(file, chosen, { progress, signal }) {
   let job = await patiently(() => postForm("v1/files", form, signal), waiting, signal);
   try {
     while (job.status === "waiting" || job.status === "working") {
-      await pause(LOOK, signal);
+      await pause(POLL_MILLISECONDS, signal);
       job = await get(`v1/files/${job.id}`, signal);
       progress(job.sentences ? job.done / job.sentences : 0);
     }
@@ -67,18 +67,18 @@ async function byLines(file, chosen, { progress, signal }) {
 
 export async function translateFile(file) {
   const run = new AbortController(), shown = row(file, () => run.abort()), chosen = model();
-  const how = { progress: shown.progress, signal: run.signal };
+  const options = { progress: shown.progress, signal: run.signal };
   try {
-    shown.done(...await (formats.length ? byServer : byLines)(file, chosen, how));
+    shown.done(...await (formats.length ? byServer : byLines)(file, chosen, options));
   } catch (error) {
     shown.failed(error.name === "AbortError" ? "Cancelled" : error.message);
   }
 }
 
-// settings, limits: those of the server.  tell: called with the seconds to wait if the server is busy.
-export function setUpFiles(settings, limits, tell) {
+// settings, limits: those of the server.  onBusy: called with the seconds to wait if the server is busy.
+export function setUpFiles(settings, limits, onBusy) {
   most = limits.texts;
-  waiting = tell;
+  waiting = onBusy;
   if (settings.filesTranslation) formats = settings.supportedFilesFormat;
   at("kinds").textContent = `Files: ${formats.length ? formats.join(", ") : ".txt"}`;
   at("file").accept = formats.length ? formats.join(",") : ".txt";

@@ -23,17 +23,17 @@ export function parted(text) {
 // The text of a token: ▁ is a space, ▁▁ a ▁ of the text itself.
 const spelt = (token) => token.replace(/▁▁|▁/g, (mark) => (mark.length === 2 ? "▁" : " "));
 
-// For each token the [begin, end) of its characters in the text, without the space before a word; empty where it has
-// none of its own, such as an end mark. What several tokens spell together (bytes of a letter) is the first one's.
+// For each token the [begin, end) of its characters in the text, without the space before a word; empty if it has
+// none, such as an end mark. If several tokens spell one character (bytes), the first token gets it.
 export function placed(tokens, text) {
   const places = [];
-  let at = 0, lost = [];
-  const settle = (end) => {
-    if (!lost.length) return;
+  let at = 0, skipped = [];
+  const placeSkipped = (end) => {
+    if (!skipped.length) return;
     const begin = text.slice(at, end).search(/\S/);
-    if (begin >= 0) places[lost[0]] = [at + begin, at + text.slice(at, end).trimEnd().length];
+    if (begin >= 0) places[skipped[0]] = [at + begin, at + text.slice(at, end).trimEnd().length];
     at = Math.max(at, end);
-    lost = [];
+    skipped = [];
   };
   tokens.forEach((token, index) => {
     places.push([at, at]);
@@ -41,16 +41,16 @@ export function placed(tokens, text) {
     const bare = spelt(token).trim();
     if (!bare) return;
     const begin = text.indexOf(bare, at);
-    const near = begin >= 0 && (lost.length ? begin - at <= 4 * lost.length + 8 : !text.slice(at, begin).trim());
+    const near = begin >= 0 && (skipped.length ? begin - at <= 4 * skipped.length + 8 : !text.slice(at, begin).trim());
     if (!near) {
-      lost.push(index);
+      skipped.push(index);
       return;
     }
-    settle(begin);
+    placeSkipped(begin);
     at = begin + bare.length;
     places[index] = [begin, at];
   });
-  settle(text.length);
+  placeSkipped(text.length);
   return places;
 }
 

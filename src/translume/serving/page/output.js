@@ -8,8 +8,8 @@ let onchoose = () => {};
 
 export const current = () => chosen;
 
-export function whenChosen(tell) {
-  onchoose = tell;
+export function whenChosen(callback) {
+  onchoose = callback;
 }
 
 // lines: each a Line, or the prefix of an unfinished translation; gaps: the white space around them.

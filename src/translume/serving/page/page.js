@@ -5,22 +5,22 @@ import { remember, setUpHistory } from "./history.js";
 import * as output from "./output.js";
 import { Line } from "./sentence.js";
 import { Refused, get, hasKey, pause, useKey } from "./server.js";
-import { closeStep, lookInside, setUpStep, showStep, takeNumber } from "./step.js";
+import { closeStep, openInspection, setUpStep, showStep, takeNumber } from "./step.js";
 import { doubt, element, line, one, percent } from "./steps.js";
 import { store, stored } from "./storage.js";
 import { setUpTheme } from "./theming.js";
 import { classify, translate } from "./translating.js";
 
-const TYPING = 350, SETTLED = 1500;
+const TYPING_DELAY = 350, HISTORY_DELAY = 1500;
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", run: null, settled: 0, limits: { texts: 32 } };
+const state = { lines: [], gaps: [], model: "", run: null, historyTimer: 0, limits: { texts: 32 } };
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => (each.text ?? each) + (state.gaps[place + 1] ?? "")).join("");
 const say = (text) => { at("status").textContent = text; };
 const waiting = (seconds) => say(`The server is busy. Trying again in ${seconds} s.`);
 
-// The message of an error in the words of this page.
-function plain(error) {
+// Return the message of an error, in words that the users of this page understand.
+function readableMessage(error) {
   const [, found, most] = (error.code === "text_too_long" && /found ([\d,]+) characters, expected at most ([\d,]+)/.exec(error.message)) || [];
   return found ? `Your text has ${found} characters. The limit is ${most}.` : error.message;
 }
@@ -30,7 +30,7 @@ function fail(error) {
   say("");
   const locked = error instanceof Refused && error.status === 401;
   at("key-form").hidden = !locked;
-  at("problem").textContent = locked && !hasKey() ? "Enter an API key to translate." : plain(error);
+  at("problem").textContent = locked && !hasKey() ? "Enter an API key to translate." : readableMessage(error);
   at("problem").hidden = false;
 }
 
@@ -52,7 +52,7 @@ function count() {
 // Translate the text after a pause of some milliseconds, unless it is called again meanwhile.
 async function go(milliseconds) {
   state.run?.abort();
-  clearTimeout(state.settled);
+  clearTimeout(state.historyTimer);
   const run = new AbortController(), { signal } = run;
   state.run = run;
   count();
@@ -75,7 +75,7 @@ async function go(milliseconds) {
     else await put(text, model, kept, signal);
     at("output").removeAttribute("aria-busy");
     say("");
-    settle();
+    scheduleHistory();
   } catch (error) {
     if (state.run === run) at("output").removeAttribute("aria-busy");
     fail(error);
@@ -83,10 +83,10 @@ async function go(milliseconds) {
 }
 
 // Add the translation to the history after a while.
-function settle() {
-  clearTimeout(state.settled);
+function scheduleHistory() {
+  clearTimeout(state.historyTimer);
   const entry = { source: at("text").value, text: whole() || at("spoken").textContent, model: state.model };
-  state.settled = setTimeout(() => remember(entry), SETTLED);
+  state.historyTimer = setTimeout(() => remember(entry), HISTORY_DELAY);
 }
 
 async function put(text, model, kept, signal) {
@@ -123,9 +123,9 @@ async function label(text, model, signal) {
   const found = await classify(text, { model, waiting, signal });
   const rows = Object.entries(found.probabilities).map(([name, p]) =>
     one(line(name, p, p, "bar" + (found.labels.includes(name) ? " chosen" : ""), "div")));
-  const told = found.labels.length ? found.labels.join(", ") : "no label";
-  at("labels").replaceChildren(element("p", {}, told, element("span", { class: "hint" }, `  margin ${percent(found.margin)}`)), ...rows);
-  at("spoken").textContent = told;
+  const labels = found.labels.length ? found.labels.join(", ") : "no label";
+  at("labels").replaceChildren(element("p", {}, labels, element("span", { class: "hint" }, `  margin ${percent(found.margin)}`)), ...rows);
+  at("spoken").textContent = labels;
 }
 
 async function copy() {
@@ -179,7 +179,7 @@ function legend() {
 }
 
 function listen() {
-  at("text").addEventListener("input", () => go(TYPING));
+  at("text").addEventListener("input", () => go(TYPING_DELAY));
   at("clear").addEventListener("click", () => {
     at("text").value = "";
     at("text").focus();
@@ -187,7 +187,7 @@ function listen() {
   });
   at("swap").addEventListener("click", swap);
   at("copy").addEventListener("click", copy);
-  at("inside").addEventListener("click", () => lookInside());
+  at("inside").addEventListener("click", () => openInspection());
   at("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(at("key").value.trim());
@@ -196,7 +196,7 @@ function listen() {
   });
   document.addEventListener("keydown", keyboard);
   output.whenChosen((place) => (place ? showStep(place) : undefined));
-  setUpStep({ state, draw, fail, say, settle });
+  setUpStep({ state, draw, fail, say, scheduleHistory });
   setUpHistory((entry) => {
     at("text").value = entry.source;
     choice.choose(entry.model);

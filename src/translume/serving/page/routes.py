@@ -13,7 +13,7 @@ from translume.serving.api.openapi import ALWAYS, TEXT, responses
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN: Final = (
-    *("asking.js", "choice.js", "docs.css", "docs.js", "files.js", "history.js", "icon.svg", "lines.js", "output.js"),
+    *("choice.js", "docs.css", "docs.js", "example.js", "files.js", "history.js", "icon.svg", "lines.js", "output.js"),
     *("page.css", "page.js", "sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js"),
     *("theming.js", "translating.js"),
 )

@@ -27,7 +27,7 @@ export class Line {
   }
 
   // The request for a part; tokens: all of its tokens (target_tokens) or the first ones (prefix_tokens).
-  asked(number, tokens) {
+  requestFor(number, tokens) {
     return { text: this.source, part: number, ...tokens };
   }
 

@@ -46,7 +46,7 @@ async function refused(answer) {
   return new Refused(answer.status, value, Math.min(wait, LONGEST_WAIT));
 }
 
-async function asked(path, options) {
+async function request(path, options) {
   let answer;
   try {
     answer = await fetch(path, { ...options, headers: { ...options.headers, ...headers() } });
@@ -60,16 +60,16 @@ async function asked(path, options) {
 
 const body = (value) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
 
-export const get = async (path, signal) => (await asked(path, { signal })).json();
-export const post = async (path, value, signal) => (await asked(path, { ...body(value), signal })).json();
-export const postForText = async (path, value, signal) => (await asked(path, { ...body(value), signal })).text();
-export const postForm = async (path, form, signal) => (await asked(path, { method: "POST", body: form, signal })).json();
-export const drop = (path) => asked(path, { method: "DELETE" });
-export const getBlob = async (path, signal) => (await asked(path, { signal })).blob();
+export const get = async (path, signal) => (await request(path, { signal })).json();
+export const post = async (path, value, signal) => (await request(path, { ...body(value), signal })).json();
+export const postForText = async (path, value, signal) => (await request(path, { ...body(value), signal })).text();
+export const postForm = async (path, form, signal) => (await request(path, { method: "POST", body: form, signal })).json();
+export const drop = (path) => request(path, { method: "DELETE" });
+export const getBlob = async (path, signal) => (await request(path, { signal })).blob();
 
 // Yield server-sent events as [kind, value].
 export async function* stream(path, value, signal) {
-  const answer = await asked(path, { ...body(value), signal });
+  const answer = await request(path, { ...body(value), signal });
   let rest = "";
   for await (const part of chunks(answer.body.pipeThrough(new TextDecoderStream()))) {
     const events = (rest + part).split("\n\n");

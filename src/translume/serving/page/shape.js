@@ -6,7 +6,7 @@ const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 
 const between = (parts, word) => parts.flatMap((each, place) => (place ? [word, ...each] : each));
 
 // A description, with code in backticks.
-export const told = (text = "") => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+export const withCode = (text = "") => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
 
 // Words and links for the type of a value.
 export function kind(schema) {
@@ -26,24 +26,24 @@ export function kind(schema) {
 }
 
 function bounds(schema) {
-  const told = [];
-  if ("minimum" in schema) told.push(`at least ${number(schema.minimum)}`);
-  if ("exclusiveMinimum" in schema) told.push(`above ${number(schema.exclusiveMinimum)}`);
-  if ("maximum" in schema) told.push(`at most ${number(schema.maximum)}`);
-  if ("exclusiveMaximum" in schema) told.push(`below ${number(schema.exclusiveMaximum)}`);
-  return told.length ? `, ${told.join(", ")}` : "";
+  const limits = [];
+  if ("minimum" in schema) limits.push(`at least ${number(schema.minimum)}`);
+  if ("exclusiveMinimum" in schema) limits.push(`above ${number(schema.exclusiveMinimum)}`);
+  if ("maximum" in schema) limits.push(`at most ${number(schema.maximum)}`);
+  if ("exclusiveMaximum" in schema) limits.push(`below ${number(schema.exclusiveMaximum)}`);
+  return limits.length ? `, ${limits.join(", ")}` : "";
 }
 
 const FIRST = 12;
 
-// The fields of an object; all but the first are collapsed.  asked: of a request; otherwise of a response.
-function fields(schema, asked) {
+// The fields of an object; all but the first are collapsed.  isRequest: whether they are those of a request or of a response.
+function fields(schema, isRequest) {
   const rows = Object.entries(schema.properties).map(([name, each]) => {
     const must = (schema.required ?? []).includes(name);
-    const mark = must === asked ? [" ", element("span", { class: asked ? "must hint" : "hint" }, asked ? "required" : "optional")] : [];
+    const mark = must === isRequest ? [" ", element("span", { class: isRequest ? "must hint" : "hint" }, isRequest ? "required" : "optional")] : [];
     return element("div", {},
       element("dt", {}, element("code", {}, name), ...mark),
-      element("dd", {}, element("span", { class: "kind" }, ...kind(each)), ...told(each.description)));
+      element("dd", {}, element("span", { class: "kind" }, ...kind(each)), ...withCode(each.description)));
   });
   if (rows.length <= FIRST) return [element("dl", { class: "fields" }, ...rows)];
   const rest = rows.splice(FIRST - 2);
@@ -52,6 +52,6 @@ function fields(schema, asked) {
 }
 
 // The fields of an object, or the type of another value in words.
-export function shape(schema, asked = false) {
-  return schema.properties ? fields(schema, asked) : [element("p", {}, ...kind(schema), ...(schema.description ? [": ", ...told(schema.description)] : []))];
+export function shape(schema, isRequest = false) {
+  return schema.properties ? fields(schema, isRequest) : [element("p", {}, ...kind(schema), ...(schema.description ? [": ", ...withCode(schema.description)] : []))];
 }

@@ -8,8 +8,8 @@ const LISTED = 7;
 // A translation that was cut off at the length limit has no end token, so its end is unknown.
 const ENDLESS = "A sentence of this line was cut off. Put it on a line of its own to inspect it.";
 const at = (id) => document.getElementById(id);
-let page;  // shared by page.js: state, draw, fail, say, settle
-let asking = null;
+let page;  // shared by page.js: state, draw, fail, say, scheduleHistory
+let controller = null;
 
 export function setUpStep(shared) {
   page = shared;
@@ -22,25 +22,25 @@ export function setUpStep(shared) {
     line.restore(place.part);
     at("spoken").textContent = line.text;
     page.draw();
-    page.settle();
+    page.scheduleHistory();
     const last = line.parts[place.part].tokens.length - 1;
     output.choose({ ...place, token: Math.min(place.token, last) });
   });
 }
 
 export function closeStep() {
-  asking?.abort();
+  controller?.abort();
   at("step").hidden = true;
   if (output.current()) output.choose(null, false);
 }
 
-const question = (line, number, tokens) => ({ ...line.asked(number, tokens), model: choice.model().name });
+const requestFor = (line, number, tokens) => ({ ...line.requestFor(number, tokens), model: choice.model().name });
 
-async function asked(line, number, tokens) {
-  asking?.abort();
-  asking = new AbortController();
-  const request = { ...question(line, number, tokens), k: LISTED, show: [] };
-  const found = await post("v1/inspect", request, asking.signal).catch((error) => {
+async function inspect(line, number, tokens) {
+  controller?.abort();
+  controller = new AbortController();
+  const request = { ...requestFor(line, number, tokens), k: LISTED, show: [] };
+  const found = await post("v1/inspect", request, controller.signal).catch((error) => {
     throw error.field === "target_tokens" ? new Error(ENDLESS) : error;
   });
   if (found.parts !== line.parts.length) throw new Error(ENDLESS);
@@ -51,7 +51,7 @@ export async function showStep(place) {
   if (!choice.offers("inspect")) return;
   const line = page.state.lines[place.line], part = line.parts[place.part];
   try {
-    part.trace ??= await asked(line, place.part, { target_tokens: part.tokens });
+    part.trace ??= await inspect(line, place.part, { target_tokens: part.tokens });
   } catch (error) {
     page.fail(error);
     return;
@@ -84,14 +84,14 @@ async function take(place, candidate, mine) {
   page.say("Translating the rest…");
   try {
     const begin = [...part.tokens.slice(0, place.token), candidate.text];
-    const trace = await asked(line, place.part, { prefix_tokens: begin });
+    const trace = await inspect(line, place.part, { prefix_tokens: begin });
     if (page.state.lines[place.line] !== line) return;
     line.replace(place.part, trace, begin.length);
     page.say("");
     at("problem").hidden = true;
     at("spoken").textContent = line.text;
     page.draw();
-    page.settle();
+    page.scheduleHistory();
     output.choose(place);
   } catch (error) {
     page.fail(error);
@@ -99,15 +99,15 @@ async function take(place, candidate, mine) {
 }
 
 // Open the inspection of the selected sentence, or of the first one, in a new tab.
-export async function lookInside() {
+export async function openInspection() {
   const { state } = page;
   const chosen = output.current() ?? { line: state.lines.findIndex((each) => each.parts?.length), part: 0 };
   const line = state.lines[chosen.line], part = line?.parts?.[chosen.part];
   if (!part) return;
   // Open the tab now: browsers block tabs that are opened later than the click.
   const tab = open("", "_blank");
-  const searched = ["beam", "greedy"].includes(choice.model().decoding.strategy) && !part.before.length;
-  const request = { ...question(line, chosen.part, { target_tokens: part.tokens }), search: searched };
+  const search = ["beam", "greedy"].includes(choice.model().decoding.strategy) && !part.before.length;
+  const request = { ...requestFor(line, chosen.part, { target_tokens: part.tokens }), search };
   page.say("Inspecting…");
   try {
     const html = await postForText("v1/inspect/page", request).catch((error) => {

@@ -39,10 +39,10 @@ async function* events(request, signal) {
 // so far; an unfinished line is a text.  waiting: see `patiently`.
 export async function translate(text, { model, kept, most, show, waiting, signal }) {
   const { lines, gaps } = parted(text);
-  const stock = new Map();
-  for (const each of kept) if (each instanceof Line) stock.set(each.source, [...(stock.get(each.source) ?? []), each]);
-  const slots = lines.map((line) => stock.get(line)?.shift() ?? "");
-  const wanted = [...new Set(lines.filter((_, place) => slots[place] === ""))];
+  const reusable = new Map();
+  for (const each of kept) if (each instanceof Line) reusable.set(each.source, [...(reusable.get(each.source) ?? []), each]);
+  const slots = lines.map((line) => reusable.get(line)?.shift() ?? "");
+  const untranslated = [...new Set(lines.filter((_, place) => slots[place] === ""))];
   const put = (line, make) => lines.forEach((each, place) => {
     if (each === line && !(slots[place] instanceof Line)) slots[place] = make();
   });
@@ -54,9 +54,9 @@ export async function translate(text, { model, kept, most, show, waiting, signal
       show(slots, gaps);
     }
   }, waiting, signal);
-  if (!wanted.length) show(slots, gaps);
+  if (!untranslated.length) show(slots, gaps);
   try {
-    for (const batch of batches(wanted, most)) await translateBatch(batch);
+    for (const batch of batches(untranslated, most)) await translateBatch(batch);
   } catch (error) {
     // Show the results so far: the earlier ones belong to another text.
     show(slots, gaps);

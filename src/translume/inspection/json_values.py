@@ -12,13 +12,13 @@ V = TypeVar("V")
 _NAMES = {int: "integer", str: "string", bool: "boolean"}
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """Convert a value to JSON types; −inf, the log-probability of an impossible token, becomes null."""
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json_values(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         # Fast path: most elements are finite numbers.
-        return [each if type(each) is float and each - each == 0.0 else plain(each) for each in value]
+        return [each if type(each) is float and each - each == 0.0 else to_json_values(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         if value != -math.inf:
             raise ValueError(f"found {value}, expected a finite number or -inf")
@@ -26,8 +26,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type[V], content: object, place: str = "") -> V:
-    """Read what `plain` wrote for a dataclass; raise DataError, which names the place, for anything else."""
+def from_json_values(kind: type[V], content: object, place: str = "") -> V:
+    """Read what `to_json_values` wrote for a dataclass; raise DataError, which names the place, for anything else."""
     value: V = _read(kind, content, place or kind.__name__)
     return value
 
@@ -39,17 +39,17 @@ class Document:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value as a JSON object."""
-        content: dict[str, Any] = plain(self)
+        content: dict[str, Any] = to_json_values(self)
         return content
 
     @classmethod
     def from_dict(cls, content: object) -> Self:
         """Read what `to_dict` wrote; raise DataError for anything else."""
-        return from_plain(cls, content)
+        return from_json_values(cls, content)
 
 
 def schema_of(kind: type) -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of a dataclass as `plain` writes it, with nested ones in `$defs`."""
+    """Return the JSON schema (draft 2020-12) of a dataclass as `to_json_values` writes it; `$defs` has nested ones."""
     found: dict[str, Any] = {}
     top = _schema(kind, found)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": dict(sorted(found.items()))}
