@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from translume.translator import Translator
-from translume.translator.engines import Computing, EngineName
+from translume.translator.engines import ComputeOptions, EngineName
 
 
-def translator_of(model: str, computing: Computing) -> Translator:
+def translator_of(model: str, computing: ComputeOptions) -> Translator:
     from translume.translator.engines import translator_in
 
     if model != "-":
@@ -65,7 +65,7 @@ def told(counts: dict[str, Any], workers: list[int]) -> None:
     print(json.dumps({**counts, "mebibytes": memory(pids), **computed}), flush=True)
 
 
-def ours(model: str, computing: Computing, limits: dict[str, Any]) -> None:
+def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.checkpoint import save_model
     from translume.serving.access.limits import Limits
     from translume.serving.api.app import build_app
@@ -153,7 +153,7 @@ def plainly(translate: Translate) -> None:
 
 if __name__ == "__main__":
     kind, model, engine, threads, limits = sys.argv[1:]
-    computing = Computing(engine=cast(EngineName, engine), device="cpu", dtype="fp32", threads=int(threads))
+    computing = ComputeOptions(engine=cast(EngineName, engine), device="cpu", dtype="fp32", threads=int(threads))
     if kind == "ours":
         ours(model, computing, json.loads(limits))
     else:

@@ -77,7 +77,6 @@ def sentences(translator: Any, count: int) -> list[str]:
 def without_hooks() -> Iterator[None]:
     """Within, the decoding loop keeps nothing that only inspection reads."""
     from translume.decoding import loop
-    from translume.translator import searching
 
     own = loop.Search
 
@@ -132,11 +131,11 @@ def without_hooks() -> Iterator[None]:
             ]
 
     no_terms = loop.ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
-    searching.Search = Bare  # type: ignore[misc]  # for as long as the block lasts
+    loop.Search = Bare  # type: ignore[misc]  # for as long as the block lasts
     try:
         yield
     finally:
-        searching.Search = own  # type: ignore[misc]  # as it was
+        loop.Search = own  # type: ignore[misc]  # as it was
 
 
 def seconds_of(translator: Any, texts: Sequence[str]) -> tuple[float, list[str]]:

@@ -42,7 +42,7 @@ def grouped(corpus: Any, seed: int) -> Iterator[list[int]]:
 
 def batch(checkpoint: Any, corpus: Any, numbers: list[int]) -> tuple[torch.Tensor, ...]:
     """Source ids and mask [B, S], and owners and labels [n] of the targets' tokens."""
-    from translume.translator.tensors import padded
+    from translume.translator.planning import padded
 
     source, target = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials
     ids = [[*corpus.source(number).tolist(), source.eos] for number in numbers]

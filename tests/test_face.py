@@ -1,4 +1,4 @@
-"""The package's face: every name is there, and costs nothing until it is used."""
+"""The public names of the package: all exist, and importing the package loads none of them."""
 
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import translume
 
 
 @pytest.mark.parametrize("name", [name for name in translume.__all__ if name != "train"])
-def test_every_name_of_the_face_can_be_had(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(translume, name) is not None
     assert name in dir(translume)
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="module 'translume' has no attribute 'lode'"):
         translume.lode  # noqa: B018
 

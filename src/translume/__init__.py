@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from translume.translator import Translation as Translation
     from translume.translator import Translator as Translator
     from translume.translator import load as load
+    from translume.translator import load_classifier as load_classifier
+    from translume.translator import load_translator as load_translator
 
-_ROOMS = {
+_PACKAGES = {
     "BeamRecord": "inspection",
     "ClassTrace": "inspection",
     "Classification": "translator",
@@ -82,15 +84,17 @@ _ROOMS = {
     "force_token": "inspection",
     "inspect_corpus": "inspection",
     "load": "translator",
+    "load_classifier": "translator",
+    "load_translator": "translator",
     "record_beam": "inspection",
     "trace": "inspection",
     "trace_classification": "inspection",
     "train": "training",
     "why_not": "inspection",
 }
-"""Where each name of the face lives."""
+"""The package of each public name."""
 
-__all__ = sorted([*_ROOMS, "__version__"])
+__all__ = sorted([*_PACKAGES, "__version__"])
 
 
 def __getattr__(name: str) -> object:
@@ -101,11 +105,11 @@ def __getattr__(name: str) -> object:
             return version("translume")
         except PackageNotFoundError:
             return "0+unknown"
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"module 'translume' has no attribute '{name}'")
-    value = getattr(import_module(f"translume.{_ROOMS[name]}"), name)
-    if _ROOMS[name] == "inspection":
-        import_module("translume.drawing")  # so that what an inspection gives can be drawn
+    value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
+    if _PACKAGES[name] == "inspection":
+        import_module("translume.drawing")  # adds drawing to the values of an inspection
     globals()[name] = value
     return value
 

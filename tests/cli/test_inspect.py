@@ -39,7 +39,7 @@ def test_a_method_of_attribution_that_there_is_not_is_refused_by_its_option(
 
 
 def test_what_ifs_are_answered_instead_of_a_trace(run, model: Path) -> None:
-    translator = translume.load(model, device="cpu")
+    translator = translume.load(model, device="cpu", engine="plain")
     settings = translator.config.change("decoding.beam=3", "decoding.max_length=5").decoding
     options = ("--why-not", "AX", "--force", "1=K", "--force", "0=BX", "--edit", "cde b", "--beam", "3")
     result = run("inspect", model, "ab kl", *options, "--max-length", "5", "--json")

@@ -10,7 +10,7 @@ from translume.documents.markup_placement import DEEPEST, LARGEST_TABLE, Sentenc
 from translume.documents.segments import Mark, Segment
 from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
-from translume.translator.alignment import Alignment
+from translume.translator.results import Alignment
 
 OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK = Mark
 

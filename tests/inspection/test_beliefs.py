@@ -14,7 +14,7 @@ from translume.config import AdaptiveSettings
 from translume.decoding import RuleContext
 from translume.decoding.distributions import used_log_probs
 from translume.errors import SettingsError, TranslationError
-from translume.translator.searching import rules_for
+from translume.translator.constraints import build_rules
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
 CHEAP = ("terms",)
@@ -154,7 +154,7 @@ def test_p_used_is_what_a_search_step_makes_of_the_belief(make):
     trace = translume.trace(translator, SOURCE, "abba abb", k=1000, show=())
     log_probs, labels = plain_belief(translator, SOURCE, "abba abb")
     checkpoint = translator.checkpoint
-    rules = rules_for(checkpoint, [checkpoint.target_tokenizer.encode("abba")], translator.config.decoding)
+    rules = build_rules(checkpoint.target_tokenizer, [True], translator.config.decoding)
     specials = checkpoint.target_tokenizer.specials
     named = set()
     for place, step in enumerate(trace.steps):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from translume.belief import Logits
-from translume.inspection.corpus import PLACES, NeverPredicted, TokenStatistics
-from translume.translator.scoring import JudgedTokens
+from translume.inspection.corpus import PLACES, TokenStatistics
+from translume.inspection.corpus_values import NeverPredicted
+from translume.translator.scoring import TokenBeliefs
 
 
 class Five:
@@ -35,7 +36,7 @@ PLACE = [0, 1, 2, 0, 1]
 
 
 def judged(rows):
-    return JudgedTokens(
+    return TokenBeliefs(
         belief=Logits(torch.tensor([TABLE[row] for row in rows]).log()),
         labels=torch.tensor([LABELS[row] for row in rows]),
         pairs=torch.tensor([0, 0, 0, 1, 1])[rows],
@@ -97,7 +98,7 @@ def test_never_predicted_counts_all_steps(tally):
 def test_places_beyond_the_last_are_counted_with_it():
     tally = TokenStatistics(Five())
     rows = list(range(5))
-    late = JudgedTokens(
+    late = TokenBeliefs(
         belief=judged(rows).belief,
         labels=judged(rows).labels,
         pairs=judged(rows).pairs,
@@ -114,7 +115,7 @@ def test_beliefs_that_are_no_distribution_have_no_entropy_and_no_nll():
     tally = TokenStatistics(Five())
     rows = [0, 1, 2]
     tally.add(
-        JudgedTokens(
+        TokenBeliefs(
             belief=Affirmative(torch.tensor([TABLE[row] for row in rows]).log()),
             labels=judged(rows).labels,
             pairs=judged(rows).pairs,

@@ -30,7 +30,7 @@ from translume.serving.workers.models import Models, Served, ServedClassifier
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Translator, load_translator
-from translume.translator.engines import Computing
+from translume.translator.engines import ComputeOptions
 
 AnyServed = Served | ServedClassifier
 
@@ -168,7 +168,7 @@ class Live:
 @pytest.fixture(scope="session")
 def worker_pool() -> Iterator[WorkerPool]:
     """The worker process that all servers share, as it takes seconds to start."""
-    with WorkerPool(1, Computing(engine="plain", device="cpu", dtype="fp32", threads=None)) as pool:
+    with WorkerPool(1, ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)) as pool:
         yield pool
 
 

@@ -27,7 +27,7 @@ from translume.translator.messages import (
     encode_settings,
     encode_translations,
 )
-from translume.translator.plan import Line, LineError
+from translume.translator.planning import Line, LineError
 
 texts = st.text(max_size=9)
 numbers = st.floats(allow_nan=False)
@@ -58,7 +58,7 @@ hypotheses = st.builds(
         text=texts,
         hypotheses=st.lists(hypotheses, max_size=3).map(tuple),
         warnings=st.lists(texts, max_size=2).map(tuple),
-        remarks=st.lists(texts, max_size=2).map(tuple),
+        quality_warnings=st.lists(texts, max_size=2).map(tuple),
     )
 )
 def test_translations_arrive_unchanged(value: Translation) -> None:

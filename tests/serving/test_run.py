@@ -16,7 +16,7 @@ from translume.serving.server import Server
 from translume.serving.workers.main import freeze_startup_objects
 from translume.serving.workers.models import Models, Served
 from translume.translator import Translator, load_translator
-from translume.translator.plan import Line
+from translume.translator.planning import Line
 
 
 class EnoughError(Exception):

@@ -12,7 +12,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.workers.scheduler import Scheduler
 from translume.serving.workers.work import Paragraphs, Part, Scoring, Translating
 from translume.translator import Translation, Translator
-from translume.translator.batching import WIDE
+from translume.translator.planning import FULL_BATCH_WIDTH
 
 Make = Callable[..., Translator]
 TOLERANCE = 1e-4
@@ -93,7 +93,7 @@ def test_sizes_are_tokens_with_end_marks_short_texts_counting_for_16(translator:
 
     assert size("a" * 20) == len(translator.checkpoint.source_tokenizer.encode("a" * 20)) + 1
     assert size("a") == 16
-    assert size("a", beam=16) == 16 * 16 // WIDE
+    assert size("a", beam=16) == 16 * 16 // FULL_BATCH_WIDTH
 
 
 def test_scores_are_those_of_the_translator_and_long_sides_are_refused(translator: Translator) -> None:

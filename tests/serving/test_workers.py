@@ -29,12 +29,12 @@ from translume.serving.workers.models import Models, Served, ServedClassifier
 from translume.serving.workers.pool import WorkerPool
 from translume.serving.workers.proxy import TranslatorProxy
 from translume.translator import Classifier, Translation, Translator, load_translator
-from translume.translator.engines import Computing
+from translume.translator.engines import ComputeOptions
 from translume.translator.messages import CHUNK, encode_settings
-from translume.translator.plan import Line, LineError
+from translume.translator.planning import Line, LineError
 
 Start = Callable[..., Any]
-PLAIN = Computing(engine="plain", device="cpu", dtype="fp32", threads=1)
+PLAIN = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=1)
 
 
 def until(true: Callable[[], Any]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from translume.config import DecodingSettings
 from translume.translator import Translation, Translator
 from translume.translator.alignment import cross_attention
-from translume.translator.tensors import padded
+from translume.translator.planning import padded
 
 Make = Callable[..., Translator]
 words = st.lists(st.text("abcde", min_size=1, max_size=5), min_size=1, max_size=4).map(" ".join)
@@ -82,7 +82,7 @@ def test_json_holds_the_alignment_and_warnings_by_kind(make: Make) -> None:
     translator = make("decoding.max_length=3", "decoding.min_length=9", "decoding.alignment=true", "decoding.beam=2")
     found = translator.translate("abc de")
     read = json.loads(json.dumps(found.to_dict()))
-    assert (found.warnings, found.remarks) == (
+    assert (found.warnings, found.quality_warnings) == (
         (),
         ("truncated: the target reached its limit of tokens before its end",),
     )

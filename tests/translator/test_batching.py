@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import DataError
-from translume.translator.batching import batches, windows
+from translume.translator.planning import batches, windows
 
 
 @given(sizes=st.lists(st.integers(0, 50)), lines=st.integers(1, 7), characters=st.integers(1, 99))

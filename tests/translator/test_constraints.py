@@ -14,8 +14,7 @@ from translume.config import Config, DecodingSettings, ModelSettings, TokenizerS
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.text import Tokenizer, train_tokenizer
 from translume.translator import Translator
-from translume.translator.constraints import boundaries, constraint_of, occurrences, phrase_of
-from translume.translator.terminology import Terminology, words_of
+from translume.translator.constraints import Terminology, boundaries, build_constraint, occurrences, phrase_of, words_of
 
 Make = Callable[..., Translator]
 TEXTS = ["der mann und die mannschaft", "ein haus, zwei häuser. 12 und 1234", "漢字 und かな sind schrift-zeichen!"]
@@ -281,7 +280,7 @@ def test_terms_that_the_vocabulary_cannot_write_are_said(models: dict[str, Trans
 
 def test_phrases_are_normalised_as_the_target_is(tokenizers: dict[str, Tokenizer]) -> None:
     lower = train_tokenizer(TokenizerSettings(kind="bpe", size=347, lowercase=True), TEXTS)
-    constraint = constraint_of(["  Der \t MANN "], lower)
+    constraint = build_constraint(["  Der \t MANN "], lower)
     assert constraint is not None
     assert constraint.texts == ("der mann",)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslationError
 from translume.translator import Translator
-from translume.translator.plan import between
-from translume.translator.sentences import split_sentences
+from translume.translator.assembly import separator_between
+from translume.translator.planning import split_sentences
 
 Make = Callable[..., Translator]
 
@@ -90,7 +90,7 @@ def test_a_long_line_is_translated_in_parts_with_its_own_spacing(make: Make) -> 
 def test_sentences_are_parted_as_the_targets_script_parts_them(
     before: str, spacing: str, after: str, source: str, wanted: str
 ) -> None:
-    assert between(before, spacing, after, source) == wanted
+    assert separator_between(before, spacing, after, source) == wanted
 
 
 def test_the_best_combinations_of_the_parts_are_returned(make: Make) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
 from translume.translator import Translator
-from translume.translator.plan import Line
+from translume.translator.planning import Line
 
 Make = Callable[..., Translator]
 

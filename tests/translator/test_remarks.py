@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
 from translume.errors import SettingsError
-from translume.translator.placeholders import lost_placeholders, placeholders_of
-from translume.translator.remarks import loop_in, remarks_on
+from translume.translator.assembly import longest_repetition, quality_warnings
+from translume.translator.constraints import lost_placeholders, placeholders_of
 
 ALL = ("number", "url", "tag")
 
@@ -58,7 +58,7 @@ def test_the_longest_loop_is_the_one_that_looking_everywhere_finds(words: list[s
             while len(block) == length and words[begin + times * length : begin + (times + 1) * length] == block:
                 times += 1
             most = max(most, times)
-    times, loop = loop_in(words)
+    times, loop = longest_repetition(words)
     assert times == most
     assert " ".join(loop * times) in " ".join(words)
 
@@ -78,7 +78,7 @@ def test_the_longest_loop_is_the_one_that_looking_everywhere_finds(words: list[s
     ],
 )
 def test_a_target_earns_its_warnings(source: str, target: str, cut: bool, wanted: list[str]) -> None:
-    assert remarks_on(source, target, cut=cut) == wanted
+    assert quality_warnings(source, target, cut=cut) == wanted
 
 
 def test_an_unknown_kind_of_placeholder_is_refused() -> None:

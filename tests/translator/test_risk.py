@@ -10,8 +10,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from translume.config import DecodingSettings
-from translume.translator import TextHypothesis, Translator, risk
-from translume.translator.risk import least_risk, pairwise_bleu, pairwise_chrf
+from translume.translator import TextHypothesis, Translator, ranking
+from translume.translator.ranking import minimum_bayes_risk, pairwise_bleu, pairwise_chrf
 
 Make = Callable[..., Translator]
 words = st.lists(st.sampled_from(["a", "aa", "the", "cat", "(hi)", "don't", "3.5", ",", "über", " "]), max_size=9)
@@ -34,7 +34,7 @@ def test_every_pair_has_sacrebleu_s_score(name: str, pairwise: Callable[[list[st
 def test_matches_add_up_over_blocks_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["the cat sat on the mat", "a cat sat on that mat", "the the the the the"]
     whole = pairwise_chrf(texts)
-    monkeypatch.setattr(risk, "COLUMNS", 3)
+    monkeypatch.setattr(ranking, "COLUMNS", 3)
     np.testing.assert_array_equal(pairwise_chrf(texts), whole)
 
 
@@ -43,7 +43,7 @@ def test_matches_add_up_over_blocks_of_columns(monkeypatch: pytest.MonkeyPatch) 
 @given(texts=texts, nbest=st.integers(1, 9))
 def test_the_first_is_most_like_all_that_was_found(utility: str, texts: list[str], nbest: int) -> None:
     found = [hypothesis(text, -float(place)) for place, text in enumerate(texts)]
-    ranked = least_risk(found, utility, nbest)
+    ranked = minimum_bayes_risk(found, utility, nbest)
     oracle = ORACLES[utility]
     means = {text: np.mean([oracle.sentence_score(text, [other]).score for other in texts]) for text in texts}
     assert len(ranked) == min(nbest, len(means))
@@ -55,20 +55,20 @@ def test_the_first_is_most_like_all_that_was_found(utility: str, texts: list[str
 
 def test_equal_texts_count_as_often_as_they_were_found_and_stand_once() -> None:
     found = [hypothesis(text) for text in ("x y z", "a b c d", "a b c d", "a b c e")]
-    assert [each.text for each in least_risk(found, "bleu", 9)] == ["a b c d", "a b c e", "x y z"]
-    assert [each.text for each in least_risk(found[:2], "bleu", 9)] == ["x y z", "a b c d"]  # equally good
+    assert [each.text for each in minimum_bayes_risk(found, "bleu", 9)] == ["a b c d", "a b c e", "x y z"]
+    assert [each.text for each in minimum_bayes_risk(found[:2], "bleu", 9)] == ["x y z", "a b c d"]  # equally good
 
 
 @pytest.mark.parametrize(
     "options", [{"strategy": "sampling", "samples": 7}, {"strategy": "stochastic", "samples": 7}, {}]
 )
-def test_a_translation_is_the_least_risk_of_all_that_the_search_finds(make: Make, options: dict[str, object]) -> None:
+def test_a_translation_has_the_least_risk_of_all_that_the_search_finds(make: Make, options: dict[str, object]) -> None:
     translator = make()
     plain = DecodingSettings(**options)
     everything = translator.translate(
         "abc def", settings=plain.model_copy(update={"nbest": plain.samples if options else 5})
     )
-    wanted = least_risk(everything.hypotheses, "chrf", 2)
+    wanted = minimum_bayes_risk(everything.hypotheses, "chrf", 2)
     found = translator.translate(
         "abc def", settings=plain.model_copy(update={"utility": "chrf", "nbest": min(2, len(wanted))})
     )

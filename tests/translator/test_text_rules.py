@@ -14,7 +14,7 @@ from translume.config import TokenizerSettings as Kind
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.text import train_tokenizer
 from translume.translator import Translator
-from translume.translator.rules import word_character
+from translume.translator.constraints import word_character
 
 CORPUS = [
     "ein mann geht mit einem hund über die straße .",

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.checkpoint import choose_device, save_model
+from translume.cli.options import Compute
 from translume.config import DecodingSettings
+from translume.engine import EngineError
 from translume.errors import SettingsError, TranslationError
-from translume.translator import TextHypothesis, Translation, Translator, load
-from translume.translator import batching as batching_module
+from translume.translator import TextHypothesis, Translation, Translator, engines, load, load_translator, planning
 
 Make = Callable[..., Translator]
 TOLERANCE = 1e-4
@@ -133,7 +134,7 @@ def test_the_end_of_a_line_of_a_file_is_no_part_of_it(translator: Translator, tm
 
 
 def test_texts_are_read_a_window_ahead_and_no_further(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching_module.windows, "__kwdefaults__", {"lines": 5, "characters": 10_000})
+    monkeypatch.setattr(planning.windows, "__kwdefaults__", {"lines": 5, "characters": 10_000})
     read = 0
 
     def endless() -> Iterator[str]:
@@ -289,7 +290,7 @@ def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp
     for shared in (True, False):
         translator = make("decoding.beam=2", shared=shared)
         save_model(tmp_path / str(shared), translator.checkpoint)
-        loaded = load(tmp_path / str(shared), device="cpu", dtype="fp32", threads=1)
+        loaded = load(tmp_path / str(shared), device="cpu", dtype="fp32", threads=1, engine="plain")
         assert loaded.translate("hello there") == translator.translate("hello there")
         assert loaded.config.decoding.beam == 2
 
@@ -328,3 +329,41 @@ def test_a_device_is_named_by_a_word(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device(None)
     assert str(caught.value) == "device: found None, wanted auto, cpu, cuda or cuda:N"
+
+
+def test_load_and_the_command_line_search_with_the_same_engine(make: Make, tmp_path: Path) -> None:
+    save_model(tmp_path, make("decoding.beam=3").checkpoint)
+    texts = ["abc", "de f", "ghi jkl"]
+    plain = load(tmp_path, device="cpu", engine="plain")
+    for engine, dtype in (("auto", "auto"), ("fast", "fp32"), ("plain", "fp32"), ("auto", "int8")):
+        loaded = load(tmp_path, device="cpu", engine=engine, dtype=dtype)
+        chosen = Translator.load(tmp_path, Compute(device="cpu", dtype=dtype, engine=engine).to_load())
+        assert isinstance(loaded, Translator)
+        kinds = [each.engine.choice.dtype if each.engine else None for each in (loaded, chosen)]
+        assert kinds[0] == kinds[1] == (None if engine == "plain" else "int8" if dtype == "int8" else "fp32")
+        found = [[str(each) for each in one.translate_all(texts)] for one in (loaded, chosen)]
+        assert found[0] == found[1]
+    assert isinstance(plain, Translator)
+    assert plain.engine is None
+
+
+def test_an_engine_is_built_at_the_first_translation_and_not_for_scoring(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path, make().checkpoint)
+    built: list[str] = []
+
+    def refuse(model: object, dtype: str) -> None:
+        built.append(dtype)
+        raise EngineError("none here")
+
+    monkeypatch.setattr(engines, "build_engine", refuse)
+    translator = load_translator(tmp_path, device="cpu")
+    translator.score("abc", "de")
+    assert built == []
+    assert (
+        translator.translate("abc").text
+        == load_translator(tmp_path, device="cpu", engine="plain").translate("abc").text
+    )
+    translator.translate("de")
+    assert built == ["fp32"]  # and where there is none, the plain model translates

@@ -1,4 +1,4 @@
-"""A stepper that can search by itself does so where nobody looks at its beams, and the loop does the rest."""
+"""A stepper that can run whole searches does so unless beams are observed; the decoding loop does the rest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,8 @@ import pytest
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis, ScoreTerms
 from translume.translator import Translator
-from translume.translator.plan import Piece
-from translume.translator.progress import WhileWanted
-from translume.translator.searching import search_pieces
+from translume.translator.planning import Piece
+from translume.translator.search import search_pieces
 
 FOUND = [[Hypothesis(tokens=(5, 2), log_prob=-1.0, log_probs=(-0.25, -0.75), score=-0.5,
                      terms=ScoreTerms(total=-1.0, divisor=2.0), finished_by="eos")]]  # fmt: skip
@@ -19,7 +18,7 @@ GREEDY = DecodingSettings(strategy="greedy", max_length=3)
 
 
 class Itself:
-    """Searches by itself in `takes` steps, unless `found` is None: then it cannot say what there is."""
+    """A searcher that takes `takes` steps; `found` None: it leaves the search to the loop."""
 
     def __init__(self, model: Any, found: list[list[Hypothesis]] | None = FOUND, takes: int = 3) -> None:
         self.start, self.step = model.start, model.step
@@ -47,7 +46,7 @@ def searched(plain: Translator, stepper: Itself | None, settings: DecodingSettin
     return search_pieces(plain.checkpoint, PIECES, settings, stepper, **words)
 
 
-def test_what_the_stepper_finds_by_itself_is_what_is_found_and_python_hears_of_ctrl_c_meanwhile(plain):
+def test_the_searcher_s_hypotheses_are_returned_and_python_gets_control_every_eight_steps(plain):
     stepper = Itself(plain.checkpoint.model, takes=19)
     assert searched(plain, stepper) == FOUND
     assert stepper.asked == [8, 8, 8]
@@ -55,9 +54,9 @@ def test_what_the_stepper_finds_by_itself_is_what_is_found_and_python_hears_of_c
     assert stepper.words["limits"].tolist() == [3]
 
 
-def test_whoever_may_stop_it_is_asked_after_every_step(plain):
+def test_a_cancel_check_is_called_after_every_step(plain):
     stepper, asked = Itself(plain.checkpoint.model), []
-    assert searched(plain, stepper, watch=WhileWanted(lambda: asked.append(len(stepper.asked)))) == FOUND
+    assert searched(plain, stepper, check_cancelled=lambda: asked.append(len(stepper.asked))) == FOUND
     assert (stepper.asked, asked) == ([1, 1, 1], [1, 2, 3])
 
     def enough() -> None:
@@ -65,23 +64,23 @@ def test_whoever_may_stop_it_is_asked_after_every_step(plain):
 
     stepper = Itself(plain.checkpoint.model)
     with pytest.raises(KeyError):
-        searched(plain, stepper, watch=WhileWanted(enough))
+        searched(plain, stepper, check_cancelled=enough)
     assert stepper.asked == [1]
 
 
-def test_where_it_cannot_say_what_there_is_the_loop_does(plain):
+def test_the_loop_searches_where_the_searcher_returns_none(plain):
     assert searched(plain, Itself(plain.checkpoint.model, found=None)) == searched(plain, None)
 
 
-def test_what_goes_through_more_than_the_stepper_is_for_the_loop(plain):
+def test_a_search_with_a_changed_step_is_left_to_the_loop(plain):
     settings, stepper = GREEDY.model_copy(update={"unsmooth": 0.1}), Itself(plain.checkpoint.model)
     assert searched(plain, stepper, settings) == searched(plain, None, settings)
     assert stepper.asked == []
 
 
-def test_whoever_looks_at_beams_sees_those_of_the_loop(plain):
-    for wrap in (lambda look: look, lambda look: WhileWanted(lambda: None, look)):
+def test_an_observer_sees_the_beams_of_the_loop(plain):
+    for check in (None, lambda: None):
         stepper, beams = Itself(plain.checkpoint.model), []
-        assert searched(plain, stepper, watch=wrap(beams.append)) == searched(plain, None)
+        assert searched(plain, stepper, observer=beams.append, check_cancelled=check) == searched(plain, None)
         assert stepper.asked == []
         assert beams

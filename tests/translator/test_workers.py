@@ -45,7 +45,7 @@ def test_workers_load_the_model_in_the_dtype_that_they_are_told(saved):
     texts = ["abc", "hello you"]
     wanted = {}
     for dtype in ("fp32", "bf16"):
-        translator = load_translator(folder, device="cpu", dtype=dtype)
+        translator = load_translator(folder, device="cpu", dtype=dtype, engine="plain")
         wanted[dtype] = [each.hypotheses[0].log_prob for each in translator.translate_all(texts)]
     with Workers(folder, 1, None, "bf16") as workers:
         found = [each.hypotheses[0].log_prob for each in workers.translate_all(texts, translator.config.decoding)]

@@ -89,7 +89,9 @@ def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compu
     """Measure on the test pairs, translate some, inspect one, and print what to do next."""
     from translume.translator import load_translator
 
-    translator = load_translator(folder, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
+    translator = load_translator(
+        folder, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
+    )
     _measure(translator, corpus)
     click.echo(f"\n{SHOWN} sentences it was not trained on:")
     translations = [translator.translate(source) for source, _ in corpus.test[:SHOWN]]

@@ -145,9 +145,9 @@ def evaluate_translator(options: EvaluateOptions) -> None:
 
 
 def _load(model: Path, compute: Compute) -> "Translator":
-    from translume.translator.engines import translator_in
+    from translume.translator import Translator
 
-    return translator_in(model, compute.to_load())
+    return Translator.load(model, compute.to_load())
 
 
 def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:

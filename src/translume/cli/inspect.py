@@ -228,7 +228,7 @@ def inspect_translator(options: InspectOptions) -> None:
     chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses unknown methods before the model is loaded
     compute = options.compute
     translator = load_translator(
-        options.model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads
+        options.model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
     )
     if options.what_if:
         _answer(translator, options)

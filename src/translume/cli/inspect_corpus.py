@@ -76,7 +76,9 @@ def _length(files: "DataSettings") -> int | None:
 def _load(model: Path, compute: Compute) -> "Translator":
     from translume.translator import load_translator
 
-    return load_translator(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
+    return load_translator(
+        model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
+    )
 
 
 @dataclass(frozen=True, slots=True)

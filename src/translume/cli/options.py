@@ -12,7 +12,7 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
-    from translume.translator.engines import Computing
+    from translume.translator.engines import ComputeOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Values = dict[str, Any]
@@ -59,11 +59,11 @@ class Compute:
     threads: int | None = None
     engine: Literal["auto", "fast", "plain"] = "auto"
 
-    def to_load(self) -> "Computing":
+    def to_load(self) -> "ComputeOptions":
         """Return the same choice as loading a model takes it."""
-        from translume.translator.engines import Computing
+        from translume.translator.engines import ComputeOptions
 
-        return Computing(engine=self.engine, device=self.device, dtype=self.dtype, threads=self.threads)
+        return ComputeOptions(engine=self.engine, device=self.device, dtype=self.dtype, threads=self.threads)
 
     @property
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:

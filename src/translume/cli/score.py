@@ -26,7 +26,9 @@ def command(model: Path, source: Path, target: Path, as_json: bool, compute: Com
     from translume.data import read_pairs
     from translume.translator import load_translator
 
-    translator = load_translator(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
+    translator = load_translator(
+        model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
+    )
     files = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     impossible = 0

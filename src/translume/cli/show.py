@@ -142,7 +142,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
     from translume.engine.probe import CANDIDATES
     from translume.translator import load_translator
 
-    network = load_translator(model, device="cpu", dtype="fp32").checkpoint.model
+    network = load_translator(model, device="cpu", dtype="fp32", engine="plain").checkpoint.model
     report: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
     for dtype in CANDIDATES:
         engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice

@@ -95,11 +95,11 @@ def command(
 
 def _load(model: Path, others: Sequence[Path], average: "Average | None", compute: Compute) -> "Translator":
     """Return the translator of a folder, or the ensemble of it and others."""
-    from translume.translator.engines import translator_in
+    from translume.translator import Translator
 
-    translator = translator_in(model, compute.to_load())
+    translator = Translator.load(model, compute.to_load())
     if others:
-        rest = [translator_in(other, compute.to_load()) for other in others]
+        rest = [Translator.load(other, compute.to_load()) for other in others]
         return translator.ensemble_with(*rest, average=average or "probability")
     if average is not None:
         raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")

@@ -19,7 +19,7 @@ from translume.evaluation import evaluate
 from translume.evaluation.calibration import JudgedSteps, reliability_of
 from translume.training.validation import spread, texts_of
 from translume.translator import Translator, load_translator
-from translume.translator.tensors import padded
+from translume.translator.planning import padded
 
 ROWS, BEST = 64, 10
 """Rows of a timed step, and the k of its top-k."""
@@ -97,7 +97,7 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
 
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
-    translator = load_translator(folder, device=device, threads=threads)
+    translator = load_translator(folder, device=device, threads=threads, engine="plain")
     checkpoint = translator.checkpoint
     corpus = prepare(
         config.data,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from translume.documents.segments import Mark, Segment
-from translume.translator.plan import UNSPACED, between
+from translume.translator.assembly import UNSPACED, separator_between
 
 LARGEST_TABLE = 4_000_000
 """Largest product of words and runs of a sentence for which the best placement is searched."""
@@ -61,7 +61,7 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
         wanted = segment.runs_with_words(sentence.begin, sentence.end)
         order = _in_order([atom.owner for atom in atoms], wanted, segment.depths)
         for atom, run in zip(atoms, order, strict=True):
-            space = between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
+            space = separator_between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
             if before is not None:
                 _space(segment, runs, (before, run), space)
             runs[run] += atom.text

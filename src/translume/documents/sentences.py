@@ -10,7 +10,7 @@ import sentencex
 from translume.documents.markup_placement import Sentence, place_markup
 from translume.documents.segments import Segment, has_letters
 from translume.translator import Translation
-from translume.translator.sentences import split_sentences
+from translume.translator.planning import split_sentences
 
 LONGEST = 20_000
 """Longest line, in characters, that sentencex splits; longer ones are split by our own rules."""

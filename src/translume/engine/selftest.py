@@ -46,10 +46,11 @@ def self_test(engine: Engine, model: Transformer, *, alone: bool = True) -> Find
     sizes = (model.encoder.embedding.table, model.decoder.embedding.table)
     source_size, target_size = (int(table.num_embeddings) for table in sizes)
     device = next(model.parameters()).device
-    longest = 3 * SENTENCES
+    longest = min(3 * SENTENCES, model.encoder.embedding.positions.longest)
+    steps = min(STEPS, model.decoder.embedding.positions.longest)
     source = torch.randint(source_size, (SENTENCES, longest), generator=generator).to(device)
-    mask = torch.arange(longest, device=device) < torch.arange(longest, 0, -3, device=device)[:, None]
-    target = torch.randint(target_size, (SENTENCES, STEPS), generator=generator).to(device)
+    mask = torch.arange(longest, device=device) < torch.arange(3 * SENTENCES, 0, -3, device=device)[:, None]
+    target = torch.randint(target_size, (SENTENCES, steps), generator=generator).to(device)
     expected = _read(model, source, mask, target)
     found = _read(engine, source, mask, target)
     likely = expected > LIKELY

@@ -16,7 +16,7 @@ from translume.errors import DataError
 from translume.evaluation.scores import Score
 from translume.reliability import BINS, Bins, Reliability
 from translume.translator import Classification, Classifier
-from translume.translator.classifier import SURE
+from translume.translator.classifier import LABEL_THRESHOLD
 
 LabelSets = Sequence[AbstractSet[int]]
 """The class ids of each text."""
@@ -174,7 +174,9 @@ def _reliability(answers: Iterable[Classification], gold: LabelSets, index: dict
     bins = Bins()
     for answer, labels in zip(answers, gold, strict=True):
         if answer.separator:
-            rows = [(max(p, 1 - p), (p > SURE) == (index[name] in labels)) for name, p in answer.probabilities]
+            rows = [
+                (max(p, 1 - p), (p > LABEL_THRESHOLD) == (index[name] in labels)) for name, p in answer.probabilities
+            ]
         else:
             name, p = answer.probabilities[0]
             rows = [(p, index[name] in labels)]

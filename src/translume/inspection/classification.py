@@ -29,7 +29,7 @@ from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evi
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
 from translume.translator import Classifier
-from translume.translator.classifier import SURE
+from translume.translator.classifier import LABEL_THRESHOLD
 
 ClassPart = Literal[
     "pooling", "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"
@@ -88,7 +88,7 @@ def trace_classification(
 
 
 def _margin(chances: list[float], *, several: bool) -> float:
-    return min(abs(p - SURE) for p in chances) if several else chances[0] - chances[1]
+    return min(abs(p - LABEL_THRESHOLD) for p in chances) if several else chances[0] - chances[1]
 
 
 def _facts(checkpoint: ClassifierCheckpoint) -> ClassFacts:
@@ -127,7 +127,7 @@ class _ClassifiedText:
                 label=names[each],
                 p=chances[each],
                 log_p=float(self.log_probs[each]),
-                given=chances[each] > SURE if self.several else place == 0,
+                given=chances[each] > LABEL_THRESHOLD if self.several else place == 0,
             )
             for place, each in enumerate(order)
         )

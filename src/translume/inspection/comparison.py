@@ -21,7 +21,7 @@ from translume.inspection.corpus import (
     numbered,
 )
 from translume.translator import Translator
-from translume.translator.batching import windows
+from translume.translator.planning import windows
 from translume.translator.scoring import ScoredPair, score_pairs
 
 Settings = tuple[DecodingSettings | None, DecodingSettings | None]

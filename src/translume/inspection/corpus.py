@@ -18,8 +18,8 @@ from translume.inspection.json_values import Document
 from translume.reliability import BINS, Bins, Reliability
 from translume.text import Tokenizer
 from translume.translator import Translator
-from translume.translator.batching import windows
-from translume.translator.scoring import JudgedTokens, ScoredPair, beliefs_of_pairs, score_pairs
+from translume.translator.planning import windows
+from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class TokenStatistics:
         self._ranks = torch.zeros(len(RANKS) + 1, dtype=torch.long)
         self._places = torch.zeros(PLACES, 3, dtype=torch.float64)  # count, entropy, nll
 
-    def add(self, judged: JudgedTokens) -> Tensor:
+    def add(self, judged: TokenBeliefs) -> Tensor:
         """Add the statistics of m tokens; return their log p [m], on the CPU."""
         belief, labels = judged.belief, judged.labels
         log_probs = belief.log_probs()

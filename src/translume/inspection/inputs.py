@@ -17,8 +17,9 @@ from translume.inspection.values import Token, Word
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
 from translume.translator import TextHypothesis, Translator
-from translume.translator.plan import Piece
-from translume.translator.searching import Prepared, limit_of, prepare, rules_for
+from translume.translator.constraints import build_rules
+from translume.translator.planning import Piece
+from translume.translator.search import PreparedSearch, prepare_search, target_limit
 
 
 def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
@@ -111,12 +112,12 @@ class TraceInputs:
 
     def rules(self) -> list[Rule]:
         """Return the decoding rules of the settings."""
-        return rules_for(self.checkpoint, [self._prefix()], self.settings)
+        return build_rules(self.checkpoint.target_tokenizer, [bool(self._prefix())], self.settings)
 
     def limit(self) -> int:
         """Return the length limit of the search, or the length of the target if that is larger."""
         longest = self.checkpoint.config.model.max_positions
-        found = limit_of(len(self.source) - 1, len(self._prefix()), self.settings, longest)
+        found = target_limit(len(self.source) - 1, len(self._prefix()), self.settings, longest)
         return max(found, len(self.target))
 
     def _prefix(self) -> list[int]:
@@ -212,13 +213,13 @@ class SentenceSearch:
         )
 
     @torch.inference_mode()
-    def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Prepared:
+    def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> PreparedSearch:
         """Prepare a search, by the translator's engine, whose targets begin with the ids of `prefix`."""
         settings = self.settings
         if greedy:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
-        ready = prepare(
+        ready = prepare_search(
             self.translator.checkpoint,
             [Piece(ids=self.source[:-1])],
             settings,
@@ -251,5 +252,5 @@ class SentenceSearch:
         return found if found is not None and found.tokens == tuple(ids) else None
 
 
-def _first(ready: Prepared) -> Hypothesis:
+def _first(ready: PreparedSearch) -> Hypothesis:
     return best_of(ready.beams(), ready.strategy, 1)[0][0]

@@ -36,7 +36,7 @@ from translume.inspection.values import (
 )
 from translume.model.transformer import Transformer
 from translume.translator import TextHypothesis, Translator
-from translume.translator.searching import temperature_of
+from translume.translator.search import temperature_of
 
 Part = Literal[
     "attention",

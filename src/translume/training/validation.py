@@ -16,7 +16,7 @@ from translume.model.classifier import Classifier, Network
 from translume.text import Labels, Tokenizer
 from translume.training.resume import Model
 from translume.translator import Translator
-from translume.translator.classifier import SURE
+from translume.translator.classifier import LABEL_THRESHOLD
 
 _AT_ONCE = 128
 """Sentences translated between two checks of whether to stop."""
@@ -184,7 +184,7 @@ def classification_metrics(model: Model, corpus: TokenizedCorpus, network: Class
             wanted = batch.labels[:, 0]
             if labels.several:
                 gold += [set(row.nonzero()[:, 0].tolist()) for row in wanted.cpu()]
-                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > SURE).cpu()]
+                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > LABEL_THRESHOLD).cpu()]
             else:
                 gold += [{each} for each in wanted.tolist()]
                 found += [{each} for each in logs.argmax(-1).tolist()]

@@ -1,8 +1,8 @@
 """Text in, text out: what users call."""
 
 from translume.translator.classifier import Classification, Classifier
+from translume.translator.results import TargetScore, TextHypothesis, Translation
 from translume.translator.translator import Translator, load, load_classifier, load_translator
-from translume.translator.values import TargetScore, TextHypothesis, Translation
 from translume.translator.workers import Workers, translate_with_workers
 
 __all__ = [

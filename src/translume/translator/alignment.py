@@ -1,9 +1,7 @@
-"""Which words of a source a target's words come from, by what the decoder looked at."""
+"""Word alignments from cross-attention."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,44 +9,17 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.model import Transformer
 from translume.text import Tokenizer
-from translume.translator.tensors import padded
-
-DIGITS = 4
-"""Decimal places of weights in JSON."""
+from translume.translator.planning import padded
+from translume.translator.results import Alignment
 
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
-    """Cross-attention of one target: the mean over the heads of the last decoder layer but one.
-
-    Garg et al. (2019, section 4.1) found that layer's mean to agree best with people's alignments; a decoder of one
-    layer has only that one. Attention is what was looked at, not proof of what mattered.
-    weights: [T][S], for each target token, an end mark among them, how it looks at each source token, the end mark
-    last; each row sums to one.  source_tokens: pieces as people read them.
-    links: (source, target) for each word of the target, counted from 0 where spaces part them: the source word that
-    its tokens look at most, the end mark left out; none for a target word of a source without words.
-    """
-
-    source_tokens: tuple[str, ...]
-    weights: tuple[tuple[float, ...], ...]
-    links: tuple[tuple[int, int], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The alignment as JSON knows it."""
-        return {
-            "source_tokens": list(self.source_tokens),
-            "weights": [[round(value, DIGITS) for value in row] for row in self.weights],
-            "links": [list(link) for link in self.links],
-        }
-
-
 @torch.inference_mode()
 def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> list[Alignment]:
-    """For pairs of a source text, its ids without an end mark, and a target's ids as found: their alignments.
+    """The alignments of pairs: a source text, its ids without an end mark, and the ids of a hypothesis.
 
-    One parallel pass over all of them; no search is slower for it.
+    Needs one forced pass over all pairs; the search itself does not become slower.
     """
     if not pairs:
         return []
@@ -73,9 +44,9 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Sequence[int],
 
 
 def cross_attention(model: Transformer, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-    """[B, T, S], fp32: the mean over the heads of the last decoder layer but one, of a single layer that one.
+    """[B, T, S], fp32: mean attention over the heads of the second to last decoder layer, or of the only one.
 
-    source: ids [B, S] where mask [B, S] is True.  target: ids [B, T] that are read, bos first, padding last.
+    source: ids [B, S], valid where mask [B, S] is True.  target: the decoder's input ids [B, T], bos first.
     """
     decoder = model.decoder
     state = decoder.start(model.encoder(source, mask), mask)
@@ -99,12 +70,12 @@ def _noted(x: Tensor, look: partial[Tensor], asked: list[Tensor]) -> Tensor:
 
 
 def _spans(tokenizer: Tokenizer, text: str, count: int) -> list[Span]:
-    """Of the first `count` tokens, for a text may have been cut."""
+    """The spans of the first `count` tokens: the text may have been cut."""
     return tokenizer.spans_in(text)[:count]
 
 
 def _words(text: str, spans: Sequence[Span]) -> Tensor:
-    """[words, tokens], fp32: 1 where a token spells something of a word; words are what spaces part."""
+    """[words, tokens], fp32: 1 where a token spells a part of a word; words are separated by spaces."""
     number, word = [], -1
     for place, character in enumerate(text):
         if character.isspace():
@@ -121,7 +92,7 @@ def _words(text: str, spans: Sequence[Span]) -> Tensor:
 
 
 def _links(weights: Tensor, from_words: Tensor, to_words: Tensor) -> tuple[tuple[int, int], ...]:
-    """(source, target) words, for weights [T, S] of the tokens of both."""
+    """Pairs of a source and a target word, from attention [T, S] of tokens."""
     if from_words.size(0) == 0 or to_words.size(0) == 0:
         return ()
     each = to_words @ weights @ from_words.T  # [target words, source words]

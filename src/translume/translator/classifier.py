@@ -1,29 +1,30 @@
-"""Text in, label out."""
+"""The classifier: texts to labels with probabilities."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from translume.checkpoint import ClassifierCheckpoint
+from translume.checkpoint import ClassifierCheckpoint, load_classifier_checkpoint
 from translume.config import Config
 from translume.data.cleaning import truncated_ids
+from translume.errors import SettingsError
 from translume.text import Labels
-from translume.translator.batching import batches, windows
-from translume.translator.plan import Line, LineError
-from translume.translator.tensors import padded
+from translume.translator.engines import ComputeOptions, set_threads
+from translume.translator.planning import Line, LineError, batches, padded, windows
 
-SURE = 0.5
-"""A label of several is given where it is likelier than this."""
+LABEL_THRESHOLD = 0.5
+"""Where a text may have several labels, those with a higher probability are assigned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """What a text is.
+    """The labels of a text and their probabilities.
 
-    labels: its label; where a text may have several, all that are likelier than not, perhaps none.
-    probabilities: of every label, the likeliest first; they sum to one unless a text may have several.
+    labels: the likeliest label; where a text may have several, all above `LABEL_THRESHOLD`, possibly none.
+    probabilities: of every label, the likeliest first; they sum to one unless a text may have several labels.
     """
 
     source: str
@@ -34,14 +35,14 @@ class Classification:
 
     @property
     def label(self) -> str:
-        """The label, or all of them parted as in the training data."""
+        """The label; several are joined by the separator of the training data."""
         return self.separator.join(self.labels)
 
     def __str__(self) -> str:
         return self.label
 
     def to_dict(self, nbest: int = 0) -> dict[str, Any]:
-        """The classification as JSON knows it, with the `nbest` likeliest labels; 0 for all."""
+        """The classification as a JSON object, with the `nbest` likeliest labels; 0 for all."""
         shown = self.probabilities[: nbest or None]
         return {
             "source": self.source,
@@ -53,34 +54,48 @@ class Classification:
 
 
 class Classifier:
-    """A classifier ready for use. It is never changed by a call, so threads may share it."""
+    """A model that classifies texts. No call changes it, so threads may share it."""
 
     def __init__(self, checkpoint: ClassifierCheckpoint) -> None:
         self.checkpoint = checkpoint
 
+    @classmethod
+    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Classifier":
+        """The classifier in a model folder, which has no engine; ModelFolderError if the folder holds none."""
+        options = options or ComputeOptions()
+        if options.engine == "fast":
+            raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a classifier has no engine")
+        dtype = options.plain_dtype
+        set_threads(options.threads)
+        return cls(load_classifier_checkpoint(folder, device=options.device, dtype=dtype))
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        return f"<Classifier: {model.encoder_layers} layers, width {model.width}, {len(self.labels.names)} labels>"
+
     @property
     def config(self) -> Config:
-        """The settings the model came with."""
+        """The settings the model was trained with."""
         return self.checkpoint.config
 
     @property
     def labels(self) -> Labels:
-        """The classes it knows."""
+        """The classes."""
         return self.checkpoint.labels
 
     def classify(self, text: str) -> Classification:
-        """What a text is. Raises TranslationError if it is longer than the model reads and may not be cut.
+        """Classify one text. Raises TranslationError if it is longer than the model can read and must not be cut.
 
-        A text is cut where the training texts were (`data.cleaning.too_long`) or `decoding.max_length_action` is
-        "truncate"; a warning says so.
+        A text is cut, with a warning, if the training texts were (`data.cleaning.too_long`) or
+        `decoding.max_length_action` is "truncate".
         """
         return self._window([Line(number=0, text=text)])[0]
 
     def classify_all(self, texts: Iterable[str]) -> Iterator[Classification]:
         """One classification a text, in order, whatever the number of texts; see `classify`.
 
-        Texts are read some thousand ahead. Errors name the number of the text as its line, after all texts before it
-        were given back.
+        Up to some thousand texts are read ahead. An error names the number of its text as the line; the results of all
+        texts before it are returned first.
         """
         if isinstance(texts, str):
             raise TypeError("classify_all wants many texts, found one; use classify")
@@ -108,13 +123,13 @@ class Classifier:
         return [each for each in done if each is not None]
 
     def reading(self, text: str) -> tuple[list[int], list[int], tuple[str, ...]]:
-        """What `classify` reads of a text: ids, their places among all of the text's, and a warning if it is cut."""
+        """The ids of a text that `classify` reads, their positions among all its ids, and a warning if it is cut."""
         ids = self.checkpoint.source_tokenizer.encode(text)
         places, warnings = self._cut(Line(number=0, text=text), list(range(len(ids))))
         return [ids[place] for place in places], places, warnings
 
     def _cut(self, line: Line, ids: list[int]) -> tuple[list[int], tuple[str, ...]]:
-        """The ids that are read, and a warning if they are not all."""
+        """The ids that fit the model, and a warning if that is not all of them."""
         cleaning, decoding = self.config.data.cleaning, self.config.decoding
         longest = self.config.model.max_positions - 1
         cuts = cleaning.too_long != "drop"
@@ -142,7 +157,7 @@ class Classifier:
     def _classification(self, text: str, row: list[float], warnings: tuple[str, ...]) -> Classification:
         names, separator = self.labels.names, self.labels.separator
         order = sorted(range(len(row)), key=lambda index: -row[index])
-        chosen = [index for index in range(len(row)) if row[index] > SURE] if separator else order[:1]
+        chosen = [index for index in range(len(row)) if row[index] > LABEL_THRESHOLD] if separator else order[:1]
         return Classification(
             source=text,
             labels=tuple(names[index] for index in chosen),

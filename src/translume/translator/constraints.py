@@ -1,30 +1,189 @@
-"""Phrases that a target must hold: from texts to tokens, and to the beam search that sees to it."""
+"""Constraints on targets: phrases, terminology, placeholders, and the rules that [decoding] sets."""
 
-from collections import Counter
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
-from translume.decoding import BeamSearch, Boundaries, ConstrainedBeam, Constraints, Greedy, Phrase, Strategy
-from translume.errors import SettingsError
+from translume.data import read_lines
+from translume.decoding import (
+    BannedPhrases,
+    BeamSearch,
+    Boundaries,
+    ConstrainedBeam,
+    Constraints,
+    ForbidTokens,
+    Greedy,
+    MinimumLength,
+    NoRepeatNgram,
+    OnlyTokens,
+    Phrase,
+    RepetitionPenalty,
+    Rule,
+    SearchError,
+    Spellings,
+    Strategy,
+    TextPrefix,
+)
+from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer
-from translume.translator.rules import word_character
+from translume.text.segmentation import character_class
+
+SHOWN = 20
+"""Maximum number of characters of a text shown in an error."""
+
+Stamp = tuple[int, int]
+"""A file's modification time in nanoseconds and its size: a cache key, so that a changed file is read again."""
+
+
+def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: DecodingSettings) -> list[Rule]:
+    """The rules that [decoding] sets for a search of sentences.  tokenizer: of the target.
+
+    begins: whether each sentence begins with `decoding.prefix`; it may be spelled with other tokens than the
+    tokenizer's.
+    Raises SettingsError for text that the tokenizer cannot spell, and DataError for a file that cannot be read.
+    """
+    specials = tokenizer.specials
+    rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
+    if settings.min_length:
+        rules.append(MinimumLength(settings.min_length))
+    only = _vocabulary(tokenizer, settings.vocabulary)
+    if only is not None:
+        rules.append(only)
+    if settings.no_repeat_ngram:
+        rules.append(NoRepeatNgram(settings.no_repeat_ngram))
+    if settings.repetition_penalty != 1.0:
+        rules.append(RepetitionPenalty(settings.repetition_penalty))
+    phrases = tuple(_phrases(tokenizer, settings.ban))
+    if phrases:
+        rules.append(_banned(tokenizer, phrases))
+    text = tokenizer.spelling(settings.prefix)
+    if text:
+        spellings = _spellings(tokenizer, only and only.ids)
+        _refuse_unspelled(spellings, text, "decoding.vocabulary" if only else "the target's vocabulary")
+        if any(begins):
+            rules.append(TextPrefix(spellings, text, begins))
+    return rules
+
+
+def check_rules(tokenizer: Tokenizer, settings: DecodingSettings) -> None:
+    """Raise the errors of `build_rules` before any text is read."""
+    build_rules(tokenizer, (), settings)
+
+
+def explain_search_error(error: SearchError, checkpoint: Checkpoint, settings: DecodingSettings) -> SearchError:
+    """The error, with a hint if the head may give probability zero to every token that the rules allow."""
+    if checkpoint.model.head.full_support or not (settings.prefix or settings.vocabulary):
+        return error
+    why = "decoding.prefix" if settings.prefix else "decoding.vocabulary"
+    kind = checkpoint.config.model.head.kind
+    reason = f"{error.reason}; model.head.kind = '{kind}' holds most tokens for impossible, those of {why} perhaps"
+    return SearchError(reason, sentence=error.sentence, token=error.token)
+
+
+def word_character(character: str) -> bool:
+    """Whether a character is a letter, digit or combining mark. Characters of scripts without spaces are not."""
+    return character_class(character) in ("letter", "digit", "mark")
+
+
+def _refuse_unspelled(spellings: Spellings, text: bytes, wanted: str) -> None:
+    reached = spellings.reach(text)
+    if reached < len(text):
+        before = text[:reached].decode(errors="ignore")
+        found = text[len(before.encode()) :].decode()[:SHOWN]
+        after = f" after {before.lstrip()[-SHOWN:]!r}" if before.strip() else ""
+        raise SettingsError(f"decoding.prefix: found {found!r}{after}, wanted text that tokens of {wanted} spell")
+
+
+def _phrases(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
+    """The distinct banned phrases as the tokenizer normalises them, with one space between words."""
+    texts: list[str] = []
+    for entry in entries:
+        if entry.startswith("@") and not entry.startswith("@@"):
+            texts += [line for line in _lines_of(entry[1:]) if line.strip()]
+        else:
+            texts.append(entry[1:] if entry.startswith("@@") else entry)
+    phrases = dict.fromkeys(" ".join(tokenizer.normalise(text).split()) for text in texts)
+    if "" in phrases:
+        raise SettingsError("decoding.ban: found a text without a word, wanted a word or a phrase")
+    for phrase in phrases:
+        if "\ufffd" in phrase:
+            raise SettingsError(
+                f"decoding.ban: found {phrase[:SHOWN]!r}, wanted text; U+FFFD is what cannot be read as text"
+            )
+    return list(phrases)
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        return list(read_lines(path))
+    except DataError as error:
+        raise DataError(f"decoding.ban: {error}") from None
+
+
+def _vocabulary(tokenizer: Tokenizer, path: str) -> OnlyTokens | None:
+    """The tokens of the texts in a file; None if no file is named."""
+    if not path:
+        return None
+    try:
+        state = Path(path).stat()
+    except OSError as error:
+        raise DataError(f"decoding.vocabulary: {path}: cannot be read: {error.strerror}") from None
+    return _only(tokenizer, path, (state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=4)
+def _only(tokenizer: Tokenizer, path: str, stamp: Stamp) -> OnlyTokens:
+    shown = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
+    specials = tokenizer.specials
+    ids: set[int] = set()
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        found = {shown[line]} if line in shown else set()
+        spelled = set(tokenizer.encode(line))
+        found |= spelled if specials.unk not in spelled else set()
+        if not found:
+            raise SettingsError(f"{path}:{number}: found {line[:SHOWN]!r}, wanted text that the target's tokens spell")
+        ids |= found
+    ids -= {specials.pad, specials.bos, specials.eos, specials.unk}
+    if not ids:
+        raise SettingsError(f"decoding.vocabulary: {path} allows no token, wanted a word or a token a line")
+    return OnlyTokens(ids)
+
+
+@lru_cache(maxsize=4)
+def _banned(tokenizer: Tokenizer, phrases: tuple[str, ...]) -> BannedPhrases:
+    return BannedPhrases(tokenizer.spellings, phrases, word_character)
+
+
+@lru_cache(maxsize=4)
+def _spellings(tokenizer: Tokenizer, ids: tuple[int, ...] | None) -> Spellings:
+    """The tokens that may spell a prefix: all but the unknown token, or those of `ids` if a vocabulary is named."""
+    allowed = set(range(len(tokenizer)) if ids is None else ids) - {tokenizer.specials.unk}
+    return Spellings([each if id_ in allowed else b"" for id_, each in enumerate(tokenizer.spellings)])
+
 
 STRATEGIES = ("beam", "greedy")
-"""Those that can be constrained."""
+"""The strategies that support constraints."""
 _SPACED = ("character", "byte")
-"""Kinds of tokenizers whose spaces are tokens of their own."""
+"""Kinds of tokenizers in which a space is a token of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What a target must hold: any of `texts`, as words; `phrases` are their tokens.
+    """A target must contain any of `texts`, as whole words; `phrases` are their tokens.
 
-    As the target's tokenizer normalises them, words parted by one space.
+    The texts are as the target's tokenizer normalises them, with one space between words.
     """
 
     texts: tuple[str, ...]
@@ -32,16 +191,16 @@ class Constraint:
 
     @property
     def name(self) -> str:
-        """What warnings call it."""
+        """How warnings name the constraint."""
         return " or ".join(map(repr, self.texts))
 
     def met_by(self, text: str, times: int) -> bool:
-        """Whether a target holds one of its texts so many times, not overlapping."""
+        """Whether a target contains one of the texts at least `times` times without overlap."""
         return any(occurrences(each, text) >= times for each in self.texts)
 
 
-def constraint_of(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint | None:
-    """The constraint that any of `texts` meets; None where the target's tokenizer can write none of them."""
+def build_constraint(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint | None:
+    """The constraint that any of `texts` meets; None if the target's tokenizer can write none of them."""
     normalised = dict.fromkeys(" ".join(tokenizer.normalise(text).split()) for text in texts)
     written = [text for text in normalised if text and tokenizer.decode(tokenizer.encode(text)) == text]
     unknown = tokenizer.specials.unk
@@ -52,7 +211,7 @@ def constraint_of(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint | No
 
 
 def phrase_of(text: str, tokenizer: Tokenizer) -> Phrase:
-    """The tokens of a text that words do not go on before or after: "mann" is not said by "mannschaft"."""
+    """The tokens of a text as whole words: "mannschaft" does not contain "mann"."""
     apart = boundaries(tokenizer).space is not None or tokenizer.settings.kind not in _SPACED
     return Phrase(
         tuple(tokenizer.encode(text)),
@@ -63,7 +222,7 @@ def phrase_of(text: str, tokenizer: Tokenizer) -> Phrase:
 
 @lru_cache(maxsize=8)
 def boundaries(tokenizer: Tokenizer) -> Boundaries:
-    """Where words part, by token; a byte of a longer character may be part of a word."""
+    """The tokens at which words begin and end; a byte of a longer character may be part of a word."""
     spellings, specials = tokenizer.spellings, tokenizer.specials
     silent = {specials.pad, specials.bos, specials.eos}
     begins = [id_ in silent or _parts(each, 0) for id_, each in enumerate(spellings)]
@@ -77,16 +236,16 @@ def boundaries(tokenizer: Tokenizer) -> Boundaries:
 
 
 def _parts(spelling: bytes, place: int) -> bool:
-    """Whether a token's first or last character is no part of a word."""
+    """Whether a token's first (place 0) or last (−1) character is not part of a word."""
     try:
         return not word_character(spelling.decode()[place])
     except UnicodeDecodeError:
-        # Bytes of Han characters begin with these; of the others nobody knows.
+        # Han characters begin with these bytes in UTF-8. Other bytes say nothing about the character.
         return place == 0 and 0xE4 <= spelling[0] <= 0xE9
 
 
 def occurrences(phrase: str, text: str) -> int:
-    """How often a text holds a phrase as words, not overlapping."""
+    """How often a text contains a phrase as whole words, without overlap."""
     count = start = 0
     while (found := text.find(phrase, start)) >= 0:
         end = found + len(phrase)
@@ -97,8 +256,8 @@ def occurrences(phrase: str, text: str) -> int:
     return count
 
 
-def cost_of(constraints: Sequence[Constraint], tokenizer: Tokenizer) -> int:
-    """How many tokens are enough to meet them all."""
+def constraint_cost(constraints: Sequence[Constraint], tokenizer: Tokenizer) -> int:
+    """The number of tokens that is enough to meet all constraints."""
     if not constraints:
         return 0
     begins = boundaries(tokenizer).begins
@@ -108,10 +267,10 @@ def cost_of(constraints: Sequence[Constraint], tokenizer: Tokenizer) -> int:
     )
 
 
-def width_of(cost: int, settings: DecodingSettings) -> int:
-    """Hypotheses for a sentence whose constraints cost so many tokens: the beam's, doubled until each bank has a place.
+def constrained_beam_width(cost: int, settings: DecodingSettings) -> int:
+    """The beam width for constraints of `cost` tokens: the usual one, doubled until each bank has a place.
 
-    It depends on the sentence alone, so its neighbours change nothing.
+    It depends on the sentence alone, so that the other sentences of a batch change nothing.
     """
     width = 1 if settings.strategy == "greedy" else settings.beam
     while cost and width <= cost:
@@ -122,7 +281,7 @@ def width_of(cost: int, settings: DecodingSettings) -> int:
 def constrained_beam(
     strategy: Strategy, wanted: Sequence[Sequence[Constraint]], tokenizer: Tokenizer, limits: Tensor, width: int
 ) -> ConstrainedBeam:
-    """The search of `strategy`, a beam or greedy, for targets that hold what is `wanted` of each sentence."""
+    """A constrained beam search in place of `strategy`, beam or greedy.  wanted: the constraints of each sentence."""
     if isinstance(strategy, Greedy):
         beam = BeamSearch(width=width, length_penalty=strategy.length_penalty, coverage=strategy.coverage)
     elif isinstance(strategy, BeamSearch):
@@ -135,8 +294,8 @@ def constrained_beam(
     return ConstrainedBeam(beam=beam, constraints=constraints, limits=limits, eos=tokenizer.specials.eos)
 
 
-def refuse_unfit(settings: DecodingSettings) -> None:
-    """SettingsError where the strategy of [decoding] takes no constraints."""
+def refuse_constraints(settings: DecodingSettings) -> None:
+    """Raise SettingsError if the strategy of [decoding] does not support constraints."""
     if settings.strategy not in STRATEGIES:
         raise SettingsError(_refusal(settings.strategy))
 
@@ -146,6 +305,125 @@ def _refusal(name: str) -> str:
     return f"decoding.strategy: found '{name}' with constraints, wanted {wanted}"
 
 
-def unmet_by(text: str, constraints: Sequence[Constraint]) -> list[Constraint]:
-    """Those that a target does not hold, each as often as it stands there."""
+def unmet_constraints(text: str, constraints: Sequence[Constraint]) -> list[Constraint]:
+    """The constraints that a target does not meet. A constraint given n times must be met n times."""
     return [each for each, times in Counter(constraints).items() if not each.met_by(text, times)]
+
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A source term in words, and the constraint that any of its translations meets; None if none can be written."""
+
+    source: Words
+    targets: tuple[str, ...]
+    constraint: Constraint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminology:
+    """Terms by their first word, the longest first."""
+
+    terms: Mapping[str, Sequence[Term]]
+
+    def found_in(self, text: str) -> Iterator[Term]:
+        """Yield each term in a normalised source once, in order of place; a term inside a longer one does not count."""
+        words, place, seen = words_of(text), 0, set()
+        while place < len(words):
+            here = self.terms.get(words[place], ())
+            term = next((each for each in here if words[place : place + len(each.source)] == each.source), None)
+            if term is not None and term.source not in seen:
+                seen.add(term.source)
+                yield term
+            place += len(term.source) if term is not None else 1
+
+    @classmethod
+    def read(cls, path: str, source: Tokenizer, target: Tokenizer) -> "Terminology":
+        """Read a file with a source term, a tab and its translation in each line.
+
+        Lines with the same source term are alternatives; blank lines are skipped. Raises DataError with the number of a
+        wrong line.
+        """
+        try:
+            state = Path(path).stat()
+        except OSError as error:
+            raise DataError(f"decoding.terminology: {path}: cannot be read: {error.strerror}") from None
+        return _read(path, (state.st_mtime_ns, state.st_size), source, target)
+
+    @classmethod
+    def of(cls, pairs: Mapping[Words, Sequence[str]], target: Tokenizer) -> Self:
+        """The terms from a mapping of source terms to translations."""
+        terms = defaultdict(list)
+        for source, targets in sorted(pairs.items(), key=lambda pair: -len(pair[0])):
+            constraint = build_constraint(targets, target)
+            terms[source[0]].append(Term(source=source, targets=tuple(targets), constraint=constraint))
+        return cls(terms)
+
+
+def words_of(text: str) -> Words:
+    """Split a text into words, and all other characters except white space into one item each."""
+    words: list[str] = []
+    for inside, characters in groupby(text, word_character):
+        run = "".join(characters)
+        words += [run] if inside else [each for each in run if not each.isspace()]
+    return tuple(words)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, stamp: tuple[int, int], source: Tokenizer, target: Tokenizer) -> Terminology:
+    pairs: dict[Words, list[str]] = defaultdict(list)
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        fields = line.split("\t")
+        if len(fields) != 2:
+            found = f"found {len(fields)} field{'s' if len(fields) > 1 else ''}"
+            raise DataError(f"{path}:{number}: {found}, wanted 2 parted by a tab: a source term and a target term")
+        words = words_of(source.normalise(fields[0]))
+        for side, text in (("source", words), ("target", target.normalise(fields[1]).strip())):
+            if not text:
+                raise DataError(f"{path}:{number}: found a {side} term without a word, wanted a word or a phrase")
+        pairs[words].append(fields[1])
+    return Terminology.of(pairs, target)
+
+
+PATTERNS = {
+    "tag": re.compile(r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>|\{\{?\w+\}?\}|%(?:\(\w+\))?[sd]\b"),
+    "url": re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]]"),
+    "number": re.compile(r"(?<![\w.,])\d+(?:[.,:/-]\d+)*(?!\w|[.,:/-]\d)"),
+}
+"""Patterns of placeholders: `<b>`, `{name}` and `%s`; addresses from http:// or www.; numbers with separators."""
+
+
+def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
+    """The placeholders of the given kinds in a text, in order, with repetitions; none lies within another.
+
+    Numbers count as they are written: 1,000 is not 1.000. Do not use the kind "number" if the target language writes
+    numbers in another way.
+    """
+    places: dict[int, int] = {}
+    for kind, pattern in PATTERNS.items():
+        if kind not in kinds:
+            continue
+        for match in pattern.finditer(text):
+            if not any(begin < match.end() and match.start() < end for begin, end in places.items()):
+                places[match.start()] = match.end()
+    return [text[begin:end] for begin, end in sorted(places.items())]
+
+
+def lost_placeholders(wanted: Sequence[str], target: str) -> list[str]:
+    """The placeholders of `wanted` that the target lacks or has too few times, each once, in order.
+
+    A placeholder counts only if it stands alone: the number 5 is neither in 150 nor in 5.5.
+    """
+    counts = Counter(wanted)
+    return [text for text, count in counts.items() if _count(text, target) < count]
+
+
+def _count(text: str, target: str) -> int:
+    before = r"(?<![\w.,])" if text[0].isalnum() else ""
+    # A full stop after a number ends the sentence, unless a digit follows.
+    after = r"(?!\w|[.,:/-]\d)" if text[-1].isalnum() else ""
+    return len(re.findall(before + re.escape(text) + after, target))

@@ -1,21 +1,29 @@
-"""A folder's model as it is to compute: where, in which numbers, with an engine or without."""
+"""Options for where and how a model computes, and the choice of the engine that searches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from threading import Lock
 from typing import Literal
 
-from translume.engine import EngineError, self_test
+import torch
+
+from translume.checkpoint import refuse_threads
+from translume.engine import Engine, EngineError, build_engine, self_test
 from translume.errors import SettingsError
-from translume.translator.translator import Translator, load_translator
+from translume.model import Transformer
 
 EngineName = Literal["auto", "fast", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computing:
-    """How a model computes.  engine: "fast" steps with weights packed for this machine, "plain" is the model itself.
+class ComputeOptions:
+    """Where and how a model computes: --engine, --device, --dtype and --threads.
 
-    "auto" is fast where its self-test passes.  threads: None for as many as the machine has.
+    engine: "fast" searches with weights packed for this machine, "plain" with the model itself. "auto" is "fast" if
+        there is an engine for the model and the machine and it passes its self-test, else "plain".
+    device: "auto" is CUDA if available, else the CPU.
+    dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on CUDA and fp32 on the CPU.
+    threads: None keeps torch's setting.
     """
 
     engine: EngineName = "auto"
@@ -25,39 +33,43 @@ class Computing:
 
     @property
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
-        """The dtype of what has no engine; SettingsError if it is one that only an engine has."""
+        """The dtype of a model without an engine; SettingsError for int8, which only an engine has."""
         if self.dtype == "int8":
             raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators")
         return self.dtype
 
 
-def translator_in(folder: Path, computing: Computing) -> Translator:
-    """The translator of a folder; SettingsError where what is asked for is not to be had."""
-    device, threads = computing.device, computing.threads
-    if computing.dtype == "int8":
-        if computing.engine == "plain":
-            raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
-        return load_translator(folder, device=device, dtype="fp32", threads=threads).compile("int8")
-    if computing.engine == "plain":
-        return load_translator(folder, device=device, dtype=computing.dtype, threads=threads)
-    # An engine packs weights itself, in any dtype, of a model in fp32.
-    dtype: Literal["fp32", "bf16"] = "bf16" if computing.dtype == "bf16" else "fp32"
-    whole = "fp32" if computing.engine == "fast" or dtype == "bf16" else computing.dtype
-    translator = load_translator(folder, device=device, dtype=whole, threads=threads)
-    if computing.engine == "fast":
-        return translator.compile(dtype)
-    sound = _if_sound(translator, dtype)
-    if sound.engine is None and dtype == "bf16":
-        return load_translator(folder, device=device, dtype=dtype, threads=threads)
-    return sound
+class DeferredEngine:
+    """An engine that is built when it is first needed, once for all threads."""
+
+    def __init__(self, build: Callable[[], Engine | None]) -> None:
+        """build: returns None where there is no engine."""
+        self._build = build
+        self._lock = Lock()
+        self._built: tuple[Engine | None] | None = None
+
+    def get(self) -> Engine | None:
+        """The engine; None where there is none."""
+        with self._lock:
+            if self._built is None:
+                self._built = (self._build(),)
+            return self._built[0]
+
+    def __reduce__(self) -> tuple[type["DeferredEngine"], tuple[Callable[[], Engine | None]]]:
+        return DeferredEngine, (self._build,)
 
 
-def _if_sound(translator: Translator, dtype: Literal["fp32", "bf16"]) -> Translator:
-    """The translator with an engine if there is one and it agrees with the plain model, else as it is."""
+def build_sound_engine(model: Transformer, dtype: Literal["fp32", "bf16"]) -> Engine | None:
+    """An engine that passes its self-test against the plain model; None where there is none."""
     try:
-        compiled = translator.compile(dtype)
+        engine = build_engine(model, dtype)
     except EngineError:
-        return translator
-    if compiled.engine is None or not self_test(compiled.engine, translator.checkpoint.model, alone=False).agrees:
-        return translator
-    return compiled
+        return None
+    return engine if self_test(engine, model, alone=False).agrees else None
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of torch's threads in this process; None leaves it unchanged."""
+    refuse_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)

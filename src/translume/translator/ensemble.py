@@ -1,4 +1,4 @@
-"""One model, or several that speak as one: what steps, what scores, and who may join."""
+"""The models behind a translator: one, or an ensemble whose distributions are averaged."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,28 +13,34 @@ from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
 from translume.errors import SettingsError
 from translume.text import Tokenizer
+from translume.translator.engines import DeferredEngine
 
 ELEMENTS = 1 << 22
-"""Log-probabilities that are held at a time while an ensemble scores."""
+"""Maximum number of log-probabilities in memory while an ensemble scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A model, and the engine that steps in its place if it has one."""
+    """A model, and the engine that searches in its place, if it has one."""
 
     checkpoint: Checkpoint
-    engine: Engine | None = None
+    engine: Engine | DeferredEngine | None = None
+
+    def built_engine(self) -> Engine | None:
+        """The engine, built now if it was not yet."""
+        return self.engine.get() if isinstance(self.engine, DeferredEngine) else self.engine
 
     def stepper(self, *, attentive: bool) -> Stepper:
-        """The engine, unless attention is asked for and it offers none: then the plain model."""
-        if self.engine is not None and (not attentive or isinstance(self.engine, AttentionStepper)):
-            return self.engine
+        """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
+        engine = self.built_engine()
+        if engine is not None and (not attentive or isinstance(engine, AttentionStepper)):
+            return engine
         return self.checkpoint.model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """What a translator translates and scores with; several models are averaged token by token, each with one voice."""
+    """The models that a translator searches and scores with; several are averaged at each step, with equal weights."""
 
     members: tuple[Member, ...]
     average: Average = "probability"
@@ -43,12 +49,12 @@ class Models:
         return len(self.members)
 
     def stepper(self, *, attentive: bool) -> Stepper:
-        """What a search steps with."""
+        """The stepper of a search.  attentive: whether its states must return attention."""
         steppers = [member.stepper(attentive=attentive) for member in self.members]
         return steppers[0] if len(steppers) == 1 else Ensemble(steppers, self.average)
 
     def compiled(self, dtype: Dtype) -> "Models":
-        """The same with an engine each."""
+        """The same models, each with an engine."""
         return replace(
             self,
             members=tuple(
@@ -57,7 +63,7 @@ class Models:
         )
 
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
-        """[B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False; by plain models."""
+        """The plain models' log-probabilities [B, T], fp32, of labels [B, T]; zero where target_mask is False."""
         models = [member.checkpoint.model for member in self.members]
         if len(models) == 1:
             return models[0].score(source, source_mask, target, labels, target_mask)
@@ -71,10 +77,9 @@ class Models:
         return scores
 
     def beliefs(
-        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
-        rows: int,
-    ) -> Iterator[tuple[NextToken, Tensor]]:  # fmt: skip
-        """What is believed about each of labels [B, T] where target_mask is True, and these; see `Transformer`."""
+        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor, rows: int
+    ) -> Iterator[tuple[NextToken, Tensor]]:
+        """The distributions for labels [B, T] where target_mask is True, and these labels; see `Transformer`."""
         each = [
             member.checkpoint.model.beliefs(source, source_mask, target, labels, target_mask, rows)
             for member in self.members
@@ -86,8 +91,8 @@ class Models:
             yield Averaged([belief for belief, _ in parts], self.average), parts[0][1]
 
 
-def together(every: Sequence[Models], average: Average) -> Models:
-    """All members in one; SettingsError where two of them do not read or write the same ids."""
+def combine(every: Sequence[Models], average: Average) -> Models:
+    """An ensemble of all members; SettingsError unless all have the same vocabularies and device."""
     members = tuple(member for models in every for member in models.members)
     first = members[0].checkpoint
     for number, member in enumerate(members[1:], start=2):
@@ -100,8 +105,8 @@ def together(every: Sequence[Models], average: Average) -> Models:
     return Models(members=members, average=average)
 
 
-def face_of(models: Models) -> Checkpoint:
-    """The first member's checkpoint as an ensemble shows it: it counts as far as all can, and has no temperature."""
+def ensemble_checkpoint(models: Models) -> Checkpoint:
+    """The first member's checkpoint with the shortest maximum length of all members and without a temperature."""
     first = models.members[0].checkpoint
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
     model = first.config.model.model_copy(update={"max_positions": longest})
@@ -109,7 +114,7 @@ def face_of(models: Models) -> Checkpoint:
 
 
 def _refuse_another(side: str, wanted: Tokenizer, found: Tokenizer, number: int) -> None:
-    """SettingsError unless both cut text into the same ids, naming the first token that is another."""
+    """Raise SettingsError unless both tokenizers give the same ids, naming the first token that differs."""
     if found is wanted or found.digest == wanted.digest:
         return
     if len(found) != len(wanted):

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from translume.config import Config, DecodingSettings
 from translume.errors import TranslumeError
-from translume.translator.plan import Line
-from translume.translator.values import Translation
+from translume.translator.planning import Line
+from translume.translator.results import Translation
 
 TRANSLATIONS: Final = TypeAdapter(list[Translation])
 CHUNK: Final = 16

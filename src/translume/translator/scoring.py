@@ -1,6 +1,6 @@
-"""Forced decoding: the log-probability of a given target."""
+"""Forced decoding: log-probabilities and predicted distributions of given targets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,18 +9,17 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslationError
-from translume.translator.batching import batches
 from translume.translator.ensemble import Models
-from translume.translator.tensors import padded
-from translume.translator.values import TargetScore, TextHypothesis
+from translume.translator.planning import batches, padded, without_line_break
+from translume.translator.results import TargetScore, TextHypothesis
 
 CHUNK_ELEMENTS = 1 << 22
-"""Log-probabilities of beliefs held at a time."""
+"""Maximum number of log-probabilities in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPair:
-    """A source and a target to be scored; `place` begins the errors about it."""
+    """A source and a target to score.  place: the beginning of error messages about the pair."""
 
     place: str
     source: str
@@ -28,10 +27,10 @@ class ScoredPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedTokens:
-    """What the model believed about some tokens of targets.
+class TokenBeliefs:
+    """The predicted distributions of some target tokens.
 
-    labels [m]: which tokens these are.  pairs [m]: the positions of their pairs.  places [m]: theirs in the target,
+    labels [m]: the tokens' ids.  pairs [m]: the positions of their pairs.  places [m]: their positions in the target,
     from 0.
     """
 
@@ -42,10 +41,10 @@ class JudgedTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Forced:
-    """Pairs of like lengths as tensors: source and its mask [B, S], given, labels and their mask [B, T].
+class _ForcedBatch:
+    """Pairs of similar lengths as tensors: source and its mask [B, S]; given, labels and their mask [B, T].
 
-    places: where the pairs stood.
+    places: the positions of the pairs.
     """
 
     places: Sequence[int]
@@ -60,10 +59,10 @@ class _Forced:
 def score_pairs(
     checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, models: Models | None = None
 ) -> list[TargetScore]:
-    """The scores of `pairs`, in their order.
+    """The scores of `pairs`, in order.
 
-    models: what scores instead of the checkpoint's plain model.
-    Raises TranslationError if a side is longer than the model reads.
+    models: score instead of the checkpoint's plain model.
+    Raises TranslationError if a side is longer than the model can read.
     """
     scores: dict[int, TargetScore] = {}
     for batch in _batches(checkpoint, pairs, max_tokens):
@@ -87,27 +86,27 @@ def beliefs_of_pairs(
     max_tokens: int,
     rows: int | None = None,
     models: Models | None = None,
-) -> Iterator[JudgedTokens]:
-    """What the model believes about each token of each target, at most `rows` of them at once.
+) -> Iterator[TokenBeliefs]:
+    """Yield the predicted distributions of all target tokens, at most `rows` of them at a time.
 
-    rows: None for as many as have some four million log-probabilities.  models: as for `score_pairs`.  Pairs come by
-    length, not in their order, each as a whole and from its first token on.
-    Raises TranslationError if a side is longer than the model reads.
+    rows: None for about four million log-probabilities.  models: as for `score_pairs`.
+    Pairs come by length, not in their order; the tokens of a pair come together and in order.
+    Raises TranslationError if a side is longer than the model can read.
     """
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
         believer = models or checkpoint.model
-        row, place = batch.mask.nonzero(as_tuple=True)  # sentence after sentence, as beliefs come
+        row, place = batch.mask.nonzero(as_tuple=True)  # sentence by sentence, the order of `beliefs`
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
         for belief, labels in believer.beliefs(
             batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
         ):
             part = slice(begin, begin := begin + len(labels))
-            yield JudgedTokens(belief=belief, labels=labels, pairs=pair[part], places=place[part])
+            yield TokenBeliefs(belief=belief, labels=labels, pairs=pair[part], places=place[part])
 
 
-def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_Forced]:
+def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_ForcedBatch]:
     source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     sources = [[*ids, source_tokenizer.specials.eos] for ids in source_tokenizer.encode_all([p.source for p in pairs])]
     labels = _labels(checkpoint, pairs)
@@ -124,11 +123,11 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
         source, source_mask = padded([sources[index] for index in batch], source_tokenizer.specials.pad, device)
         wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
         given = _shifted(wanted, target_tokenizer.specials.bos)
-        yield _Forced(places=batch, source=source, source_mask=source_mask, given=given, labels=wanted, mask=mask)
+        yield _ForcedBatch(places=batch, source=source, source_mask=source_mask, given=given, labels=wanted, mask=mask)
 
 
 def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:
-    """The ids of each target: a text with its end mark, a hypothesis as it was found."""
+    """The ids of each target: those of a text and its end mark, or a hypothesis's own."""
     tokenizer = checkpoint.target_tokenizer
     eos = tokenizer.specials.eos
     texts = iter(tokenizer.encode_all([pair.target for pair in pairs if isinstance(pair.target, str)]))
@@ -146,5 +145,23 @@ def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[in
 
 
 def _shifted(labels: Tensor, bos: int) -> Tensor:
-    """What the decoder reads: labels [B, T] one place to the right, bos first."""
+    """The decoder's input: labels [B, T] shifted one place to the right, bos first."""
     return torch.cat([labels.new_full((labels.size(0), 1), bos), labels[:, :-1]], 1)
+
+
+def _target(target: str | TextHypothesis, number: int) -> str | TextHypothesis:
+    return target if isinstance(target, TextHypothesis) else without_line_break(target, number)
+
+
+def numbered_pairs(pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[tuple[ScoredPair, int]]:
+    """Number pairs from 1, with their sizes, for `windows`."""
+    for number, pair in enumerate(pairs, start=1):
+        if isinstance(pair, str) or len(pair) != 2:
+            raise TypeError(f"line {number}: found {_describe(pair)}, wanted a pair of a source and a target")
+        source, target = pair
+        source = without_line_break(source, number)
+        yield ScoredPair(place=f"line {number}", source=source, target=_target(target, number)), len(source)
+
+
+def _describe(pair: Sequence[object]) -> str:
+    return "one text" if isinstance(pair, str) else f"{len(pair)} of them"

@@ -1,20 +1,18 @@
-"""Text in, text out."""
+"""The translator and the functions that load one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import (
     Checkpoint,
-    load_any,
     load_checkpoint,
-    load_classifier_checkpoint,
-    refuse_threads,
+    read_config,
 )
 from translume.config import Config, DecodingSettings
 from translume.decoding import (
@@ -27,77 +25,136 @@ from translume.decoding import (
 from translume.engine import Engine
 from translume.errors import SettingsError
 from translume.tasks import task_of
-from translume.translator.batching import SHORTEST, WIDE, batches, windows
+from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.classifier import Classifier
-from translume.translator.constraining import constrained, search_constrained
-from translume.translator.constraining import width as constrained_width
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
-from translume.translator.constraints import refuse_unfit
-from translume.translator.ensemble import Member, Models, face_of, together
-from translume.translator.finishing import finished
-from translume.translator.numbering import numbered_lines, numbered_pairs
-from translume.translator.plan import Line, LineError, Piece, Plan, plan_line
-from translume.translator.progress import Progress, Tell, while_wanted
-from translume.translator.rules import check_rules
-from translume.translator.scoring import ScoredPair, beliefs_of_pairs, score_pairs
-from translume.translator.searching import search_pieces
-from translume.translator.terminology import Terminology
-from translume.translator.values import TargetScore, TextHypothesis, Translation
-from translume.translator.wanted import Wanted
+from translume.translator.constraints import Terminology, check_rules, refuse_constraints
+from translume.translator.engines import (
+    ComputeOptions,
+    DeferredEngine,
+    EngineName,
+    build_sound_engine,
+    set_threads,
+)
+from translume.translator.ensemble import Member, Models, combine, ensemble_checkpoint
+from translume.translator.planning import (
+    FULL_BATCH_WIDTH,
+    MIN_COUNTED_TOKENS,
+    Line,
+    LineError,
+    Piece,
+    Plan,
+    batches,
+    numbered_lines,
+    plan_line,
+    windows,
+)
+from translume.translator.results import TargetScore, TextHypothesis, Translation
+from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_pairs
+from translume.translator.search import (
+    CancelCheck,
+    SearchSettings,
+    add_constraints,
+    constrained_width,
+    search_constrained,
+    search_pieces,
+)
 
 
 class Translator:
-    """A model ready for use. It is never changed by a call, so threads may share it."""
+    """A model that translates. No call changes it, so threads may share it."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        engine: Engine | None = None,
+        engine: Engine | DeferredEngine | None = None,
         *,
         models: Models | None = None,
         fusion: Fusion | None = None,
     ) -> None:
-        """checkpoint: its model is used as it is, in the mode (training or evaluation) that it is in.
+        """checkpoint: its model is used in the mode, training or evaluation, that it is in.
 
-        engine: what steps instead of the plain model when texts are translated; see `compile`.  models: all that are
-        averaged, the checkpoint's own first; see `ensemble_with`.  fusion: see `fuse_with`.
+        engine: searches instead of the plain model; see `compile`.  models: the models to average, the checkpoint's own
+        first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
-        self.checkpoint, self.engine = checkpoint, engine
+        self.checkpoint = checkpoint
         self.models = models or Models(members=(Member(checkpoint=checkpoint, engine=engine),))
         self.fusion = fusion
 
+    @classmethod
+    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Translator":
+        """The translator in a model folder.
+
+        The engine is built now if the options name one, and at the first translation if `options.engine` is "auto".
+        Raises ModelFolderError if the folder holds no translator, EngineError (a SettingsError) if the engine that the
+        options name cannot be built.
+        """
+        options = options or ComputeOptions()
+        set_threads(options.threads)
+        device, engine, dtype = options.device, options.engine, options.dtype
+        if dtype == "int8":
+            if engine == "plain":
+                raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
+            return cls(load_checkpoint(folder, device=device, dtype="fp32")).compile("int8")
+        if engine == "plain":
+            return cls(load_checkpoint(folder, device=device, dtype=dtype))
+        # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
+        if engine == "fast":
+            return cls(load_checkpoint(folder, device=device, dtype="fp32")).compile(
+                "bf16" if dtype == "bf16" else "fp32"
+            )
+        if dtype == "bf16":
+            checkpoint = load_checkpoint(folder, device=device, dtype="fp32")
+            built = build_sound_engine(checkpoint.model, "bf16")
+            return cls(checkpoint, built) if built else cls(load_checkpoint(folder, device=device, dtype="bf16"))
+        checkpoint = load_checkpoint(folder, device=device, dtype=dtype)
+        return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        parts = [
+            f"{model.encoder_layers}+{model.decoder_layers} layers",
+            f"width {model.width}",
+            f"{model.head.kind} head over {len(self.checkpoint.target_tokenizer):,} tokens",
+        ]
+        if len(self.models) > 1:
+            parts.append(f"ensemble of {len(self.models)}")
+        return f"<Translator: {', '.join(parts)}>"
+
     @property
     def config(self) -> Config:
-        """The settings the model came with."""
+        """The settings the model was trained with."""
         return self.checkpoint.config
 
-    def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Translator":
-        """A translator of the same model whose search runs on weights packed for this machine.
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that searches, of an ensemble the first model's; None for the plain model. Built now if needed."""
+        return self.models.members[0].built_engine()
 
-        dtype: of the packed weights; beliefs are fp32, and forced decoding (`score`) stays with the plain model.
-        Raises EngineError (a SettingsError) where the model or the machine has no engine.
+    def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Translator":
+        """A translator of the same model that searches with weights packed for this machine.
+
+        dtype: of the packed weights. Log-probabilities are fp32, and forced decoding (`score`) uses the plain model.
+        Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
-        models = self.models.compiled(dtype)
-        engine = models.members[0].engine
-        return Translator(self.checkpoint, engine, models=models, fusion=self.fusion)
+        return Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
 
     def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
-        """A translator that goes by the mean belief of this one and others, next token for next token.
+        """A translator that averages the distributions of this model and others at each step.
 
         average: "probability" is the mean of probabilities, "log_probability" that of log-probabilities, normalised.
-        Its settings are this one's; it reads as much as the model that reads least. Its scores are the ensemble's.
-        Raises SettingsError unless all have the same tokenizers and stand on the same device.
+        It has this translator's settings, and the shortest maximum length of all. Its scores are those of the ensemble.
+        Raises SettingsError unless all have the same tokenizers and are on the same device.
         """
-        models = together([self.models, *(other.models for other in others)], average)
-        return Translator(face_of(models), self.engine, models=models, fusion=self.fusion)
+        models = combine([self.models, *(other.models for other in others)], average)
+        return Translator(ensemble_checkpoint(models), models=models, fusion=self.fusion)
 
     def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
-        """A translator whose search ranks by log p + weight · log p_lm (shallow fusion), weight above 0.
+        """A translator that ranks by log p + weight · log p_lm (shallow fusion).  weight: above 0.
 
-        `log_prob`, here and from `score`, stays the translator's own.
+        `log_prob`, also from `score`, remains the translator's own.
         """
-        fusion = Fusion(model, weight)
-        return Translator(self.checkpoint, self.engine, models=self.models, fusion=fusion)
+        return Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
 
     def translate(
         self,
@@ -120,7 +177,7 @@ class Translator:
         if not isinstance(text, str):
             raise TypeError(f"translate wants one text (str), found {type(text).__name__}; translate_all takes many")
         lines = [line for line, _ in numbered_lines([text], [constraints])]
-        return self._window([replace(lines[0], number=0, text=text)], chosen)[0]
+        return self._translate_window([replace(lines[0], number=0, text=text)], chosen, {}, None)[0]
 
     def translate_all(
         self,
@@ -145,9 +202,9 @@ class Translator:
         return self._stream(numbered_lines(texts, constraints), chosen)
 
     def score(self, source: str, target: str | TextHypothesis) -> TargetScore:
-        """The log-probability of `target` given `source`, in nats: a text with its end mark, or a hypothesis as found.
+        """The log-probability of `target` and its end mark given `source`, in nats (forced decoding).
 
-        A text is cut into tokens anew, which need not be the tokens a search wrote it with; a hypothesis keeps its own.
+        A text is tokenized anew and may get other tokens than a search used; a hypothesis keeps its own.
         """
         if not isinstance(source, str) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
@@ -162,9 +219,10 @@ class Translator:
     def beliefs(
         self, pairs: Iterable[tuple[str, str | TextHypothesis]], *, rows: int | None = None
     ) -> Iterator[tuple[NextToken, Tensor]]:
-        """What the model believed about every token of every target, end marks too, and which tokens [m] these are.
+        """The predicted distributions of all target tokens, end marks included, and the tokens' ids [m].
 
-        Forced decoding, at most `rows` tokens at a time (None: as fit into memory); by length, not in the pairs' order.
+        Forced decoding of at most `rows` tokens at a time; None: as many as fit a fixed amount of memory. The order is
+        by length, not that of the pairs.
         """
         for window in windows(numbered_pairs(pairs)):
             most = self.config.decoding.max_tokens
@@ -172,7 +230,7 @@ class Translator:
                 yield found.belief, found.labels
 
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
-        """Settings with what was given instead; checked here, before any text is read."""
+        """The settings with single options replaced, checked before any text is read."""
         if settings is not None and not isinstance(settings, DecodingSettings):
             raise TypeError(f"settings: found {type(settings).__name__}, wanted DecodingSettings or None")
         chosen = settings or self.config.decoding
@@ -184,7 +242,7 @@ class Translator:
         return chosen
 
     def check(self, settings: DecodingSettings) -> None:
-        """Raise SettingsError where settings do not fit each other, or ask for what this model has not."""
+        """Raise SettingsError if settings contradict each other or need what this model does not have."""
         strategy_from(settings)
         self._terminology(settings)
         check_rules(self.checkpoint.target_tokenizer, settings)
@@ -219,78 +277,85 @@ class Translator:
         self,
         lines: Sequence[Line],
         settings: DecodingSettings,
-        tell: Mapping[int, Tell] | None = None,
-        go_on: Callable[[], None] | None = None,
+        on_progress: Mapping[int, ProgressCallback] | None = None,
+        check_cancelled: CancelCheck | None = None,
     ) -> Iterator[Translation]:
-        """The translations of consecutive lines, which are translated together, in order.
+        """The translations of consecutive lines, in order, translated in common batches.
 
-        tell: by the number of a line, who is told what its target begins with while it is searched; see `Progress`.
-        go_on: is called before a search, and after each of its steps but where constraints are searched for; what it
-        raises ends all of them.
-        An error names the number of its line, after all lines before it were given back.
+        on_progress: by line number, a callback for the part of the translation that is final; see `ProgressReporter`.
+        check_cancelled: called before each search and after each of its steps, except in searches with constraints. If
+        it raises, all lines end.
+        An error names the number of its line; the lines before it are returned first.
         """
         try:
-            done = self._window(lines, settings, tell, go_on)
+            done = self._translate_window(lines, settings, on_progress or {}, check_cancelled)
         except LineError as error:
-            yield from self.translate_lines(lines[: error.line.number - lines[0].number], settings, tell, go_on)
+            before = lines[: error.line.number - lines[0].number]
+            yield from self.translate_lines(before, settings, on_progress, check_cancelled)
             raise error from None
         yield from done
 
-    def _window(
+    def _translate_window(
         self,
         lines: Sequence[Line],
         settings: DecodingSettings,
-        tell: Mapping[int, Tell] | None = None,
-        go_on: Callable[[], None] | None = None,
+        on_progress: Mapping[int, ProgressCallback],
+        check_cancelled: CancelCheck | None,
     ) -> list[Translation]:
-        """The translations of some lines, translated in batches of like lengths."""
+        """The translations of some lines, searched in batches of similar lengths."""
         plans = self.plans(lines, settings)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         warnings: list[tuple[str, ...]] = [() for _ in pieces]
-        wanted = Wanted.of(settings)
-        search, stepper = wanted.search, self.models.stepper(attentive=wanted.attentive)
-        progress = Progress(self.checkpoint.target_tokenizer, plans, tell or {})
-        for chosen in self._batches([piece for _, piece in pieces], settings, wanted.width):
-            searched = [pieces[index][1] for index in chosen]
-            if go_on is not None:
-                go_on()
+        search = SearchSettings.of(settings)
+        stepper = self.models.stepper(attentive=search.needs_attention)
+        progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
+        for batch in self._batches([piece for _, piece in pieces], settings, search.width):
+            searched = [pieces[index][1] for index in batch]
+            if check_cancelled is not None:
+                check_cancelled()
             try:
                 if searched[0].constraints:
-                    held = search_constrained(self.checkpoint, searched, search, stepper, self.fusion)
-                    results = [each.hypotheses for each in held]
-                    for index, each in zip(chosen, held, strict=True):
+                    results = []
+                    for index, each in zip(
+                        batch,
+                        search_constrained(self.checkpoint, searched, search.decoding, stepper, self.fusion),
+                        strict=True,
+                    ):
+                        results.append(each.hypotheses)
                         warnings[index] = each.warnings
                 else:
-                    watch = while_wanted(progress.watch(chosen, ranked_anew=wanted.ranked), go_on)
-                    results = search_pieces(self.checkpoint, searched, search, stepper, self.fusion, watch)
+                    observer = progress.observer(batch, reranked=search.reranked)
+                    results = search_pieces(
+                        self.checkpoint, searched, search.decoding, stepper, self.fusion, observer, check_cancelled
+                    )
             except SearchError as error:
-                line = pieces[chosen[error.sentence]][0].line
+                line = pieces[batch[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
-            for index, hypotheses in zip(chosen, results, strict=True):
-                found[index] = wanted.best(hypotheses, self.checkpoint.target_tokenizer)
-                progress.found(index, found[index])
-        return finished(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
+            for index, hypotheses in zip(batch, results, strict=True):
+                found[index] = search.rank(hypotheses, self.checkpoint.target_tokenizer)
+                progress.complete(index, found[index])
+        return build_translations(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
 
     def _batches(self, pieces: Sequence[Piece], settings: DecodingSettings, width: int) -> Iterator[list[int]]:
-        """Places of what there is to translate, in batches of like lengths.
+        """Positions of the pieces to translate, in batches of similar lengths.
 
-        Those with constraints are apart, by how many hypotheses they keep; the others keep `width`.
+        Pieces with constraints are in batches of their own, one for each beam width; the others search with `width`.
         """
-        wanted = [index for index, piece in enumerate(pieces) if piece.ids]
+        filled = [index for index, piece in enumerate(pieces) if piece.ids]
         widths = {
             index: constrained_width(pieces[index], self.checkpoint, settings) if pieces[index].constraints else 0
-            for index in wanted
+            for index in filled
         }
-        for kept in sorted(set(widths.values())):
-            places = [index for index in wanted if widths[index] == kept]
-            lengths = [len(pieces[index].ids) + 1 for index in places]
-            most = settings.max_tokens * WIDE // max(kept or width, WIDE)
-            for batch in batches(lengths, most, shortest=SHORTEST):
-                yield [places[place] for place in batch]
+        for own in sorted(set(widths.values())):
+            positions = [index for index in filled if widths[index] == own]
+            lengths = [len(pieces[index].ids) + 1 for index in positions]
+            most = settings.max_tokens * FULL_BATCH_WIDTH // max(own or width, FULL_BATCH_WIDTH)
+            for batch in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
+                yield [positions[place] for place in batch]
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
-        """The lines in pieces that the model reads; LineError where one has none.  settings: see `check`."""
+        """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         tokenizer = self.checkpoint.source_tokenizer
         limit = self.config.model.max_positions - 1
         encoded = tokenizer.encode_all(["" if line.text.isspace() else line.text for line in lines])
@@ -299,17 +364,17 @@ class Translator:
             for line, ids in zip(lines, encoded, strict=True)
         ]
         terminology = self._terminology(settings)
-        held = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # the others only warn
-        if terminology is None and not held and not any(line.constraints for line in lines):
+        forced = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # other strategies only warn
+        if terminology is None and not forced and not any(line.constraints for line in lines):
             return plans
-        refuse_unfit(settings)
-        return [constrained(plan, self.checkpoint, settings, terminology) for plan in plans]
+        refuse_constraints(settings)
+        return [add_constraints(plan, self.checkpoint, settings, terminology) for plan in plans]
 
     def _terminology(self, settings: DecodingSettings) -> Terminology | None:
-        """The terms of `decoding.terminology`; None where it names no file."""
+        """The terms in the file of `decoding.terminology`; None if it names no file."""
         if not settings.terminology:
             return None
-        refuse_unfit(settings)
+        refuse_constraints(settings)
         tokenizers = self.checkpoint.source_tokenizer, self.checkpoint.target_tokenizer
         return Terminology.read(settings.terminology, *tokenizers)
 
@@ -321,31 +386,33 @@ def load(
     folder: Path | str,
     *,
     device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
     threads: int | None = None,
+    engine: EngineName = "auto",
 ) -> Translator | Classifier:
     """The translator or the classifier in a model folder.
 
-    device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
-    threads: how many torch takes, for the whole process; None leaves that as it is.
+    The defaults are those of the commands `translume translate` and `translume classify`: "auto" searches with the fast
+    engine, built at the first translation, or with the plain model where there is none. See `ComputeOptions`.
+    threads: number of torch's threads in the whole process.
     Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
     """
-    _take(threads)
-    found = load_any(folder, device=device, dtype=dtype)
-    model: Translator | Classifier = task_of(found.config).part("user_class")(found)
-    return model
+    options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
+    set_threads(threads)
+    user_class: type[Translator] | type[Classifier] = task_of(read_config(Path(folder))).part("user_class")
+    return user_class.load(folder, options)
 
 
 def load_translator(
     folder: Path | str,
     *,
     device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
     threads: int | None = None,
+    engine: EngineName = "auto",
 ) -> Translator:
-    """The translator in a model folder, as `load` gives it; ModelFolderError if it holds a classifier."""
-    _take(threads)
-    return Translator(load_checkpoint(folder, device=device, dtype=dtype))
+    """The translator in a model folder; see `load`. Raises ModelFolderError if it holds a classifier."""
+    return Translator.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
 
 
 def load_classifier(
@@ -355,13 +422,5 @@ def load_classifier(
     dtype: Literal["auto", "fp32", "bf16"] = "auto",
     threads: int | None = None,
 ) -> Classifier:
-    """The classifier in a model folder, as `load` gives it; ModelFolderError if it holds a translator."""
-    _take(threads)
-    return Classifier(load_classifier_checkpoint(folder, device=device, dtype=dtype))
-
-
-def _take(threads: int | None) -> None:
-    """Have torch compute with so many threads; None leaves that as it is."""
-    refuse_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    """The classifier in a model folder; see `load`. Raises ModelFolderError if it holds a translator."""
+    return Classifier.load(folder, ComputeOptions(device=device, dtype=dtype, threads=threads))

@@ -16,7 +16,6 @@ from typing import Final, Literal, Self
 from translume.config import DecodingSettings
 from translume.errors import TranslationError, TranslumeError
 from translume.processes import ChildProcess, ProcessLostError, Request, serve_requests
-from translume.translator.batching import windows
 from translume.translator.messages import (
     TRANSLATIONS,
     decode_lines,
@@ -25,10 +24,9 @@ from translume.translator.messages import (
     encode_settings,
     encode_translations,
 )
-from translume.translator.numbering import numbered_lines
-from translume.translator.plan import Line
+from translume.translator.planning import Line, numbered_lines, windows
+from translume.translator.results import Translation
 from translume.translator.translator import Translator, load_translator
-from translume.translator.values import Translation
 
 LINES_PER_REQUEST: Final = 256
 START_WORKERS_SECONDS: Final = 4.0
@@ -170,7 +168,7 @@ def _translations(future: "Future[Result]", done: int) -> Iterator[Translation]:
 
 @cache
 def _load(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator:
-    translator = load_translator(folder, device="cpu", dtype=plain, threads=1)
+    translator = load_translator(folder, device="cpu", dtype=plain, threads=1, engine="plain")
     return translator if dtype is None else translator.compile(dtype)
 
 

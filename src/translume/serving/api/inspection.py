@@ -15,7 +15,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import ResolvedInspection
 from translume.serving.workers.work import Paragraphs
 from translume.translator import TextHypothesis, Translator
-from translume.translator.plan import Line, LineError, plan_line
+from translume.translator.planning import Line, LineError, plan_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from translume.serving.access.limits import Limits
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import Texts
 from translume.serving.workers.models import Models, Served
-from translume.translator.constraints import refuse_unfit
+from translume.translator.constraints import refuse_constraints
 
 WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology"})
 """Settings of [decoding] that a request cannot set: the server forms the batches, and reads no files for clients."""
@@ -573,7 +573,7 @@ def _constraints(request: TranslateRequest, count: int, settings: DecodingSettin
     if not any(constraints):
         return ()
     try:
-        refuse_unfit(settings)
+        refuse_constraints(settings)
     except SettingsError as error:
         raise _constraint_error(str(error).removeprefix("decoding.")) from None
     return constraints

@@ -14,7 +14,7 @@ from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
 from translume.serving.workers.models import AnyServed, Models
 from translume.tasks import task_of
-from translume.translator.engines import Computing
+from translume.translator.engines import ComputeOptions
 
 Load = Callable[[str, Path], AnyServed]
 """Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
@@ -134,7 +134,7 @@ def with_manifest(load: Load) -> Load:
     return load_with_manifest
 
 
-def served_in(name: str, folder: Path, computing: Computing) -> AnyServed:
+def served_in(name: str, folder: Path, computing: ComputeOptions) -> AnyServed:
     """Load the model of a folder into this process, as its task serves it."""
     served: AnyServed = task_of(read_config(folder)).part("served").load(name, folder, computing)
     return served

@@ -26,7 +26,7 @@ from translume.serving.workers.messages import (
     encode_error,
 )
 from translume.serving.workers.models import AnyServed, Models
-from translume.translator.engines import Computing
+from translume.translator.engines import ComputeOptions
 from translume.translator.messages import decode_lines, decode_settings, encode, encode_translations
 
 NICENESS: Final = 2
@@ -77,7 +77,9 @@ class Worker:
         state = state_of(folder)
         if values["state"] not in ("", state):
             raise TranslumeError(f"{folder}: the model has changed since the server loaded it; reload the server")
-        served = self._models[values["model"]] = served_in(values["name"], folder, Computing(**values["computing"]))
+        served = self._models[values["model"]] = served_in(
+            values["name"], folder, ComputeOptions(**values["computing"])
+        )
         checkpoint: Any = served.model.checkpoint
         source, target = checkpoint.source_tokenizer, checkpoint.target
         return LoadedModel(

@@ -10,7 +10,7 @@ from translume.processes import decode_error as decode_known_error
 from translume.processes import encode_error as encode_known_error
 from translume.serving.api.errors import RequestError
 from translume.translator import Classification, TargetScore, TextHypothesis
-from translume.translator.plan import Line, LineError
+from translume.translator.planning import Line, LineError
 
 HYPOTHESIS: Final = TypeAdapter(TextHypothesis)
 SCORE: Final = TypeAdapter(TargetScore)

@@ -11,9 +11,9 @@ from translume.serving.workers.messages import LoadedModel
 from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.serving.workers.work import PROBE, PROBING
 from translume.tasks import task_of
-from translume.translator import Classifier, Translator, load_classifier
-from translume.translator.engines import Computing, translator_in
-from translume.translator.plan import Line
+from translume.translator import Classifier, Translator
+from translume.translator.engines import ComputeOptions
+from translume.translator.planning import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,9 @@ class Served:
         return cls(name=name, translator=local, source=source, target=target, facts=facts)
 
     @classmethod
-    def load(cls, name: str, folder: Path, computing: Computing) -> "Served":
+    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "Served":
         """Load the translator of a model folder into this process."""
-        return cls.of(name, translator_in(folder, computing))
+        return cls.of(name, Translator.load(folder, computing))
 
     @classmethod
     def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "Served":
@@ -115,10 +115,9 @@ class ServedClassifier:
         return cls(name=name, classifier=cast(ClassifierProxy, classifier), facts=facts)
 
     @classmethod
-    def load(cls, name: str, folder: Path, computing: Computing) -> "ServedClassifier":
+    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "ServedClassifier":
         """Load the classifier of a model folder into this process."""
-        dtype, threads = computing.plain_dtype, computing.threads
-        return cls.of(name, load_classifier(folder, device=computing.device, dtype=dtype, threads=threads))
+        return cls.of(name, Classifier.load(folder, computing))
 
     @classmethod
     def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "ServedClassifier":

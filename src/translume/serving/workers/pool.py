@@ -18,7 +18,7 @@ from translume.processes import Call, ChildProcess, ProcessLostError, Unexpected
 from translume.serving.workers.messages import LoadedModel, decode_error
 from translume.serving.workers.models import AnyServed
 from translume.tasks import find_task
-from translume.translator.engines import Computing
+from translume.translator.engines import ComputeOptions
 
 LOAD_TIMEOUT_SECONDS: Final = 600.0
 """A worker that loads a model for so long counts as hung."""
@@ -44,7 +44,7 @@ class _Model:
 class WorkerPool:
     """`count` worker processes. To be closed."""
 
-    def __init__(self, count: int, computing: Computing) -> None:
+    def __init__(self, count: int, computing: ComputeOptions) -> None:
         self._count, self._computing = count, computing
         self.on_lost: Callable[[], object] | None = None
         """Called when a worker has ended unexpectedly."""

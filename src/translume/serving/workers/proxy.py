@@ -15,9 +15,9 @@ from translume.serving.workers.messages import CLASSIFICATION, NUMBERS, SCORE, L
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 from translume.translator import Classification, TargetScore, TextHypothesis, Translation
+from translume.translator.assembly import ProgressCallback
 from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
-from translume.translator.plan import Line
-from translume.translator.progress import Tell
+from translume.translator.planning import Line
 
 if TYPE_CHECKING:
     from translume.serving.workers.pool import WorkerPool
@@ -86,7 +86,7 @@ class TranslatorProxy:
         self,
         lines: Sequence[Line],
         settings: DecodingSettings,
-        tell: Mapping[int, Tell] | None = None,
+        tell: Mapping[int, ProgressCallback] | None = None,
         go_on: Callable[[], None] | None = None,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_lines` yields."""

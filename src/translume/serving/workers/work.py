@@ -11,10 +11,9 @@ from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.translator import Classification, TargetScore, Translation
-from translume.translator.batching import SHORTEST, WIDE
-from translume.translator.constraints import constraint_of, cost_of, width_of
-from translume.translator.plan import Line, LineError, Piece, Plan, finish, plan_line
-from translume.translator.progress import Tell
+from translume.translator.assembly import ProgressCallback, join_pieces
+from translume.translator.constraints import build_constraint, constrained_beam_width, constraint_cost
+from translume.translator.planning import FULL_BATCH_WIDTH, MIN_COUNTED_TOKENS, Line, LineError, Piece, Plan, plan_line
 
 PROBE = "a"
 """Text with which a model is tested."""
@@ -72,14 +71,14 @@ class Paragraphs:
         plan = Plan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
         if not found:
             return Translation(source=text, text=self.gaps[0])
-        whole = finish(plan, [each.hypotheses for each in found], nbest)
+        whole = join_pieces(plan, [each.hypotheses for each in found], nbest)
         first, last = self.gaps[0], self.gaps[-1]
         hypotheses = tuple(replace(each, text=f"{first}{each.text}{last}") for each in whole.hypotheses)
         return replace(
             whole,
             text=hypotheses[0].text if hypotheses else "",
             hypotheses=hypotheses,
-            remarks=tuple(remark for each in found for remark in each.remarks),
+            quality_warnings=tuple(one for each in found for one in each.quality_warnings),
         )
 
 
@@ -94,7 +93,7 @@ class Part:
     text: str
     first: bool = True
     constraints: tuple[str, ...] = ()
-    tell: Tell | None = field(default=None, compare=False, repr=False)
+    tell: ProgressCallback | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,13 @@ class Translating:
             plan = plan_line(line, tokenizer.encode(item.text), tokenizer, limit, self.settings.max_length_action)
         except LineError as error:
             raise _refused(error) from None
-        tokens = sum(max(len(piece.ids) + 1, SHORTEST) for piece in plan.pieces)
+        tokens = sum(max(len(piece.ids) + 1, MIN_COUNTED_TOKENS) for piece in plan.pieces)
         width = strategy_from(self.settings).width
         if item.constraints:
             target = self.translator.checkpoint.target_tokenizer
-            held = [found for phrase in item.constraints if (found := constraint_of([phrase], target)) is not None]
-            width = max(width, width_of(cost_of(held, target), self.settings))
-        return tokens * max(width, WIDE) // WIDE
+            held = [found for phrase in item.constraints if (found := build_constraint([phrase], target)) is not None]
+            width = max(width, constrained_beam_width(constraint_cost(held, target), self.settings))
+        return tokens * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
         """Return a Translation for each line, or a RequestError for a line that cannot be translated."""

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of what was found, what is most like all the rest (Kumar and Byrne 2004; Eikema and Aziz 2022).
+"""Minimum Bayes risk: rank hypotheses by mean similarity to all (Kumar and Byrne 2004; Eikema and Aziz 2022).
 
 Utilities are sentence BLEU and chrF as sacreBLEU defines them. Texts are cut into n-grams once each, not once a pair:
 with a column for the r-th occurrence of each n-gram, the matches of all pairs are one product of 0-1 matrices.
@@ -12,33 +12,32 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.translator.values import TextHypothesis
+from translume.translator.results import TextHypothesis
 
 Utilities = NDArray[np.float64]
 CHARACTERS, WORDS = 6, 4
 """Longest n-grams of chrF and BLEU."""
 BETA = 2.0
-"""How many times chrF weighs recall as much as precision."""
+"""Weight of recall against precision in chrF."""
 COLUMNS = 1 << 14
-"""Columns of a 0-1 matrix held at a time."""
+"""Columns of a 0-1 matrix in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overlap:
-    """Of n texts and n-grams of the orders 1 to m. totals: [m, n], of each text. matches: [m, n, n], of each pair."""
+    """Counts of n-grams of the orders 1 to m in n texts.  totals: [m, n].  matches: [m, n, n], of each pair."""
 
     totals: Utilities
     matches: Utilities
 
 
-def least_risk(
+def minimum_bayes_risk(
     found: Sequence[TextHypothesis], utility: Literal["none", "chrf", "bleu"], nbest: int
 ) -> list[TextHypothesis]:
-    """Up to `nbest` of `found`, by their mean utility, 0 to 100, against all of `found`, which is their new score.
+    """The `nbest` hypotheses with the highest mean utility against all of `found`, 0 to 100, as their new score.
 
-    utility: not "none".  Hypotheses of equal text count as often as they were found, and the first of them stands for
-    all. Of equally good ones the earlier stands first. Nothing else of them changes, but that their terms, which made
-    another score, go.
+    utility: not "none".  Hypotheses with equal texts count as often as they were found; the first of them is returned.
+    Ties keep their order. `terms`, which explained the old score, become None.
     """
     counts = Counter(hypothesis.text for hypothesis in found)
     texts = list(counts)
@@ -51,10 +50,10 @@ def least_risk(
 
 
 def pairwise_chrf(texts: Sequence[str]) -> Utilities:
-    """[n, n]: chrF2 of each text, by row, with each as its reference, by column; 0 to 100 (Popović 2015)."""
+    """[n, n]: chrF2, 0 to 100, of each text (row) with each as its reference (column) (Popović 2015)."""
     overlap = _overlap(["".join(text.split()) for text in texts], CHARACTERS)
     hypotheses, references = overlap.totals[:, :, None], overlap.totals[:, None, :]
-    both = (hypotheses > 0) & (references > 0)  # orders that a text is too short for do not count
+    both = (hypotheses > 0) & (references > 0)  # without the orders that are longer than a text
     orders = np.maximum(both.sum(0), 1)
     precision = (overlap.matches / np.maximum(hypotheses, 1)).sum(0, where=both) / orders
     recall = (overlap.matches / np.maximum(references, 1)).sum(0, where=both) / orders
@@ -64,9 +63,9 @@ def pairwise_chrf(texts: Sequence[str]) -> Utilities:
 
 
 def pairwise_bleu(texts: Sequence[str]) -> Utilities:
-    """[n, n]: sentence BLEU of each text, by row, with each as its reference, by column; 0 to 100.
+    """[n, n]: sentence BLEU, 0 to 100, of each text (row) with each as its reference (column).
 
-    As sacreBLEU's sentence score: tokenizer 13a, exponential smoothing, no more orders than the text has words.
+    As sacreBLEU's sentence score: tokenizer 13a, exponential smoothing, at most as many orders as the text has words.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -76,7 +75,7 @@ def pairwise_bleu(texts: Sequence[str]) -> Utilities:
     matches = overlap.matches
     totals = np.maximum(overlap.totals, 1)[:, :, None]
     has = np.broadcast_to((overlap.totals > 0)[:, :, None], matches.shape)
-    # The k-th order without any match has half a match, a quarter, … (Chen and Cherry 2014, method 3).
+    # The first order without a match counts as 1/2 match, the second as 1/4, … (Chen and Cherry 2014, method 3).
     halvings = np.cumsum(has & (matches == 0), 0)
     logs = np.log(np.where(matches > 0, matches, 0.5**halvings) / totals)
     means = logs.sum(0, where=has) / np.maximum(has.sum(0), 1)
@@ -86,18 +85,18 @@ def pairwise_bleu(texts: Sequence[str]) -> Utilities:
 
 
 MEASURES: dict[str, Callable[[Sequence[str]], Utilities]] = {"chrf": pairwise_chrf, "bleu": pairwise_bleu}
-"""Utilities of all pairs of some texts."""
+"""Utilities of all pairs of texts."""
 
 
 def _overlap(sequences: Sequence[Sequence[str]], longest: int) -> _Overlap:
-    """n-grams of sequences of characters or words, as str or tuples, in common: a match counts at most once."""
+    """Common n-grams of sequences of characters (str) or words (tuples); each n-gram matches at most once."""
     totals = [[max(len(each) - order + 1, 0) for each in sequences] for order in range(1, longest + 1)]
     matches = [_matches(sequences, order) for order in range(1, longest + 1)]
     return _Overlap(totals=np.array(totals, dtype=np.float64), matches=np.array(matches))
 
 
 def _matches(sequences: Sequence[Sequence[str]], order: int) -> Utilities:
-    """[n, n]: n-grams of one order that each two sequences have in common."""
+    """[n, n]: the number of common n-grams of one order of each two sequences."""
     column_of: dict[tuple[Sequence[str], int], int] = {}
     rows, columns = [], []
     for row, sequence in enumerate(sequences):

@@ -1,0 +1,257 @@
+"""Build translations of lines, whole or partial, from the hypotheses found for their pieces."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from translume.checkpoint import Checkpoint
+from translume.config import DecodingSettings
+from translume.decoding import SearchObserver, StablePrefix
+from translume.text import Tokenizer
+from translume.translator.alignment import alignments
+from translume.translator.constraints import lost_placeholders, placeholders_of
+from translume.translator.planning import Piece, Plan, batches
+from translume.translator.results import TextHypothesis, Translation
+
+_LINE_BREAKS = re.compile(r"[\r\n]+")
+UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+"""Han, Kana and their punctuation."""
+
+
+def join_pieces(plan: Plan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
+    """The translation of a line from the hypotheses of its pieces; a piece without hypotheses stays empty."""
+    hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
+    if not _LINE_BREAKS.search(plan.line.text):
+        hypotheses = tuple(_on_one_line(hypothesis) for hypothesis in hypotheses)
+    return Translation(
+        source=plan.line.text,
+        text=hypotheses[0].text if hypotheses else "",
+        hypotheses=hypotheses,
+        warnings=plan.warnings,
+    )
+
+
+def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
+    """The `nbest` combinations, one hypothesis from each piece, with the largest sums of scores."""
+    joined = [TextHypothesis(text="", tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")]
+    spacing = source = ""
+    for piece, hypotheses in zip(pieces, found, strict=True):
+        if not hypotheses:
+            spacing += piece.spacing
+            continue
+        longer = [
+            TextHypothesis(
+                text=before.text
+                + separator_between(before.text, spacing, hypothesis.text, source + piece.text[:1])
+                + hypothesis.text,
+                tokens=before.tokens + hypothesis.tokens,
+                ids=before.ids + hypothesis.ids,
+                log_prob=before.log_prob + hypothesis.log_prob,
+                token_log_probs=before.token_log_probs + hypothesis.token_log_probs,
+                score=before.score + hypothesis.score,
+                finished_by="length" if before.finished_by == "length" else hypothesis.finished_by,
+            )
+            for before in joined
+            for hypothesis in hypotheses
+        ]
+        joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:nbest]
+        spacing, source = piece.spacing, piece.text[-1:]
+    return joined
+
+
+def separator_between(before: str, spacing: str, after: str, source: str) -> str:
+    """The white space between two translated sentences: the source's, unless only one of the scripts uses spaces.
+
+    Chinese and Japanese write no space between sentences.
+    source: the last letter of the source sentence and the first letter of the next one.
+    """
+    if not before or not after:
+        return spacing
+    unspaced = [UNSPACED.match(character) is not None for character in (before[-1], after[0])]
+    if unspaced == [UNSPACED.match(character) is not None for character in source]:
+        return spacing
+    if spacing == "" and not any(unspaced):
+        return " "
+    return "" if spacing == " " and all(unspaced) else spacing
+
+
+def _on_one_line(hypothesis: TextHypothesis) -> TextHypothesis:
+    """The hypothesis with a space for each line break: one line of input gives one line of output."""
+    if "\n" not in hypothesis.text and "\r" not in hypothesis.text:
+        return hypothesis
+    return replace(hypothesis, text=_LINE_BREAKS.sub(" ", hypothesis.text))
+
+
+MAX_LOOP_WORDS = 8
+"""Maximum number of words in a repeated phrase."""
+MIN_REPETITIONS = 4
+"""Repetitions in a row from which a phrase counts as a loop."""
+LOW_RATIO, MIN_SOURCE_WORDS = 0.3, 10
+"""Ratio of target words to source words below which a target counts as too short, and the shortest source to check."""
+
+
+def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
+    """Warnings about a suspicious target, as `word: detail`; the first words never change.
+
+    `truncated`: it was cut at its limit, as `cut` says.  `repetition`: a phrase of up to 8 words occurs 4 times or more
+    in a row, and more often than in the source.  `low_source_use`: the source has 10 words or more and the target less
+    than 0.3 times as many.
+    Words are separated by spaces; in a text with hardly any spaces each character counts as a word.
+    """
+    said, given = words_of(target), words_of(source)
+    found = []
+    if cut:
+        found.append("truncated: the target reached its limit of tokens before its end")
+    times, words = longest_repetition(said)
+    if times >= MIN_REPETITIONS and times > longest_repetition(given)[0]:
+        found.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
+    if len(given) >= MIN_SOURCE_WORDS and len(said) < LOW_RATIO * len(given) and spaced(source) == spaced(target):
+        found.append(f"low_source_use: {len(said)} words for {len(given)} of the source")
+    return found
+
+
+def spaced(text: str) -> bool:
+    """Whether a text is written with spaces: at least one in 20 characters on average."""
+    return len(text) <= 20 * len(text.split())
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, or its characters if it is written without spaces."""
+    return text.split() if spaced(text) else list("".join(text.split()))
+
+
+def longest_repetition(words: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """The most repetitions of a phrase in a row, and the phrase; of equals the shortest, then the first."""
+    times, loop = (1, tuple(words[:1])) if words else (0, ())
+    for length in range(1, min(MAX_LOOP_WORDS, len(words) // 2) + 1):
+        run = 0
+        for place in range(length, len(words)):
+            run = run + 1 if words[place] == words[place - length] else 0
+            if run // length + 1 > times:
+                times, loop = run // length + 1, tuple(words[place - length + 1 : place + 1])
+    return times, loop
+
+
+Found = tuple[list[TextHypothesis], tuple[str, ...]]
+"""The hypotheses of a piece and the warnings about them."""
+
+
+def build_translations(
+    checkpoint: Checkpoint, plans: Sequence[Plan], found: Sequence[Found], settings: DecodingSettings
+) -> list[Translation]:
+    """The translations of the lines of `plans`.  found: for each piece of all plans, in order."""
+    rest = iter(found)
+    translations = [_build_translation(checkpoint, plan, [next(rest) for _ in plan.pieces], settings) for plan in plans]
+    return add_alignments(checkpoint, plans, translations, settings.max_tokens) if settings.alignment else translations
+
+
+def _build_translation(
+    checkpoint: Checkpoint, plan: Plan, found: Sequence[Found], settings: DecodingSettings
+) -> Translation:
+    whole = join_pieces(plan, [hypotheses for hypotheses, _ in found], settings.nbest)
+    more = [warning for _, warnings in found for warning in warnings]
+    if whole.hypotheses:
+        wanted = map(checkpoint.target_tokenizer.normalise, placeholders_of(whole.source, settings.placeholders))
+        more += [
+            f"placeholder_lost: {text!r} is not in the target" for text in lost_placeholders([*wanted], whole.text)
+        ]
+        cut = whole.hypotheses[0].finished_by == "length"
+        whole = replace(whole, quality_warnings=tuple(quality_warnings(whole.source, whole.text, cut=cut)))
+    return replace(whole, warnings=(*whole.warnings, *more)) if more else whole
+
+
+def add_alignments(
+    checkpoint: Checkpoint, plans: Sequence[Plan], translations: Sequence[Translation], max_tokens: int
+) -> list[Translation]:
+    """The translations with the alignment of each hypothesis; lines in several pieces get none."""
+    places, pairs = [], []
+    for number, (plan, translation) in enumerate(zip(plans, translations, strict=True)):
+        if len(plan.pieces) == 1:
+            piece = plan.pieces[0]
+            places += [(number, rank) for rank in range(len(translation.hypotheses))]
+            pairs += [(piece.text or plan.line.text, piece.ids, each.ids) for each in translation.hypotheses]
+    made = {}
+    for batch in batches([max(len(source) + 1, len(target)) for _, source, target in pairs], max_tokens):
+        for index, alignment in zip(batch, alignments(checkpoint, [pairs[index] for index in batch]), strict=True):
+            made[places[index]] = alignment
+    return [
+        replace(
+            translation,
+            hypotheses=tuple(
+                replace(each, alignment=made.get((number, rank))) for rank, each in enumerate(translation.hypotheses)
+            ),
+        )
+        for number, translation in enumerate(translations)
+    ]
+
+
+ProgressCallback = Callable[[str], None]
+"""Called with the part of a line's target that is final; each time with more than before."""
+
+
+class ProgressReporter:
+    """Reports the final part of the targets of some lines while they are searched.
+
+    The text is that of `Translation.text`: whole characters, pieces joined as they will be, without white space at the
+    end, which may still change. Lines without a callback cost nothing.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, plans: Sequence[Plan], callbacks: Mapping[int, ProgressCallback]) -> None:
+        """tokenizer: of the target.  callbacks: by the number of a line in `plans`."""
+        self._tokenizer = tokenizer
+        lines = [_LineProgress(plan, callbacks.get(plan.line.number)) for plan in plans]
+        # For each piece of all plans, in order: its line, and its place there.
+        self._places = [
+            (line, place) for line, plan in zip(lines, plans, strict=True) for place in range(len(plan.pieces))
+        ]
+
+    def observer(self, batch: Sequence[int], *, reranked: bool) -> SearchObserver | None:
+        """An observer for the search of a batch of pieces, by their places in all plans; None if none has a callback.
+
+        reranked: whether the best target is chosen by something other than the search's score.
+        """
+        sentences = [number for number, index in enumerate(batch) if self._places[index][0].callback is not None]
+        if not sentences:
+            return None
+
+        def report(sentence: int, ids: Sequence[int]) -> None:
+            line, place = self._places[batch[sentence]]
+            line.update(place, self._tokenizer.beginning(ids), complete=False)
+
+        return StablePrefix(report, sentences, ranked_anew=reranked)
+
+    def complete(self, index: int, hypotheses: Sequence[TextHypothesis]) -> None:
+        """Report the whole target of a piece, the best of its hypotheses.  index: its place in all plans."""
+        if hypotheses:
+            line, place = self._places[index]
+            line.update(place, hypotheses[0].text, complete=True)
+
+
+class _LineProgress:
+    """The final parts of the targets of a line's pieces."""
+
+    def __init__(self, plan: Plan, callback: ProgressCallback | None) -> None:
+        self.callback = callback
+        self._plan = plan
+        self._texts = ["" for _ in plan.pieces]
+        self._complete = [not piece.ids for piece in plan.pieces]
+        self._reported = 0
+
+    def update(self, place: int, text: str, *, complete: bool) -> None:
+        """Keep the final part of a piece's target, and report the line's if it has grown."""
+        if self.callback is None:
+            return
+        self._texts[place], self._complete[place] = text, complete
+        current = next((number for number, done in enumerate(self._complete) if not done), len(self._complete) - 1)
+        if place > current:
+            return
+        pieces = self._plan.pieces[: current + 1]
+        found = [[_hypothesis(each)] if piece.ids else [] for piece, each in zip(pieces, self._texts, strict=False)]
+        begun = join_pieces(replace(self._plan, pieces=pieces), found, 1).text.rstrip()
+        if len(begun) > self._reported:
+            self._reported = len(begun)
+            self.callback(begun)
+
+
+def _hypothesis(text: str) -> TextHypothesis:
+    return TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")

@@ -1,0 +1,138 @@
+"""What a translator returns: translations with hypotheses and alignments, and scores."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from translume.decoding import Hypothesis, ScoreTerms
+from translume.text import Tokenizer
+
+DIGITS = 4
+"""Decimal places of weights in JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """Cross-attention of one target: the mean over the attention heads of the second to last decoder layer.
+
+    Garg et al. (2019, section 4.1) found that this mean agrees best with human alignments; a decoder of one layer uses
+    that layer. Attention shows where the decoder looked, not what mattered.
+    weights: [T][S], the attention of each target token (with the end mark) to each source token (the end mark last);
+    each row sums to one.  source_tokens: readable pieces.
+    links: (source, target) for each target word, counted from 0 between spaces: the source word with the most attention
+    of its tokens, without the end mark. Empty if the source has no words.
+    """
+
+    source_tokens: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]
+    links: tuple[tuple[int, int], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The alignment as a JSON object."""
+        return {
+            "source_tokens": list(self.source_tokens),
+            "weights": [[round(value, DIGITS) for value in row] for row in self.weights],
+            "links": [list(link) for link in self.links],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextHypothesis:
+    """One target that a search found.
+
+    tokens: readable pieces; ids: their numbers. The end mark is the last one if `finished_by` is "eos".
+    log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`.
+    score: used for ranking: log_prob with the penalties of [decoding], or its mean utility for `decoding.utility`.
+    If a text was translated in several pieces, tokens has those of all pieces with their end marks, and log_prob and
+    score are sums.
+    terms: the terms of `score`; None if it is a mean utility or a sum over pieces.
+    alignment: if `decoding.alignment` is set and the text was translated in one piece.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    log_prob: float
+    score: float
+    finished_by: Literal["eos", "length"]
+    token_log_probs: tuple[float, ...] = ()
+    terms: ScoreTerms | None = None
+    alignment: Alignment | None = None
+
+    @classmethod
+    def of(cls, hypothesis: Hypothesis, tokenizer: Tokenizer) -> "TextHypothesis":
+        """The hypothesis of a search as text.  tokenizer: of the target."""
+        return cls(
+            text=tokenizer.decode(hypothesis.tokens),
+            tokens=tuple(tokenizer.tokens(hypothesis.tokens)),
+            ids=hypothesis.tokens,
+            log_prob=hypothesis.log_prob,
+            token_log_probs=hypothesis.log_probs,
+            score=hypothesis.score,
+            terms=hypothesis.terms,
+            finished_by=hypothesis.finished_by,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The hypothesis as a JSON object; `terms` and `alignment` only if they are known."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "log_prob": self.log_prob,
+            "token_log_probs": list(self.token_log_probs),
+            "score": self.score,
+            "finished_by": self.finished_by,
+            **({} if self.terms is None else {"terms": asdict(self.terms)}),
+            **({} if self.alignment is None else {"alignment": self.alignment.to_dict()}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A translated text; `str()` is its target.
+
+    hypotheses: best first; empty if the source is blank.
+    warnings: deviations from the request, such as a text that was cut or a constraint that was not met.
+    quality_warnings: signs that the target may be wrong. Both as `word: detail`; the words never change.
+    """
+
+    source: str
+    text: str
+    hypotheses: tuple[TextHypothesis, ...] = ()
+    warnings: tuple[str, ...] = ()
+    quality_warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The translation as a JSON object, in which `warnings` has both kinds."""
+        return {
+            "source": self.source,
+            "text": self.text,
+            "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
+            "warnings": [
+                {"kind": kind, "detail": detail}
+                for kind, _, detail in (each.partition(": ") for each in (*self.warnings, *self.quality_warnings))
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScore:
+    """The log-probability of a given target (forced decoding).
+
+    log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`; the last is the end mark.
+    """
+
+    log_prob: float
+    tokens: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The score as a JSON object, with null for −∞, which JSON does not have."""
+        return {
+            "log_prob": self.log_prob if math.isfinite(self.log_prob) else None,
+            "tokens": list(self.tokens),
+            "token_log_probs": [value if math.isfinite(value) else None for value in self.token_log_probs],
+        }

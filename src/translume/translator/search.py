@@ -1,0 +1,406 @@
+"""Search for the hypotheses of pieces as [decoding] demands, with or without constraints."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.config import DecodingSettings
+from translume.decoding import (
+    AttentionStepper,
+    Beam,
+    BestHypotheses,
+    CompleteSearcher,
+    Fusion,
+    Hypothesis,
+    Rule,
+    RuleContext,
+    SearchError,
+    SearchObserver,
+    Step,
+    Stepper,
+    Strategy,
+    decode,
+    reshaped,
+    strategy_from,
+)
+from translume.text import Tokenizer
+from translume.translator.constraints import (
+    Constraint,
+    Terminology,
+    Words,
+    build_constraint,
+    build_rules,
+    constrained_beam,
+    constrained_beam_width,
+    constraint_cost,
+    explain_search_error,
+    placeholders_of,
+    unmet_constraints,
+    words_of,
+)
+from translume.translator.planning import LineError, Piece, Plan, padded
+from translume.translator.ranking import minimum_bayes_risk
+from translume.translator.results import TextHypothesis
+
+CancelCheck = Callable[[], None]
+"""Called between the steps of a search, which ends if it raises."""
+
+STEPS_PER_CALL = 8
+"""Steps that a searcher takes in one call. Between calls Python can handle Ctrl-C."""
+UNMET = "constraint_unmet"
+"""The first word of warnings about constraints."""
+_UNWRITABLE = "the target's vocabulary cannot write it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SearchSettings:
+    """[decoding] with what follows from it for a search.
+
+    decoding: the settings of the search; `nbest` is the beam width if a utility reranks.
+    width: hypotheses kept for a sentence without constraints.
+    needs_attention: whether the search needs the attention of each step.
+    reranked: whether the best hypothesis is chosen by a utility and not by the search's score.
+    """
+
+    decoding: DecodingSettings
+    nbest: int
+    width: int
+    needs_attention: bool
+    reranked: bool
+
+    @classmethod
+    def of(cls, settings: DecodingSettings) -> Self:
+        """Derive them from [decoding]."""
+        strategy = strategy_from(settings)
+        reranked = settings.utility != "none" and strategy.width > 1
+        return cls(
+            decoding=settings.model_copy(update={"nbest": strategy.width}) if reranked else settings,
+            nbest=settings.nbest,
+            width=strategy.width,
+            needs_attention=strategy.coverage is not None,
+            reranked=reranked,
+        )
+
+    def rank(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
+        """The hypotheses of a piece as text, best first.  tokenizer: of the target."""
+        texts = [TextHypothesis.of(each, tokenizer) for each in found]
+        return minimum_bayes_risk(texts, self.decoding.utility, self.nbest) if self.reranked else texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSearch:
+    """The arguments of `decode` for some pieces.
+
+    step: with the temperature, unsmoothing and fusion that the settings demand.
+    searcher: the stepper, if it can run whole searches and `step` is its own step.
+    """
+
+    step: Step[Any]
+    state: Any
+    bos: int
+    eos: int
+    strategy: Strategy
+    limits: Tensor
+    rules: Sequence[Rule]
+    searcher: CompleteSearcher | None = None
+
+    def beams(self) -> Iterator[Beam]:
+        """The beam after every step, as `decode` yields them."""
+        return decode(
+            self.step,
+            self.state,
+            bos=self.bos,
+            eos=self.eos,
+            strategy=self.strategy,
+            limits=self.limits,
+            rules=self.rules,
+        )
+
+    def run_searcher(self, check_cancelled: CancelCheck | None) -> list[list[Hypothesis]] | None:
+        """The hypotheses that the searcher finds; None if there is no searcher, or it cannot run this search.
+
+        It also returns None where the search fails: the decoding loop then raises the error.
+        """
+        if self.searcher is None:
+            return None
+        search = self.searcher.complete_search(
+            self.state, bos=self.bos, eos=self.eos, strategy=self.strategy, limits=self.limits, rules=self.rules
+        )
+        if search is None:
+            return None
+        more = True
+        while more:
+            more = search.run(STEPS_PER_CALL if check_cancelled is None else 1)
+            if check_cancelled is not None:
+                check_cancelled()
+        return search.hypotheses()
+
+
+@torch.inference_mode()
+def search_pieces(
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    settings: DecodingSettings,
+    stepper: Stepper | None = None,
+    fusion: Fusion | None = None,
+    observer: SearchObserver | None = None,
+    check_cancelled: CancelCheck | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each piece, best first.
+
+    stepper: takes the steps instead of the checkpoint's plain model; it has the same vocabularies.
+    fusion: a language model for ranking.
+    observer: called with each beam; its sentence numbers are positions in `pieces`.
+    check_cancelled: called after each step.
+    Raises SearchError for a piece that cannot be searched.
+    """
+    prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion)
+    if observer is None:
+        found = prepared.run_searcher(check_cancelled)
+        if found is not None:
+            return found
+    best = BestHypotheses(prepared.strategy, len(pieces))
+    try:
+        for beam in prepared.beams():
+            if check_cancelled is not None:
+                check_cancelled()
+            if observer is not None:
+                observer(beam)
+            best.add(beam)
+    except SearchError as error:
+        raise explain_search_error(error, checkpoint, settings) from None
+    return [best.of(number) for number in range(len(pieces))]
+
+
+def prepare_search(
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    settings: DecodingSettings,
+    stepper: Stepper | None = None,
+    fusion: Fusion | None = None,
+) -> PreparedSearch:
+    """Build the arguments of `decode` from [decoding]; see `search_pieces`."""
+    steps: Stepper = stepper or checkpoint.model
+    tokenizer = checkpoint.target_tokenizer
+    forced = tokenizer.encode(settings.prefix)
+    prefixes = [forced if piece.first else [] for piece in pieces]
+    specials, end = tokenizer.specials, checkpoint.source_tokenizer.specials
+    device = next(checkpoint.model.parameters()).device
+    source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
+    longest = checkpoint.config.model.max_positions
+    costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
+    limits = torch.tensor(
+        [
+            target_limit(len(piece.ids), len(prefix), settings, longest, cost)
+            for piece, prefix, cost in zip(pieces, prefixes, costs, strict=True)
+        ],
+        device=device,
+    )
+    strategy = strategy_from(settings, sampling_keys(pieces).to(device))
+    if any(costs):
+        width = constrained_beam_width(max(costs), settings)
+        strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, limits, width)
+    if strategy.coverage is None:
+        state = steps.start(source, mask)
+    elif isinstance(steps, AttentionStepper):
+        state = steps.start_with_attention(source, mask)
+    else:
+        raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
+    own: Step[Any] = steps.step
+    step = reshaped(own, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
+    if fusion is not None:
+        step, state = fusion.over(step), fusion.start(state, len(pieces))
+    return PreparedSearch(
+        step=step,
+        state=state,
+        bos=specials.bos,
+        eos=specials.eos,
+        strategy=strategy,
+        limits=limits,
+        rules=build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings),
+        searcher=steps if step is own and isinstance(steps, CompleteSearcher) else None,
+    )
+
+
+def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
+    """The temperature for ranking; 1 leaves the model's distribution as it is."""
+    return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
+
+
+def target_limit(length: int, prefix: int, settings: DecodingSettings, longest: int, cost: int = 0) -> int:
+    """The maximum number of target tokens, end mark included.
+
+    length: source tokens without the end mark.  prefix: forced target tokens.  longest: the model's maximum length.
+    cost: tokens that the constraints need, which `max_length_ratio` must leave room for.
+    """
+    limit = max(int(settings.max_length_ratio * length) + settings.max_length_extra, cost + 1) + prefix
+    if settings.max_length:
+        limit = min(limit, settings.max_length)
+    return min(limit, longest)
+
+
+def sampling_keys(pieces: Sequence[Piece]) -> Tensor:
+    """[B], a key for the random numbers of each piece. It depends on its ids alone, not on its place in a batch."""
+    return torch.tensor([_hash(piece.ids) for piece in pieces], dtype=torch.long)
+
+
+def _hash(ids: Sequence[int]) -> int:
+    """FNV-1a over ids, in 63 bits."""
+    key = 0xCBF29CE484222325
+    for each in ids:
+        key = ((key ^ (each + 1)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return key >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstrainedResult:
+    """The hypotheses of a piece, best first, and warnings about constraints that could not be met."""
+
+    hypotheses: list[Hypothesis]
+    warnings: tuple[str, ...] = ()
+
+
+def add_constraints(
+    plan: Plan, checkpoint: Checkpoint, settings: DecodingSettings, terminology: Terminology | None
+) -> Plan:
+    """The plan with the constraints of each piece, and warnings about those that cannot be met.
+
+    A term belongs to the first piece that contains it, a placeholder to its own piece. A phrase of the line's own
+    constraints belongs to the first piece whose source contains it (names, numbers), else to the first piece.
+    """
+    filled = [number for number, piece in enumerate(plan.pieces) if piece.ids]
+    if not filled:
+        return plan
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    texts = [source.normalise(piece.text) for piece in plan.pieces]
+    found: list[tuple[int, tuple[str, ...], Constraint | None]] = []
+    for text in plan.line.constraints:
+        if not target.normalise(text).strip():
+            raise LineError(plan.line, f"found a constraint without a word, {text!r}, wanted a word or a phrase")
+        words = words_of(source.normalise(text))
+        holders = [number for number in filled if _contains(words_of(texts[number]), words)]
+        found.append(((holders or filled)[0], (text,), build_constraint([text], target)))
+    terms: dict[Words, tuple[int, tuple[str, ...], Constraint | None]] = {}
+    for number in filled:
+        for term in terminology.found_in(texts[number]) if terminology else ():
+            terms.setdefault(term.source, (number, term.targets, term.constraint))
+        for text in placeholders_of(plan.pieces[number].text, settings.placeholders):
+            found.append((number, (text,), build_constraint([text], target)))
+    by_piece: list[list[Constraint]] = [[] for _ in plan.pieces]
+    warnings = []
+    for number, names, constraint in (*found, *terms.values()):
+        if constraint is None:
+            warnings.append(f"{UNMET}: {' or '.join(map(repr, names))}: {_UNWRITABLE}")
+        else:
+            by_piece[number].append(constraint)
+    pieces = []
+    for piece, constraints in zip(plan.pieces, by_piece, strict=True):
+        fitted, more = _drop_too_long(replace(piece, constraints=tuple(constraints)), checkpoint, settings)
+        pieces.append(fitted)
+        warnings += more
+    return replace(plan, pieces=tuple(pieces), warnings=(*plan.warnings, *warnings))
+
+
+def constrained_width(piece: Piece, checkpoint: Checkpoint, settings: DecodingSettings) -> int:
+    """The beam width for a piece with constraints."""
+    return constrained_beam_width(constraint_cost(piece.constraints, checkpoint.target_tokenizer), settings)
+
+
+def search_constrained(
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    settings: DecodingSettings,
+    stepper: Stepper | None = None,
+    fusion: Fusion | None = None,
+) -> list[ConstrainedResult]:
+    """The results of `search_pieces` for pieces with constraints.
+
+    If the best hypothesis of a piece misses some, the piece is searched again without one of them, with a warning.
+    """
+    found: dict[int, ConstrainedResult] = {}
+    warnings: list[list[str]] = [[] for _ in pieces]
+    current = list(pieces)
+
+    def width(number: int) -> int:
+        return constrained_width(current[number], checkpoint, settings)
+
+    while rest := [number for number in range(len(pieces)) if number not in found]:
+        for _, group in groupby(sorted(rest, key=width), key=width):
+            numbers = list(group)
+            try:
+                results = search_pieces(checkpoint, [current[each] for each in numbers], settings, stepper, fusion)
+            except SearchError as error:
+                raise SearchError(error.reason, sentence=numbers[error.sentence], token=error.token) from None
+            for number, hypotheses in zip(numbers, results, strict=True):
+                text = checkpoint.target_tokenizer.decode(hypotheses[0].tokens)
+                unmet = unmet_constraints(text, current[number].constraints)
+                if unmet:
+                    current[number], warning = _drop_one(current[number], unmet, checkpoint, settings)
+                    warnings[number].append(warning)
+                else:
+                    found[number] = ConstrainedResult(hypotheses=hypotheses, warnings=tuple(warnings[number]))
+    return [found[number] for number in range(len(pieces))]
+
+
+def _drop_too_long(piece: Piece, checkpoint: Checkpoint, settings: DecodingSettings) -> tuple[Piece, list[str]]:
+    """The piece without the constraints, from the last, for which its limit has no room, and warnings about them."""
+    kept, warnings = list(piece.constraints), []
+    tokenizer = checkpoint.target_tokenizer
+    prefix = len(tokenizer.encode(settings.prefix)) if piece.first else 0
+    while kept:
+        cost = constraint_cost(kept, tokenizer)
+        limit = target_limit(len(piece.ids), prefix, settings, checkpoint.config.model.max_positions, cost)
+        if prefix + cost <= limit:
+            break
+        warnings.append(f"{UNMET}: {kept.pop().name}: the limit of {limit:,} tokens leaves no room for it")
+    return replace(piece, constraints=tuple(kept)), warnings[::-1]
+
+
+def _drop_one(
+    piece: Piece, unmet: Sequence[Constraint], checkpoint: Checkpoint, settings: DecodingSettings
+) -> tuple[Piece, str]:
+    """The piece without one of its unmet constraints, preferably one that a rule forbids, and a warning.
+
+    Only one at a time: the others may be met then.
+    """
+    rules = [[forbidding_rule(checkpoint, piece, settings, phrase.ids) for phrase in each.phrases] for each in unmet]
+    place = next((number for number, names in enumerate(rules) if all(names)), None)
+    if place is None:
+        constraint, reason = unmet[-1], "within the limit nothing that is possible and allowed leads to it"
+    else:
+        names = dict.fromkeys(name for name in rules[place] if name)
+        constraint, reason = unmet[place], f"a rule forbids it ({', '.join(names)})"
+    kept = list(piece.constraints)
+    kept.remove(constraint)
+    return replace(piece, constraints=tuple(kept)), f"{UNMET}: {constraint.name}: {reason}"
+
+
+def forbidding_rule(checkpoint: Checkpoint, piece: Piece, settings: DecodingSettings, ids: Sequence[int]) -> str | None:
+    """The name of a rule that forbids `ids` right after the prefix of a piece; None if there is none."""
+    tokenizer = checkpoint.target_tokenizer
+    begin = tokenizer.encode(settings.prefix) if piece.first else []
+    limit = target_limit(len(piece.ids), len(begin), settings, checkpoint.config.model.max_positions, len(ids))
+    for rule in build_rules(tokenizer, [bool(begin)], settings):
+        for place, each in enumerate(ids):
+            prefix = torch.tensor([[tokenizer.specials.bos, *begin, *ids[:place]]])
+            context = RuleContext(
+                eos=tokenizer.specials.eos,
+                size=len(tokenizer),
+                step=prefix.size(1) - 1,
+                sentences=torch.tensor([0]),
+                limits=torch.tensor([limit]),
+            )
+            bias = rule(prefix, context)
+            if bias is not None and bool(bias.of(torch.tensor([[each]])).isneginf()):
+                return type(rule).__name__
+    return None
+
+
+def _contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
+    size = len(phrase)
+    return any(tuple(words[place : place + size]) == tuple(phrase) for place in range(len(words) - size + 1))
