@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from translume.belief import Logits
-from translume.inspection.corpus import PLACES, TokenStatistics
-from translume.inspection.corpus_values import NeverPredicted
+from translume.inspection.corpus import PLACES, NeverPredicted, TokenStatistics
 from translume.translator.scoring import TokenBeliefs
 
 
