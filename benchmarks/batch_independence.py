@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.source is None:
-        print("left out: wanted MODEL SOURCE")
+        print("left out: expected MODEL SOURCE")
         return
 
     from translume.engine import self_test

@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.reference is None:
-        print("left out: wanted MODEL SOURCE REFERENCE")
+        print("left out: expected MODEL SOURCE REFERENCE")
         return
     sides = []
     for path in (options.source, options.reference):

@@ -280,7 +280,7 @@ def main() -> None:
         work(*json.loads(options.work))
         return
     if options.reference is None:
-        print("left out: wanted MODEL SOURCE REFERENCE")
+        print("left out: expected MODEL SOURCE REFERENCE")
         return
     sources, references = (
         path.read_text("utf-8").splitlines()[: options.lines] for path in (options.source, options.reference)

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.target is None:
-        print("left out: wanted MODEL SOURCE TARGET")
+        print("left out: expected MODEL SOURCE TARGET")
         return
     from translume.data import read_lines
 

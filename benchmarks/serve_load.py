@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.model and not options.source:
-        parser.error("wanted MODEL SOURCE")
+        parser.error("expected MODEL SOURCE")
     if options.source:
         lines = [line for line in options.source.read_text("utf-8").splitlines()[:1000] if line.strip()]
     else:

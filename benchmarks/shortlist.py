@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object on one line")
     options = parser.parse_args()
     if options.model is None:
-        print("left out: wanted MODEL")
+        print("left out: expected MODEL")
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
     from translume.data import prepare

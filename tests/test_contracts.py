@@ -121,7 +121,7 @@ def test_1_a_sentence_that_is_too_long_stops_with_its_line_and_is_never_cut_in_s
     with pytest.raises(TranslationError) as caught:
         next(found)
     assert str(caught.value) == (
-        f"line 3: a sentence has {LONGEST} tokens, wanted at most {LONGEST - 1}; "
+        f"line 3: a sentence has {LONGEST} tokens, expected at most {LONGEST - 1}; "
         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
     )
 

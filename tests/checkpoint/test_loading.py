@@ -159,14 +159,14 @@ def test_a_newer_folder_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> No
     ("old", "new", "message"),
     [
         ("width = 22", "widht = 22", "model.widht: no such setting; did you mean 'model.width'?"),
-        ("width = 22", 'width = "22"', "model.width: found '22', wanted a valid integer"),
+        ("width = 22", 'width = "22"', "model.width: found '22', expected a valid integer"),
         ("width = 22", "width = 23", "model: width 23 is not divisible by attention_heads 11"),
         (
             "format = 1",
             "format = 2",
             "format 2 is newer than format 1, the newest this Translume reads; upgrade Translume",
         ),
-        ("format = 1", "format = 0", "format: found 0, wanted a number from 1 to 1"),
+        ("format = 1", "format = 0", "format: found 0, expected a number from 1 to 1"),
         ("[model]", "[model", "not TOML: "),
     ],
 )
@@ -226,17 +226,17 @@ def test_devices_and_dtypes_have_names() -> None:
     assert choose_dtype("auto", torch.device("cpu")) == torch.float32
     with pytest.raises(SettingsError) as caught:
         choose_device("gpu")
-    assert str(caught.value) == "device: found 'gpu', wanted auto, cpu, cuda or cuda:N"
+    assert str(caught.value) == "device: found 'gpu', expected auto, cpu, cuda or cuda:N"
     with pytest.raises(SettingsError) as caught:
         choose_dtype("fp8", torch.device("cpu"))
-    assert str(caught.value) == "dtype: found 'fp8', wanted auto, fp32 or bf16"
+    assert str(caught.value) == "dtype: found 'fp8', expected auto, fp32 or bf16"
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "xpu"])
 def test_other_devices_than_cpu_and_cuda_are_refused(device: str) -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device(device)
-    assert str(caught.value) == f"device: found '{device}', wanted auto, cpu, cuda or cuda:N"
+    assert str(caught.value) == f"device: found '{device}', expected auto, cpu, cuda or cuda:N"
 
 
 def test_a_cuda_device_beyond_the_last_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_cuda_device_beyond_the_last_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device("cuda")
-    assert str(caught.value) == "device: found 'cuda', but torch sees no CUDA device here; wanted auto or cpu"
+    assert str(caught.value) == "device: found 'cuda', but torch sees no CUDA device here; expected auto or cpu"
 
 
 def test_a_card_is_written_with_the_model(checkpoint: Checkpoint, tmp_path: Path) -> None:

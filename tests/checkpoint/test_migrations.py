@@ -36,9 +36,9 @@ def test_settings_that_no_longer_exist_are_dropped() -> None:
     ("found", "message"),
     [
         (2, "m: format 2 is newer than format 1, the newest this Translume reads; upgrade Translume"),
-        (0, "m: format: found 0, wanted a number from 1 to 1"),
-        ("1", "m: format: found '1', wanted a number from 1 to 1"),
-        (True, "m: format: found True, wanted a number from 1 to 1"),
+        (0, "m: format: found 0, expected a number from 1 to 1"),
+        ("1", "m: format: found '1', expected a number from 1 to 1"),
+        (True, "m: format: found True, expected a number from 1 to 1"),
     ],
 )
 def test_an_unknown_format_is_refused(found: object, message: str) -> None:

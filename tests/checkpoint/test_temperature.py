@@ -87,7 +87,7 @@ def test_a_flipped_byte_in_it_is_noticed(checkpoint: Checkpoint, tmp_path: Path)
         (json.dumps({"value": "hot"}).encode(), "damaged: not a temperature as Translume writes it"),
         (
             json.dumps({**FOUND.to_dict(), "value": -1.0, "weights": ""}).encode(),
-            "value: found -1.0, wanted a number above 0",
+            "value: found -1.0, expected a number above 0",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
         ),
         (
             {"embedding.weight": (11, 5), "output.bias": (7,)},
-            "embedding.weight is [11, 5], wanted [7, 5] by the settings",
+            "embedding.weight is [11, 5], expected [7, 5] by the settings",
         ),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_text_that_is_too_long_is_an_error_after_those_before_it(trained):
     with pytest.raises(TranslationError) as error:
         next(found)
     assert str(error.value) == (
-        "line 2: the text has 50 tokens, wanted at most 36; "
+        "line 2: the text has 50 tokens, expected at most 36; "
         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
     )
 
@@ -253,7 +253,7 @@ def test_what_only_a_translator_has_is_refused(trained, files, option):
 
 def test_a_classifier_is_not_evaluated_in_int8(trained, files):
     done = run("evaluate", trained, files / "valid.tsv", "--dtype", "int8")
-    wanted = "Error: dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators\n"
+    wanted = "Error: dtype: found 'int8', expected auto, fp32 or bf16; int8 is for translators\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 

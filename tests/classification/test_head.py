@@ -132,10 +132,10 @@ def test_gradients_of_ngrams_are_finite_where_a_source_has_no_token():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"filters": 7}, ": filters is 7 with pooling 'mean', wanted pooling 'ngrams'"),
-        ({"pooling": "max", "ngrams": (2,)}, ": ngrams is (2,) with pooling 'max', wanted pooling 'ngrams'"),
-        ({"pooling": "ngrams", "ngrams": ()}, ".ngrams: found (), wanted at least 1"),
-        ({"pooling": "ngrams", "ngrams": (0, 3)}, ".ngrams.0: found 0, wanted greater than or equal to 1"),
+        ({"filters": 7}, ": filters is 7 with pooling 'mean', expected pooling 'ngrams'"),
+        ({"pooling": "max", "ngrams": (2,)}, ": ngrams is (2,) with pooling 'max', expected pooling 'ngrams'"),
+        ({"pooling": "ngrams", "ngrams": ()}, ".ngrams: found (), expected at least 1"),
+        ({"pooling": "ngrams", "ngrams": (0, 3)}, ".ngrams.0: found 0, expected greater than or equal to 1"),
     ],
 )
 def test_filters_without_their_pooling_are_refused(settings, message):

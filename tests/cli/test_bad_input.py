@@ -134,7 +134,7 @@ def test_broken_utf8_at_line_812(home: Path) -> None:
     ("change", "line"),
     [
         ("training.update=3", "training.update: no such setting; did you mean 'training.updates'?"),
-        ("model.width=wide", "model.width: found 'wide', wanted a valid integer"),
+        ("model.width=wide", "model.width: found 'wide', expected a valid integer"),
         ("model.width=13", "model: width 13 is not divisible by attention_heads 2"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_megabyte_without_a_break_to_translate(home: Path) -> None:
     done = translume("translate", home / "model", "--strategy", "greedy", text=f"one\n{MEGABYTE}\ntwo\n")
     assert (done.returncode, done.stdout.count("\n")) == (1, 1)
     assert done.stderr == (
-        "Error: line 2: a sentence has 1,000,000 tokens, wanted at most 1,023; "
+        "Error: line 2: a sentence has 1,000,000 tokens, expected at most 1,023; "
         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it\n'
     )
 
@@ -202,7 +202,7 @@ def test_a_megabyte_without_a_break_to_translate(home: Path) -> None:
 def test_options_out_of_range_are_named_by_their_setting(home: Path) -> None:
     fails(
         translume("translate", home / "model", "--beam", "0", text="one\n"),
-        "decoding.beam: found 0, wanted greater than or equal to 1",
+        "decoding.beam: found 0, expected greater than or equal to 1",
     )
 
 

@@ -72,7 +72,7 @@ def test_smoothing_is_taken_back_by_an_option(run, pairs: Path) -> None:
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
     result = run("translate", pairs / "model", "--unsmooth", "1.5", text="ab kl\n")
     assert result.exit_code == 1
-    assert result.stderr == "Error: decoding.unsmooth: found 1.5, wanted less than 1\n"
+    assert result.stderr == "Error: decoding.unsmooth: found 1.5, expected less than 1\n"
 
 
 def test_a_run_that_shall_be_calibrated_later_validates_without(run, pairs: Path) -> None:

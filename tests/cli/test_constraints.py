@@ -26,7 +26,7 @@ def test_too_few_lines_of_phrases_are_one_line(run, model: Path, files: Path) ->
     found = run("translate", model, "--constraints-per-line", files / "phrases.tsv", text="one\ntwo\n")
     assert found.exit_code == 1
     assert found.stderr == (
-        "Error: line 2: found no constraints for the text, wanted as many lists of constraints as texts\n"
+        "Error: line 2: found no constraints for the text, expected as many lists of constraints as texts\n"
     )
 
 
@@ -45,11 +45,12 @@ def test_a_bad_file_of_terms_and_a_strategy_without_constraints_are_one_line(run
     found = run(*words, text="one\n")
     assert (found.exit_code, found.stdout) == (1, "")
     assert found.stderr == (
-        f"Error: {files}/terms.tsv:1: found 1 field, wanted 2 parted by a tab: a source term and a target term\n"
+        f"Error: {files}/terms.tsv:1: found 1 field, expected 2 parted by a tab: a source term and a target term\n"
     )
     found = run(*words, "--strategy", "sampling", text="one\n")
     assert (found.exit_code, found.stdout) == (1, "")
-    assert found.stderr == ("Error: decoding.strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'\n")
+    expected = "Error: decoding.strategy: found 'sampling' with constraints, expected 'beam' or 'greedy'\n"
+    assert found.stderr == expected
 
 
 def test_files_that_decoding_reads_are_found_beside_their_toml(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_wrong_type_is_one_line(run, files: Path) -> None:
     fails(
         run("config", path, "--set", 'model.width="8"'),
         1,
-        f"Error: {path}: model.width: found '8', wanted a valid integer\n",
+        f"Error: {path}: model.width: found '8', expected a valid integer\n",
     )
 
 

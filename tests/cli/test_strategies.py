@@ -21,7 +21,7 @@ def model(run, files: Path) -> Path:
         (["--strategy", "stochastic", "--samples", "2", "--top-p", "0.5"],
          "decoding.top_p: strategy 'stochastic' does not read it, expected 'sampling'"),
         (["--strategy", "sampling", "--nbest", "3"], "decoding.nbest: found 3, expected at most samples = 1"),
-        (["--strategy", "sampling", "--top-p", "0"], "decoding.top_p: found 0.0, wanted greater than 0"),
+        (["--strategy", "sampling", "--top-p", "0"], "decoding.top_p: found 0.0, expected greater than 0"),
         (["--strategy", "sampling", "--utility", "bluer"], "decoding.utility: found 'bluer'; did you mean 'bleu'?"),
         (["--strategy", "samplin"], "decoding.strategy: found 'samplin'; did you mean 'sampling'?"),
     ],

@@ -15,23 +15,23 @@ REFUSED = {
         "data.task = 'classification' with model.head.kind = 'softmax', expected model.head.kind = 'classify'"
     ),
     '[tokenizer]\nkind = "unigram"\ndropout = 0.1': (
-        "tokenizer: dropout 0.1 with kind 'unigram', wanted 0; only kind 'bpe' has merges"
+        "tokenizer: dropout 0.1 with kind 'unigram', expected 0; only kind 'bpe' has merges"
     ),
     '[tokenizer]\ntarget_path = "de.json"': (
-        "tokenizer: target_path is of no use while shared is true; wanted shared = false, or path alone"
+        "tokenizer: target_path is of no use while shared is true; expected shared = false, or path alone"
     ),
-    "[decoding]\nmax_length_ratio = inf": "decoding.max_length_ratio: found inf, wanted a finite number",
-    "[decoding]\nlength_penalty = nan": "decoding.length_penalty: found nan, wanted a finite number",
-    "[training]\nlearning_rate = inf": "training.learning_rate: found inf, wanted a finite number",
-    "[decoding]\nbeam = 1_000_000_000": "decoding.beam: found 1000000000, wanted less than or equal to 65536",
+    "[decoding]\nmax_length_ratio = inf": "decoding.max_length_ratio: found inf, expected a finite number",
+    "[decoding]\nlength_penalty = nan": "decoding.length_penalty: found nan, expected a finite number",
+    "[training]\nlearning_rate = inf": "training.learning_rate: found inf, expected a finite number",
+    "[decoding]\nbeam = 1_000_000_000": "decoding.beam: found 1000000000, expected less than or equal to 65536",
     "[decoding]\nmax_length = 9007199254740992": (
-        "decoding: max_length is 9007199254740992, wanted less than 9007199254740992"
+        "decoding: max_length is 9007199254740992, expected less than 9007199254740992"
     ),
     "[tokenizer]\nsize = 1_000_000_000_000": (
-        "tokenizer.size: found 1000000000000, wanted less than or equal to 10000000"
+        "tokenizer.size: found 1000000000000, expected less than or equal to 10000000"
     ),
-    "[model]\nwidth = 1_000_000": "model.width: found 1000000, wanted less than or equal to 65536",
-    "[data]\ntrain_source = 3": "data.train_source: found 3, wanted a list",
+    "[model]\nwidth = 1_000_000": "model.width: found 1000000, expected less than or equal to 65536",
+    "[data]\ntrain_source = 3": "data.train_source: found 3, expected a list",
     '[data]\ntrain_source = "${NO_SUCH_PLACE}/a"': (
         "${NO_SUCH_PLACE}: no such environment variable; give a default as ${NO_SUCH_PLACE:-value}"
     ),
@@ -49,7 +49,7 @@ def test_what_cannot_be_obeyed_is_refused(text: str) -> None:
 def test_an_assignment_without_a_path_or_a_value_is_refused(assignment: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Config.build({}, [assignment])
-    assert str(caught.value) == f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000"
+    assert str(caught.value) == f"--set {assignment}: expected PATH=VALUE, such as training.updates=8000"
 
 
 def test_a_byte_order_mark_and_ends_of_lines_as_windows_writes_them_are_read_over(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_settings_survive_toml() -> None:
     ("override", "message"),
     [
         ("model.head.kind=softmaxx", "settings: model.head.kind: found 'softmaxx'; did you mean 'softmax'?"),
-        ("model.head.bias=7", "settings: model.head.bias: found 7, wanted a valid boolean"),
+        ("model.head.bias=7", "settings: model.head.bias: found 7, expected a valid boolean"),
         ("model.head.bia=true", "settings: model.head.bia: no such setting; did you mean 'model.head.bias'?"),
     ],
 )
@@ -94,24 +94,24 @@ def test_settings_of_another_kind_are_read_and_written() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DecodingSettings(beam=0), "decoding.beam: found 0, wanted greater than or equal to 1"),
+        (lambda: DecodingSettings(beam=0), "decoding.beam: found 0, expected greater than or equal to 1"),
         (lambda: DecodingSettings(baem=3), "decoding.baem: no such setting; did you mean 'decoding.beam'?"),
         (lambda: DecodingSettings(strategy="bean"), "decoding.strategy: found 'bean'; did you mean 'beam'?"),
         (
             lambda: DecodingSettings(calibrated=True, unsmooth=0.1),
-            "decoding: calibrated and unsmooth both make up for label smoothing, wanted at most one of them; "
+            "decoding: calibrated and unsmooth both make up for label smoothing, expected at most one of them; "
             "set calibrated = false or unsmooth = 0",
         ),
-        (lambda: DecodingSettings.model_validate([]), "decoding: found [], wanted a table"),
+        (lambda: DecodingSettings.model_validate([]), "decoding: found [], expected a table"),
         (lambda: ModelSettings(width=13), "model: width 13 is not divisible by attention_heads 4"),
         (lambda: ModelSettings(head={"kind": "sofmax"}), "model.head.kind: found 'sofmax'; did you mean 'softmax'?"),
         (
             lambda: SoftmaxSettings(bia=True),
             "model.head.bia: no such setting; did you mean 'model.head.bias'?",
         ),
-        (lambda: Config(decoding={"beam": 0}), "decoding.beam: found 0, wanted greater than or equal to 1"),
+        (lambda: Config(decoding={"beam": 0}), "decoding.beam: found 0, expected greater than or equal to 1"),
         (lambda: Config(fomat=1), "fomat: no such setting; did you mean 'format'?"),
-        (lambda: Config(format=2**53), "format is 9007199254740992, wanted less than 9007199254740992"),
+        (lambda: Config(format=2**53), "format is 9007199254740992, expected less than 9007199254740992"),
     ],
 )
 def test_settings_that_python_makes_are_refused_as_those_of_a_file_are(

@@ -131,7 +131,8 @@ def test_cutoffs_that_do_not_ascend_below_the_vocabulary_are_refused(cutoffs):
     with pytest.raises(SettingsError) as caught:
         BandedTable(11, 7, cutoffs, 4)
     assert str(caught.value) == (
-        f"model.head.cutoffs: {list(cutoffs)}, wanted ascending numbers from 1 to below the 11 tokens of the vocabulary"
+        f"model.head.cutoffs: {list(cutoffs)}, expected ascending numbers from 1 to below the 11 tokens of the "
+        "vocabulary"
     )
 
 

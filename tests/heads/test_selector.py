@@ -227,11 +227,11 @@ def test_the_selector_is_saved_with_the_weights():
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"threshold": 0.1}, "threshold is 0.1 with selector 'translations', wanted selector 'learned'"),
-        ({"rank": 8}, "rank is 8 with selector 'translations', wanted selector 'learned'"),
+        ({"threshold": 0.1}, "threshold is 0.1 with selector 'translations', expected selector 'learned'"),
+        ({"rank": 8}, "rank is 8 with selector 'translations', expected selector 'learned'"),
         (
             {"selector": "learned", "candidates": 50},
-            "candidates is 50 with selector 'learned', wanted selector 'translations'",
+            "candidates is 50 with selector 'learned', expected selector 'translations'",
         ),
     ],
 )

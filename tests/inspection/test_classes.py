@@ -262,7 +262,7 @@ def test_what_cannot_be_traced_is_refused_in_one_line(monkeypatch):
     with pytest.raises(TranslationError) as error:
         translume.trace_classification(build(), "a" * 40)
     assert str(error.value) == (
-        "text: the text has 40 tokens, wanted at most 18; "
+        "text: the text has 40 tokens, expected at most 18; "
         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
     )
     with pytest.raises(SettingsError) as error:

@@ -36,7 +36,7 @@ def problems(value, schema, definitions, place="$"):
     wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     fits = [isinstance(value, kinds[kind]) if kind != "number" else isinstance(value, float) for kind in wanted]
     if not any(fits) or (isinstance(value, bool) and "boolean" not in wanted):
-        return [f"{place}: {type(value).__name__}, wanted {wanted}"]
+        return [f"{place}: {type(value).__name__}, expected {wanted}"]
     if isinstance(value, list):
         return [
             p for i, each in enumerate(value) for p in problems(each, schema["items"], definitions, f"{place}[{i}]")

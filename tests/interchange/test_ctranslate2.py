@@ -105,12 +105,12 @@ def test_the_comparison_uses_the_threads_of_torch(tmp_path, monkeypatch):
 def test_unsupported_settings_are_refused_by_name_and_leave_no_files(tmp_path):
     for place, (changes, message) in enumerate([
         ({"head": ProjectedSettings()},
-         "model.head.kind: found 'projected', wanted a linear map and a softmax for CTranslate2"),
-        ({"segments": 2}, "model.segments: found 2, wanted 0 for CTranslate2"),
+         "model.head.kind: found 'projected', expected a linear map and a softmax for CTranslate2"),
+        ({"segments": 2}, "model.segments: found 2, expected 0 for CTranslate2"),
         ({"positions": "relative"},
-         "model.positions: found 'relative', wanted 'sinusoidal' or 'marian' or 'learned' or 'rotary' or 'none' "
+         "model.positions: found 'relative', expected 'sinusoidal' or 'marian' or 'learned' or 'rotary' or 'none' "
          "for CTranslate2"),
-        ({"decoder_mixing": "ssru"}, "model.decoder_mixing: found 'ssru', wanted 'attention' for CTranslate2"),
+        ({"decoder_mixing": "ssru"}, "model.decoder_mixing: found 'ssru', expected 'attention' for CTranslate2"),
     ]):  # fmt: skip
         save_model(tmp_path / str(place), checkpoint_of(**changes))
         with pytest.raises(SettingsError) as error:
@@ -124,7 +124,7 @@ def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(TranslumeError) as error:
         export(tmp_path / "model", "ctranslate2", tmp_path / "out")
-    assert str(error.value) == f"{tmp_path / 'out'}: is there already, wanted a new or empty folder"
+    assert str(error.value) == f"{tmp_path / 'out'}: is there already, expected a new or empty folder"
     with pytest.raises(SettingsError) as error:
         export(tmp_path / "model", "ctranslate", tmp_path / "new")
     assert str(error.value) == "export: found 'ctranslate'; did you mean 'ctranslate2'?"

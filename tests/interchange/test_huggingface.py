@@ -65,7 +65,7 @@ def test_settings_unsupported_by_marian_are_refused_by_name(make):
     model, settings = make(norm="pre")
     with pytest.raises(SettingsError) as caught:
         weights_to_marian(model, settings)
-    assert str(caught.value) == "model.norm: found 'pre', wanted 'post' for MarianMTModel"
+    assert str(caught.value) == "model.norm: found 'pre', expected 'post' for MarianMTModel"
 
 
 def test_missing_weights_are_named(make):
@@ -74,7 +74,7 @@ def test_missing_weights_are_named(make):
         weights_from_marian({}, settings)
     assert str(caught.value) == (
         "model.encoder.layers.0.self_attn.q_proj.weight: no such weights, "
-        "wanted them for encoder.layers.0.self_attention.query_key_value.weight"
+        "expected them for encoder.layers.0.self_attention.query_key_value.weight"
     )
 
 

@@ -82,14 +82,14 @@ def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
     ("changes", "message"),
     [
         ({"norm": "pre", "positions": "rotary"},
-         "model.positions: found 'rotary', wanted 'sinusoidal' or 'learned' for Pegasus"),
+         "model.positions: found 'rotary', expected 'sinusoidal' or 'learned' for Pegasus"),
         ({"norm": "post", "positions": "learned"},
-         "model.positions: found 'learned', wanted 'sinusoidal' for MarianMTModel"),
-        ({"head": SoftmaxSettings(tie="none")}, "model.head.tie: found 'none', wanted 'all' for Pegasus"),
+         "model.positions: found 'learned', expected 'sinusoidal' for MarianMTModel"),
+        ({"head": SoftmaxSettings(tie="none")}, "model.head.tie: found 'none', expected 'all' for Pegasus"),
         ({"norm": "pre", "decoder_mixing": "ssru"},
-         "model.decoder_mixing: found 'ssru', wanted 'attention' for Pegasus"),
+         "model.decoder_mixing: found 'ssru', expected 'attention' for Pegasus"),
         ({"norm": "post", "decoder_mixing": "ssru"},
-         "model.decoder_mixing: found 'ssru', wanted 'attention' for MarianMTModel"),
+         "model.decoder_mixing: found 'ssru', expected 'attention' for MarianMTModel"),
     ],
 )  # fmt: skip
 def test_settings_unsupported_by_transformers_are_refused_by_name(tmp_path, changes, message):
@@ -106,5 +106,5 @@ def test_an_unsupported_tokenizer_is_refused():
         library_tokenizer(tokenizer)
     assert str(error.value) == (
         "tokenizer.kind: found 'wordpiece' with unknown = 'bytes', "
-        "wanted 'bpe', or 'unigram' with unknown = 'token', for huggingface"
+        "expected 'bpe', or 'unigram' with unknown = 'token', for huggingface"
     )

@@ -197,22 +197,25 @@ def folder(original, tmp_path):
         ({"architectures": "absent"},
          "architectures: found None; known: MarianMTModel, PegasusForConditionalGeneration"),
         ({"static_position_embeddings": False},
-         "static_position_embeddings: found false, wanted true for MarianMTModel"),
+         "static_position_embeddings: found false, expected true for MarianMTModel"),
         ({"do_blenderbot_90_layernorm": True},
-         "do_blenderbot_90_layernorm: found true, wanted false for MarianMTModel"),
-        ({"normalize_embedding": True}, "normalize_embedding: found true, wanted false for MarianMTModel"),
-        ({"normalize_before": True}, "normalize_before: found true, wanted false for MarianMTModel"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm: found true, wanted false for MarianMTModel"),
-        ({"decoder_ffn_dim": 31}, "decoder_ffn_dim: found 31, wanted 29, that of encoder_ffn_dim; here both are alike"),
+         "do_blenderbot_90_layernorm: found true, expected false for MarianMTModel"),
+        ({"normalize_embedding": True}, "normalize_embedding: found true, expected false for MarianMTModel"),
+        ({"normalize_before": True}, "normalize_before: found true, expected false for MarianMTModel"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm: found true, expected false for MarianMTModel"),
+        (
+            {"decoder_ffn_dim": 31},
+            "decoder_ffn_dim: found 31, expected 29, that of encoder_ffn_dim; here both are alike",
+        ),
         ({"decoder_attention_heads": 2},
-         "decoder_attention_heads: found 2, wanted 17, that of encoder_attention_heads; here both are alike"),
+         "decoder_attention_heads: found 2, expected 17, that of encoder_attention_heads; here both are alike"),
         ({"activation_function": "gelu_new"}, "activation_function: found 'gelu_new'; did you mean 'gelu'?"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings: found false with share_encoder_decoder_embeddings true, "
-         "wanted true, or both false"),
-        ({"d_model": "absent"}, "d_model: found nothing, wanted a whole number"),
-        ({"d_model": 34.5}, "d_model: found 34.5, wanted a whole number"),
-        ({"eos_token_id": [0, 1]}, "eos_token_id: found [0, 1], wanted a whole number"),
-        ({"scale_embedding": "yes"}, 'scale_embedding: found "yes", wanted true or false'),
+         "expected true, or both false"),
+        ({"d_model": "absent"}, "d_model: found nothing, expected a whole number"),
+        ({"d_model": 34.5}, "d_model: found 34.5, expected a whole number"),
+        ({"eos_token_id": [0, 1]}, "eos_token_id: found [0, 1], expected a whole number"),
+        ({"scale_embedding": "yes"}, 'scale_embedding: found "yes", expected true or false'),
         ({"encoder_attention_heads": 5, "decoder_attention_heads": 5},
          "model: width 34 is not divisible by attention_heads 5"),
     ],
@@ -226,18 +229,18 @@ def test_ids_beyond_the_vocabulary_are_refused(folder, tmp_path):
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     change(folder, pad_token_id=size)
     assert refused(folder, tmp_path / "out", SettingsError) == (
-        f"{folder / 'config.json'}: pad_token_id: found {size}, wanted an id of the vocabulary, 0 to {size - 1}"
+        f"{folder / 'config.json'}: pad_token_id: found {size}, expected an id of the vocabulary, 0 to {size - 1}"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("config.json", "{path}: no such file, wanted one as transformers saves it"),
-        ("model.safetensors", "{path}: no such file, wanted the weights as transformers saves them"),
-        ("target.spm", "{path}: no such file, wanted one as MarianTokenizer saves it"),
-        ("vocab.json", "{path}: no such file, wanted one as MarianTokenizer saves it"),
-        ("source.spm", "{folder}: no tokenizer, wanted source.spm, target.spm and vocab.json of Marian, "
+        ("config.json", "{path}: no such file, expected one as transformers saves it"),
+        ("model.safetensors", "{path}: no such file, expected the weights as transformers saves them"),
+        ("target.spm", "{path}: no such file, expected one as MarianTokenizer saves it"),
+        ("vocab.json", "{path}: no such file, expected one as MarianTokenizer saves it"),
+        ("source.spm", "{folder}: no tokenizer, expected source.spm, target.spm and vocab.json of Marian, "
          "or the tokenizer.json of `translume export`"),
     ],
 )  # fmt: skip
@@ -263,14 +266,14 @@ def test_a_folder_unreadable_by_transformers_is_a_one_line_error(tmp_path, text,
     (folder / "tokenizer_config.json").write_text(text)
     message = refused(folder, folder.parent / "out", TranslumeError)
     assert message.startswith(f"{folder}: transformers cannot read it ({found}")
-    assert message.endswith("), wanted a folder that it loads, tokenizer_config.json included")
+    assert message.endswith("), expected a folder that it loads, tokenizer_config.json included")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
 def test_pickles_and_shards_are_refused_with_advice(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)
     assert refused(folder, tmp_path / "out", ModelFolderError) == (
-        f"{folder / name}: not read, wanted model.safetensors in one file; load the model in transformers and "
+        f"{folder / name}: not read, expected model.safetensors in one file; load the model in transformers and "
         "call save_pretrained(folder, max_shard_size='100GB')"
     )
 
@@ -279,7 +282,7 @@ def test_pickles_and_shards_are_refused_with_advice(folder, tmp_path, name):
     ("text", "reason"),
     [
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("[]", "found list, wanted a JSON object"),
+        ("[]", "found list, expected a JSON object"),
     ],
 )
 def test_a_bad_config_is_a_one_line_error(folder, tmp_path, text, reason):
@@ -298,7 +301,7 @@ def weights(folder, edit):
 def test_weights_of_another_shape_are_named(folder, tmp_path):
     name = "model.encoder.layers.0.fc1.weight"
     path = weights(folder, lambda state: state.update({name: state[name][:5].clone()}))
-    wanted = f"{path}: {name} is [5, 34], wanted [29, 34] by config.json"
+    wanted = f"{path}: {name} is [5, 34], expected [29, 34] by config.json"
     assert refused(folder, tmp_path / "out", ModelFolderError) == wanted
 
 
@@ -306,7 +309,7 @@ def test_missing_weights_are_named(folder, tmp_path):
     name = "model.decoder.layers.2.encoder_attn.k_proj.bias"
     path = weights(folder, lambda state: state.pop(name))
     assert refused(folder, tmp_path / "out", ModelFolderError) == (
-        f"{path}: {name}: no such weights, wanted them for decoder.layers.2.cross_attention.key_value.bias"
+        f"{path}: {name}: no such weights, expected them for decoder.layers.2.cross_attention.key_value.bias"
     )
 
 
@@ -348,7 +351,7 @@ def test_a_model_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "weights_from_marian", turned)
     message = refused(folder, tmp_path / "out", TranslumeError)
     assert message.startswith(f"{folder}: the imported model differs from transformers' by ")
-    assert message.endswith(" nats a token, wanted at most 0.001")
+    assert message.endswith(" nats a token, expected at most 0.001")
 
 
 def test_a_tokenizer_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
@@ -395,13 +398,13 @@ def test_pegasus_that_is_not_tied_is_refused(tmp_path):
     translume.export(tmp_path / "model", "huggingface", folder)
     change(folder, tie_word_embeddings=False)
     assert refused(folder, tmp_path / "only" / "back", SettingsError) == (
-        f"{folder / 'config.json'}: tie_word_embeddings: found false, wanted true for Pegasus"
+        f"{folder / 'config.json'}: tie_word_embeddings: found false, expected true for Pegasus"
     )
     change(folder, tie_word_embeddings=True)
     with pytest.raises(SettingsError) as error:
         translume.import_model(folder, tmp_path / "back", positions="marian")
     assert str(error.value) == (
-        "--positions marian: found PegasusForConditionalGeneration, wanted MarianMTModel, which Marian trains"
+        "--positions marian: found PegasusForConditionalGeneration, expected MarianMTModel, which Marian trains"
     )
 
 
@@ -411,11 +414,11 @@ def test_an_existing_target_or_missing_source_is_refused(folder, tmp_path):
     (out / "mine").write_text("kept")
     with pytest.raises(TranslumeError) as error:
         translume.import_model(folder, out)
-    assert str(error.value) == f"{out}: is there already, wanted a new or empty folder"
+    assert str(error.value) == f"{out}: is there already, expected a new or empty folder"
     assert (out / "mine").read_text() == "kept"
     with pytest.raises(ModelFolderError) as error:
         translume.import_model(tmp_path / "none", tmp_path / "new")
-    assert str(error.value) == f"{tmp_path / 'none'}: no such folder, wanted one as transformers saves it"
+    assert str(error.value) == f"{tmp_path / 'none'}: no such folder, expected one as transformers saves it"
     with pytest.raises(SettingsError) as error:
         translume.import_model(folder, tmp_path / "new", positions="marain")
     assert str(error.value) == "positions: found 'marain'; did you mean 'marian'?"
@@ -432,4 +435,4 @@ def test_the_command_line_prints_the_certificate(folder, tmp_path):
     assert "random sentences differ by at most" in done.stdout
     done = CliRunner().invoke(main, ["import", str(tmp_path), str(tmp_path / "third")])
     assert done.exit_code == 1
-    assert done.stderr == f"Error: {tmp_path / 'config.json'}: no such file, wanted one as transformers saves it\n"
+    assert done.stderr == f"Error: {tmp_path / 'config.json'}: no such file, expected one as transformers saves it\n"

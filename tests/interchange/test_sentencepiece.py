@@ -150,12 +150,12 @@ def test_the_most_probable_segmentation_in_an_example_by_hand():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "bpe"}, "model_type: found 'bpe', wanted 'unigram'"),
-        ({"byte_fallback": True, "vocab_size": 351}, "byte_fallback: found True, wanted False"),
-        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found True, wanted False"),
-        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols: found ['<x>'], wanted []"),
-        ({"add_dummy_prefix": False}, "add_dummy_prefix: found False, wanted True"),
-        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces: found False, wanted True"),
+        ({"model_type": "bpe"}, "model_type: found 'bpe', expected 'unigram'"),
+        ({"byte_fallback": True, "vocab_size": 351}, "byte_fallback: found True, expected False"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found True, expected False"),
+        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols: found ['<x>'], expected []"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix: found False, expected True"),
+        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces: found False, expected True"),
     ],
 )  # fmt: skip
 def test_options_that_change_the_segmentation_are_refused_by_name(opus, tmp_path, options, message):
@@ -198,9 +198,9 @@ def test_a_sentencepiece_tokenizer_cannot_be_trained():
     ("content", "message"),
     [
         ("[", "not JSON: Expecting value: line 1 column 2 (char 1)"),
-        ("[]", "wanted a JSON object of tokens, each with its id, 0, 1, 2, …"),
-        ('{"a": 1}', "wanted a JSON object of tokens, each with its id, 0, 1, 2, …"),
-        ('{"</s>": 0, "<unk>": 1}', "found 2 tokens, wanted {size} by config.json"),
+        ("[]", "expected a JSON object of tokens, each with its id, 0, 1, 2, …"),
+        ('{"a": 1}', "expected a JSON object of tokens, each with its id, 0, 1, 2, …"),
+        ('{"</s>": 0, "<unk>": 1}', "found 2 tokens, expected {size} by config.json"),
     ],
 )
 def test_a_bad_vocabulary_is_a_one_line_error(opus, tmp_path, content, message):

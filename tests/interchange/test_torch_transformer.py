@@ -59,10 +59,10 @@ def test_weights_survive_a_round_trip_through_torch(make, norm):
     ("changes", "message"),
     [
         ({"positions": "rotary"},
-         "model.positions: found 'rotary', wanted 'sinusoidal' or 'marian' or 'learned' "
+         "model.positions: found 'rotary', expected 'sinusoidal' or 'marian' or 'learned' "
          "or 'none' for torch.nn.Transformer"),
         ({"decoder_mixing": "ssru"},
-         "model.decoder_mixing: found 'ssru', wanted 'attention' for torch.nn.Transformer"),
+         "model.decoder_mixing: found 'ssru', expected 'attention' for torch.nn.Transformer"),
     ],
 )  # fmt: skip
 def test_settings_unsupported_by_torch_are_refused_by_name(make, changes, message):

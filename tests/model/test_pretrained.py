@@ -77,13 +77,13 @@ def test_the_word_itself_is_preferred_to_its_lower_case(words, glove):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("the 1 2 3\n", ":1: vectors of 3 numbers, wanted 4, the model's width"),
-        ("2 5\nthe 1 2 3 4 5\n", ":1: vectors of 5 numbers, wanted 4, the model's width"),
-        ("the 1 2 3 4\ndog 1 2 3\n", ":2: vectors of 3 numbers, wanted 4, the model's width"),
+        ("the 1 2 3\n", ":1: vectors of 3 numbers, expected 4, the model's width"),
+        ("2 5\nthe 1 2 3 4 5\n", ":1: vectors of 5 numbers, expected 4, the model's width"),
+        ("the 1 2 3 4\ndog 1 2 3\n", ":2: vectors of 3 numbers, expected 4, the model's width"),
         ("the 1 2 x 4\n", ":1: not a word and 4 numbers"),
         ("\nthe 1 2 nan 4\n", ":2: a number that is not finite"),
-        ("gnu 1 2 3 4\n", ": none of its words is a token of the vocabulary, wanted at least one"),
-        ("", ": none of its words is a token of the vocabulary, wanted at least one"),
+        ("gnu 1 2 3 4\n", ": none of its words is a token of the vocabulary, expected at least one"),
+        ("", ": none of its words is a token of the vocabulary, expected at least one"),
         (None, ": cannot be read: No such file or directory"),
         (b"\xff 1 2 3 4\n", ": not UTF-8 text"),
     ],
@@ -129,7 +129,8 @@ def test_real_vectors_are_read_in_both_forms(data_folder, words):
         rows.append(model.encoder.embedding.table.weight)
     assert torch.equal(*rows)
     settings = settings_of(folder / "glove.6B.300d.sample.txt", width=100)
-    with pytest.raises(DataError, match=r"300d\.sample\.txt:1: vectors of 300 numbers, wanted 100, the model's width$"):
+    message = r"300d\.sample\.txt:1: vectors of 300 numbers, expected 100, the model's width$"
+    with pytest.raises(DataError, match=message):
         load_pretrained(built(settings, words), settings, words, words)
 
 
@@ -157,5 +158,5 @@ def test_a_separator_that_no_token_spells_is_refused(words):
         mark_separators(built(settings, words), settings, words)
     assert str(caught.value) == (
         "model.segment_separator: no token of the source vocabulary holds '‖', "
-        "wanted a character that separates segments in the training text"
+        "expected a character that separates segments in the training text"
     )

@@ -62,7 +62,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_shown(tab: Any, translato
     tab.page.fill("#text", "a" * 41)
     tab.tell(
         "#problem",
-        re.compile("a sentence has 41 tokens, wanted at most 40"),
+        re.compile("a sentence has 41 tokens, expected at most 40"),
     )
     tab.shows("")
     tab.type("a man", *whole(translator, "a man"))

@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
         422,
         "text_too_long",
         "text[1]",
-        "text[1]: the text has 13 tokens, wanted at most 12",
+        "text[1]: the text has 13 tokens, expected at most 12",
     )
     assert post(text="a", beam=3) == (
         422,

@@ -57,7 +57,7 @@ def test_what_cannot_be_met_is_a_warning(live: Any) -> None:
         ),
         (
             {"constraints": ["x"], "strategy": "sampling"},
-            "constraints: strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'",
+            "constraints: strategy: found 'sampling' with constraints, expected 'beam' or 'greedy'",
         ),
     ],
 )

@@ -242,7 +242,7 @@ def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, 
             answer.begin()
             found = json.loads(answer.read())
             assert (answer.status, found["code"]) == (503, "queue_full")
-            assert found["error"] == "1 lines wait and 1 came, wanted at most 1; try later"
+            assert found["error"] == "1 lines wait and 1 came, expected at most 1; try later"
             assert answer.headers["Retry-After"] == "1"
             # The body that comes late is passed over, and the connection is as good as before.
             connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -149,7 +149,7 @@ def test_a_sentence_that_is_too_long_is_named_and_nothing_is_cut(live: Any) -> N
     found = settled(live, live.ask("POST", "/v1/files", **form(b"one .\ntwo\n" + b"a" * 60)))
     assert found["status"] == "failed"
     assert found["error"] == {
-        "error": "file: sentence 3: a sentence has 60 tokens, wanted at most 40",
+        "error": "file: sentence 3: a sentence has 60 tokens, expected at most 40",
         "code": "text_too_long",
         "field": "file",
     }

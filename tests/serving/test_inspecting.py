@@ -107,7 +107,7 @@ WRONG = {
         422,
         "text_too_long",
         "text",
-        "text: a sentence has 41 tokens, wanted at most 40",
+        "text: a sentence has 41 tokens, expected at most 40",
     ),
     "no such part": (
         {"text": "a b\nc", "part": 2},

@@ -308,8 +308,8 @@ def test_two_models_of_one_name_and_no_model_are_refused(translator: Translator)
     served = Served.of("en-de", translator)
     with pytest.raises(TranslumeError) as caught:
         Models([served, served])
-    assert str(caught.value) == "en-de: two models have this name, wanted a name each; name one NAME=MODEL"
-    with pytest.raises(TranslumeError, match=r"^found no model, wanted at least one$"):
+    assert str(caught.value) == "en-de: two models have this name; rename one with NAME=MODEL"
+    with pytest.raises(TranslumeError, match=r"^found no model, expected at least one$"):
         Models([])
 
 

@@ -359,7 +359,7 @@ def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> N
     ("words", "line"),
     [
         ([], "serve: found no model, expected MODEL, or a table [models] in --config"),
-        (["a=x", "a=y"], "a: two models have this name, wanted a name each; name one NAME=MODEL"),
+        (["a=x", "a=y"], "a: two models have this name; rename one with NAME=MODEL"),
         (["x", "--config", "no.toml"], "no.toml: cannot be read: No such file or directory"),
         (["x", "--set", "prot=1"], "serve: prot: no such setting; did you mean 'port'?"),
         (

@@ -115,7 +115,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
         with pytest.raises(RequestError) as caught:  # while the worker is held
             made.submit(work, [4, 5, 6], 60)
         assert (caught.value.status, caught.value.code) == (503, "queue_full")
-        assert str(caught.value) == "3 lines wait and 3 came, wanted at most 5; try later"
+        assert str(caught.value) == "3 lines wait and 3 came, expected at most 5; try later"
         assert caught.value.headers == {"Retry-After": "1"}
         taken = made.submit(work, [4, 5], 60)
         work.open.set()
@@ -225,7 +225,7 @@ def test_closing_finishes_what_waits_and_takes_no_more() -> None:
     closer.start()
     while not made.closing:
         time.sleep(0.001)
-    with pytest.raises(RequestError, match=r"^the server is shutting down, wanted another one$") as caught:
+    with pytest.raises(RequestError, match=r"^the server is shutting down, expected another one$") as caught:
         made.submit(work, [4], 60)
     assert (caught.value.status, caught.value.code) == (503, "shutting_down")
     work.open.set()
@@ -348,7 +348,7 @@ def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
             made.submit(slow, [2], 1)
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 1)
         assert re.fullmatch(
-            r"about [\d.]+ s of lines wait, wanted at most 0\.5, half of the request's time; try later",
+            r"about [\d.]+ s of lines wait, expected at most 0\.5, half of the request's time; try later",
             str(caught.value),
         )
         refused = made.refusal(1)

@@ -150,7 +150,7 @@ def test_what_is_wrong_at_once_has_its_status_and_what_is_wrong_later_its_event(
     assert last == (
         "error",
         {
-            "error": 'text[1]: a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it',
+            "error": 'text[1]: a sentence has 50 tokens, expected at most 40; "max_length_action": "truncate" cuts it',
             "code": "text_too_long",
             "field": "text[1]",
         },

@@ -171,14 +171,14 @@ WRONG = {
         422,
         "text_too_long",
         "text[1]",
-        'text[1]: a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it',
+        'text[1]: a sentence has 50 tokens, expected at most 40; "max_length_action": "truncate" cuts it',
     ),
     "too long a sentence in a line": (
         {"text": "b\n\n" + "a" * 50},
         422,
         "text_too_long",
         "text",
-        'text: line 2: a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it',
+        'text: line 2: a sentence has 50 tokens, expected at most 40; "max_length_action": "truncate" cuts it',
     ),
     "too many lines": (
         {"text": ["a\n" * 30] * 2},
@@ -214,14 +214,14 @@ WRONG = {
         422,
         "invalid_value",
         "beam",
-        "beam: found 2.5, wanted a valid integer",
+        "beam: found 2.5, expected a valid integer",
     ),
     "no beam": (
         {"text": "a", "beam": 0},
         422,
         "invalid_value",
         "beam",
-        "beam: found 0, wanted greater than or equal to 1",
+        "beam: found 0, expected greater than or equal to 1",
     ),
     "too wide": (
         {"text": "a", "beam": 7},
@@ -270,14 +270,14 @@ WRONG = {
         404,
         "unknown_pair",
         "target",
-        "source, target: found 'en-fr', wanted one of: en-de",
+        "source, target: found 'en-fr', expected one of: en-de",
     ),
     "half a pair": (
         {"text": "a", "source": "en"},
         422,
         "invalid_value",
         "target",
-        "target: found nothing, wanted both source and target",
+        "target: found nothing, expected both source and target",
     ),
     "no time": (
         {"text": "a", "timeout_seconds": 0},
@@ -329,7 +329,7 @@ def test_pairs_that_do_not_fit_are_refused(live: Any) -> None:
         422,
         "text_too_long",
         "pairs[1]",
-        "pairs[1]: the target has 46 tokens with its end mark, wanted at most 41",
+        "pairs[1]: the target has 46 tokens with its end mark, expected at most 41",
     )
 
 

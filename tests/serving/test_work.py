@@ -71,7 +71,7 @@ def test_a_sentence_that_is_too_long_is_refused_alone(translator: Translator) ->
     work = Translating(translator, translator.config.decoding)
     with pytest.raises(RequestError) as caught:
         work.size(Part(text="a" * 50))
-    assert str(caught.value) == 'a sentence has 50 tokens, wanted at most 40; "max_length_action": "truncate" cuts it'
+    assert str(caught.value) == 'a sentence has 50 tokens, expected at most 40; "max_length_action": "truncate" cuts it'
     assert (caught.value.status, caught.value.code) == (422, "text_too_long")
     first, refused, last = work.run([Part(text=text) for text in ("a b", "a" * 50, "c d")])
     assert isinstance(refused, RequestError)
@@ -103,5 +103,5 @@ def test_scores_are_those_of_the_translator_and_long_sides_are_refused(translato
     assert work.size(("a b", "c")) == len(translator.checkpoint.source_tokenizer.encode("a b")) + 1
     with pytest.raises(RequestError) as caught:
         work.size(("a", "b" * 45))
-    assert str(caught.value) == "the target has 46 tokens with its end mark, wanted at most 41"
+    assert str(caught.value) == "the target has 46 tokens with its end mark, expected at most 41"
     assert (caught.value.status, caught.value.code, caught.value.field) == (422, "text_too_long", "target")

@@ -165,7 +165,7 @@ def test_errors_are_those_that_they_were(remote: Served) -> None:
     with pytest.raises(LineError) as caught:
         done.extend(translator.translate_lines(lines, DecodingSettings()))
     assert caught.value.line.number == before + 1
-    told = f"line {before + 1}: a sentence has 50 tokens, wanted at most 40; decoding.max_length_act"
+    told = f"line {before + 1}: a sentence has 50 tokens, expected at most 40; decoding.max_length_act"
     assert str(caught.value).startswith(told)
     assert [each.source for each in done] == [line.text for line in lines[:before]]
     for _ in range(2):

@@ -209,7 +209,7 @@ def test_two_vocabularies_of_one_size_are_not_tied(toy: Make, toy_files: Path, t
 def test_no_threads_are_no_number_of_threads(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         list(train(toy(), tmp_path / "model", threads=0))
-    assert str(caught.value) == "threads: found 0, wanted a whole number from 1 to 4096"
+    assert str(caught.value) == "threads: found 0, expected a whole number from 1 to 4096"
 
 
 def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:

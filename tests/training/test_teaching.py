@@ -151,7 +151,7 @@ def test_a_share_without_a_teacher_is_refused(toy: Make) -> None:
     with pytest.raises(SettingsError) as caught:
         toy(teacher_share=0.3)
     assert str(caught.value) == (
-        "settings: training: teacher_share is 0.3 without a teacher, wanted teacher = a model folder"
+        "settings: training: teacher_share is 0.3 without a teacher, expected teacher = a model folder"
     )
 
 

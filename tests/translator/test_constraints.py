@@ -19,7 +19,7 @@ from translume.translator.constraints import Terminology, boundaries, build_cons
 Make = Callable[..., Translator]
 TEXTS = ["der mann und die mannschaft", "ein haus, zwei häuser. 12 und 1234", "漢字 und かな sind schrift-zeichen!"]
 WORDS = ["mann", "haus,", "mannschaft", "12", "漢字", "häuser", "die mann", "und", "zwei", "n", "schrift-zeichen!"]
-WANTED = "wanted as many lists of constraints as texts"
+WANTED = "expected as many lists of constraints as texts"
 KINDS = ["bpe", "unigram", "wordpiece", "character", "byte", "word"]
 
 
@@ -176,7 +176,7 @@ def test_what_a_rule_forbids_is_said_and_the_rest_is_met(models: dict[str, Trans
 def test_other_strategies_are_refused_in_one_line(models: dict[str, Translator]) -> None:
     with pytest.raises(SettingsError) as error:
         models["bpe"].translate("haus", strategy="sampling", constraints=["mann"])
-    assert str(error.value) == "decoding.strategy: found 'sampling' with constraints, wanted 'beam' or 'greedy'"
+    assert str(error.value) == "decoding.strategy: found 'sampling' with constraints, expected 'beam' or 'greedy'"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_other_strategies_are_refused_in_one_line(models: dict[str, Translator])
     [
         (["a", "b"], [["mann"]], "line 2: found no constraints for the text, " + WANTED),
         (["a"], [[], []], "line 2: found no text for the constraints, " + WANTED),
-        (["a"], [["  "]], "line 1: found a constraint without a word, '  ', wanted a word or a phrase"),
+        (["a"], [["  "]], "line 1: found a constraint without a word, '  ', expected a word or a phrase"),
     ],
 )  # fmt: skip
 def test_lists_that_do_not_fit_are_one_line(
@@ -196,7 +196,7 @@ def test_lists_that_do_not_fit_are_one_line(
 
 
 def test_one_text_is_no_list_of_constraints(models: dict[str, Translator]) -> None:
-    with pytest.raises(TypeError, match=r"^constraints: found one text, wanted a list of texts$"):
+    with pytest.raises(TypeError, match=r"^constraints: found one text, expected a list of texts$"):
         models["bpe"].translate("haus", constraints="mann")
 
 
@@ -254,10 +254,10 @@ def test_a_term_inside_a_longer_one_does_not_count(tokenizers: dict[str, Tokeniz
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("haus\tx\nmann\n", "2: found 1 field, wanted 2 parted by a tab: a source term and a target term"),
-        ("a\tb\tc\n", "1: found 3 fields, wanted 2 parted by a tab: a source term and a target term"),
-        ("\tb\n", "1: found a source term without a word, wanted a word or a phrase"),
-        ("a\t \n", "1: found a target term without a word, wanted a word or a phrase"),
+        ("haus\tx\nmann\n", "2: found 1 field, expected 2 parted by a tab: a source term and a target term"),
+        ("a\tb\tc\n", "1: found 3 fields, expected 2 parted by a tab: a source term and a target term"),
+        ("\tb\n", "1: found a source term without a word, expected a word or a phrase"),
+        ("a\t \n", "1: found a target term without a word, expected a word or a phrase"),
     ],
 )
 def test_a_bad_line_of_terms_is_named(models: dict[str, Translator], tmp_path: Path, text: str, message: str) -> None:

@@ -89,7 +89,7 @@ def test_compiled_members_translate_alike(pair: tuple[Translator, Translator]) -
 
 def test_it_reads_as_much_as_the_one_that_reads_least(make: Make) -> None:
     ensemble = make(max_positions=41).ensemble_with(make(max_positions=11))
-    with pytest.raises(TranslationError, match="wanted at most 10"):
+    with pytest.raises(TranslationError, match="expected at most 10"):
         ensemble.translate("abcdefghijkl")
     assert ensemble.translate("abcdefghij").text
 
@@ -99,7 +99,7 @@ def test_another_target_vocabulary_is_refused_by_name(make: Make) -> None:
         make().ensemble_with(make(), make(shared=False))
     found, wanted = (len(each.checkpoint.target_tokenizer) for each in (make(shared=False), make()))
     assert str(error.value) == (
-        f"ensemble: model 3 has a target vocabulary of {found} tokens, wanted model 1's of {wanted}"
+        f"ensemble: model 3 has a target vocabulary of {found} tokens, expected model 1's of {wanted}"
     )
 
 
@@ -116,7 +116,7 @@ def test_another_tokenizer_is_refused_with_its_first_other_token(make: Make, sid
         one.ensemble_with(stranger)
     assert str(error.value) == (
         f"ensemble: model 2 has another {side} vocabulary: its token {place} is '{other.pieces()[place]}', "
-        f"wanted '{wanted.pieces()[place]}' as in model 1"
+        f"expected '{wanted.pieces()[place]}' as in model 1"
     )
 
 
@@ -128,7 +128,7 @@ def test_the_same_tokens_from_other_text_are_refused(make: Make) -> None:
     with pytest.raises(SettingsError) as error:
         one.ensemble_with(Translator(replace(one.checkpoint, source_tokenizer=other)))
     assert str(error.value) == (
-        "ensemble: model 2 cuts source text otherwise with the same tokens, wanted the tokenizer of model 1"
+        "ensemble: model 2 cuts source text otherwise with the same tokens, expected the tokenizer of model 1"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_fitted_temperature_is_of_one_model_only(pair: tuple[Translator, Trans
     with pytest.raises(SettingsError) as error:
         pair[0].ensemble_with(pair[1]).translate("abc", settings=DecodingSettings(calibrated=True))
     assert str(error.value) == (
-        "decoding.calibrated: a temperature is fitted to one model, wanted calibrated = false for 2 of them"
+        "decoding.calibrated: a temperature is fitted to one model, expected calibrated = false for 2 of them"
     )
 
 

@@ -114,11 +114,11 @@ def test_a_sentence_that_is_too_long_stops_after_all_lines_before_it(make: Make)
     found: list[str] = []
     with pytest.raises(TranslationError) as caught:
         found.extend(each.source for each in translator.translate_all(["abc", "", "a" * 12, "def"]))
-    assert str(caught.value) == ("line 3: a sentence has 12 tokens, wanted at most 11" + CUTS)
+    assert str(caught.value) == ("line 3: a sentence has 12 tokens, expected at most 11" + CUTS)
     assert found == ["abc", ""]
     with pytest.raises(TranslationError) as caught:
         translator.translate("Ok. " + "Z" + "a" * 1199)
-    assert str(caught.value) == ("text: sentence 2 of 2 has 1,200 tokens, wanted at most 11" + CUTS)
+    assert str(caught.value) == ("text: sentence 2 of 2 has 1,200 tokens, expected at most 11" + CUTS)
 
 
 def test_a_sentence_is_cut_when_that_is_asked_for_and_it_is_said(make: Make) -> None:
@@ -136,7 +136,7 @@ def test_a_megabyte_without_a_break_is_an_error_within_seconds(make: Make) -> No
     begun = time.process_time()
     with pytest.raises(TranslationError) as caught:
         list(make().translate_all(["abc", "x" * 1_000_000]))
-    assert str(caught.value) == ("line 2: a sentence has 1,000,000 tokens, wanted at most 40" + CUTS)
+    assert str(caught.value) == ("line 2: a sentence has 1,000,000 tokens, expected at most 40" + CUTS)
     assert time.process_time() - begun < 10
 
 
@@ -156,4 +156,4 @@ def test_a_hypothesis_of_several_parts_cannot_be_forced(make: Make) -> None:
     joined = replace(best, ids=(5, eos, 7, eos), tokens=("b", "</s>", "d", "</s>"))
     with pytest.raises(TranslationError) as caught:
         translator.score("abcd.", joined)
-    assert str(caught.value) == "pair: the hypothesis was joined from parts, wanted one of a single sentence"
+    assert str(caught.value) == "pair: the hypothesis was joined from parts, expected one of a single sentence"

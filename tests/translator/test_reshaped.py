@@ -55,7 +55,7 @@ def test_smoothing_is_made_up_for_once() -> None:
     with pytest.raises(SettingsError) as caught:
         Config().change("decoding.calibrated=true", "decoding.unsmooth=0.1")
     assert str(caught.value) == (
-        "--set: decoding: calibrated and unsmooth both make up for label smoothing, wanted at most one of them; "
+        "--set: decoding: calibrated and unsmooth both make up for label smoothing, expected at most one of them; "
         "set calibrated = false or unsmooth = 0"
     )
 
@@ -68,7 +68,7 @@ def test_unsmoothing_is_refused_where_smoothing_left_tokens_out(translator: Tran
     with pytest.raises(SettingsError) as caught:
         Translator(other).translate("a", settings=DecodingSettings(unsmooth=0.1))
     assert str(caught.value) == (
-        f"decoding.unsmooth: found 0.1, wanted 0 with training.label_smoothing_over = '{over}', "
+        f"decoding.unsmooth: found 0.1, expected 0 with training.label_smoothing_over = '{over}', "
         "which does not spread it over all tokens"
     )
 
@@ -85,7 +85,7 @@ def test_unsmoothing_is_refused_where_smoothing_is_not_spread_evenly(translator:
     with pytest.raises(SettingsError) as caught:
         Translator(other).translate("a", settings=DecodingSettings(unsmooth=0.1))
     assert str(caught.value) == (
-        "decoding.unsmooth: found 0.1, wanted 0 with model.head.kind = 'sigmoid', "
+        "decoding.unsmooth: found 0.1, expected 0 with model.head.kind = 'sigmoid', "
         "which does not spread label smoothing evenly"
     )
     impossible = TargetScore(log_prob=-math.inf, tokens=("a", "</s>"), token_log_probs=(-math.inf, -1.5))

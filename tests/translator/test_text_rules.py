@@ -154,9 +154,9 @@ def test_a_prefix_may_be_spelled_by_any_tokens() -> None:
 @pytest.mark.parametrize(
     ("kind", "prefix", "message"),
     [
-        ("character", "ein Ж", "decoding.prefix: found 'Ж' after 'ein ', wanted text that tokens of the target's "),
-        ("character", "Ж", "decoding.prefix: found 'Ж', wanted text that tokens of the target's "),
-        ("word", "ein zug", "decoding.prefix: found ' zug' after 'ein', wanted text that tokens of the target's "),
+        ("character", "ein Ж", "decoding.prefix: found 'Ж' after 'ein ', expected text that tokens of the target's "),
+        ("character", "Ж", "decoding.prefix: found 'Ж', expected text that tokens of the target's "),
+        ("word", "ein zug", "decoding.prefix: found ' zug' after 'ein', expected text that tokens of the target's "),
     ],
 )
 def test_a_prefix_that_no_tokens_spell_is_refused_before_any_text_is_read(kind: str, prefix: str, message: str) -> None:
@@ -171,7 +171,7 @@ def test_a_prefix_must_be_spelled_by_the_allowed_tokens(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as error:
         texts_of("word", chosen("greedy", vocabulary=str(path), prefix="ein mann"))
     assert str(error.value) == (
-        "decoding.prefix: found ' mann' after 'ein', wanted text that tokens of decoding.vocabulary spell"
+        "decoding.prefix: found ' mann' after 'ein', expected text that tokens of decoding.vocabulary spell"
     )
     allowed = texts_of("word", chosen("beam", vocabulary=str(path), prefix="ein hun"))
     assert all(text.startswith("ein hund") for text in allowed)
@@ -188,11 +188,11 @@ def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> 
     path.write_text("hund\n\nzug\n", encoding="utf-8")
     with pytest.raises(SettingsError) as unspelled:
         texts_of("word", chosen("greedy", vocabulary=str(path)))
-    assert str(unspelled.value) == f"{path}:3: found 'zug', wanted text that the target's tokens spell"
+    assert str(unspelled.value) == f"{path}:3: found 'zug', expected text of the target's tokens"
     path.write_text("\n \n", encoding="utf-8")
     with pytest.raises(SettingsError) as empty:
         texts_of("word", chosen("greedy", vocabulary=str(path)))
-    assert str(empty.value) == f"decoding.vocabulary: {path} allows no token, wanted a word or a token a line"
+    assert str(empty.value) == f"decoding.vocabulary: {path} allows no token, expected a word or a token a line"
 
 
 def test_bans_stand_in_the_settings_or_in_a_file(tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def test_bans_stand_in_the_settings_or_in_a_file(tmp_path: Path) -> None:
     assert texts_of("bpe", chosen("greedy", ban=("@@nobody",))) == texts_of("bpe", chosen("greedy"))
     with pytest.raises(SettingsError) as error:
         texts_of("bpe", chosen("greedy", ban=(" ",)))
-    assert str(error.value) == "decoding.ban: found a text without a word, wanted a word or a phrase"
+    assert str(error.value) == "decoding.ban: found a text without a word, expected a word or a phrase"
     with pytest.raises(SettingsError) as broken:
         texts_of("bpe", chosen("greedy", ban=("a\ufffd",)))
-    assert str(broken.value) == "decoding.ban: found 'a\ufffd', wanted text; U+FFFD is what cannot be read as text"
+    assert str(broken.value) == "decoding.ban: found 'a\ufffd', expected text; U+FFFD is what cannot be read as text"
 
 
 def test_a_prefix_off_a_shortlist_says_so_in_one_line() -> None:

@@ -205,7 +205,7 @@ def test_options_replace_single_settings(translator: Translator) -> None:
     [
         ({"nbest": 4}, "decoding.nbest: found 4, expected at most beam = 3"),
         ({"nbest": 2, "strategy": "greedy"}, "decoding.nbest: found 2, expected 1 for greedy search"),
-        ({"beam": 0}, "translate: decoding.beam: found 0, wanted greater than or equal to 1"),
+        ({"beam": 0}, "translate: decoding.beam: found 0, expected greater than or equal to 1"),
         ({"strategy": "beem"}, "translate: decoding.strategy: found 'beem'; did you mean 'beam'?"),
     ],
 )
@@ -231,10 +231,10 @@ def test_a_pair_that_is_too_long_is_named(make: Make) -> None:
     translator = make(max_positions=11)
     with pytest.raises(TranslationError) as caught:
         list(translator.score_all([("a", "b"), ("a" * 11, "b")]))
-    assert str(caught.value) == "line 2: the source has 12 tokens with its end mark, wanted at most 11"
+    assert str(caught.value) == "line 2: the source has 12 tokens with its end mark, expected at most 11"
     with pytest.raises(TranslationError) as caught:
         translator.score("a", "b" * 11)
-    assert str(caught.value) == "pair: the target has 12 tokens with its end mark, wanted at most 11"
+    assert str(caught.value) == "pair: the target has 12 tokens with its end mark, expected at most 11"
 
 
 def test_a_search_that_breaks_names_its_line_after_all_lines_before_it(make: Make) -> None:
@@ -299,25 +299,25 @@ def test_threads_are_counted_from_one(tmp_path: Path) -> None:
     for threads, found in ((0, "0"), (4097, "4097"), (1.5, "1.5"), ("2", "'2'"), (True, "True")):
         with pytest.raises(SettingsError) as caught:
             load(tmp_path, threads=threads)
-        assert str(caught.value) == f"threads: found {found}, wanted a whole number from 1 to 4096"
+        assert str(caught.value) == f"threads: found {found}, expected a whole number from 1 to 4096"
 
 
 def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
     translator = make()
     wrong = {
         "translate wants one text (str), found list; translate_all takes many": lambda: translator.translate(["a"]),
-        "line 2: found NoneType, wanted a text (str)": lambda: list(translator.translate_all(["a", None])),
-        "line 1: found bytes, wanted a text (str)": lambda: list(translator.translate_all([b"a"], constraints=[[]])),
+        "line 2: found NoneType, expected a text (str)": lambda: list(translator.translate_all(["a", None])),
+        "line 1: found bytes, expected a text (str)": lambda: list(translator.translate_all([b"a"], constraints=[[]])),
         "found int, expected a text (str)": lambda: translator.translate("a", constraints=[3]),
-        "settings: found int, wanted DecodingSettings or None": lambda: translator.translate("a", settings=3),
+        "settings: found int, expected DecodingSettings or None": lambda: translator.translate("a", settings=3),
         "score wants a source and a target, found str and NoneType; score_all takes many pairs": (
             lambda: translator.score("a", None)
         ),
-        "line 1: found one text, wanted a pair of a source and a target": lambda: list(translator.score_all(["ab"])),
-        "line 1: found 3 of them, wanted a pair of a source and a target": (
+        "line 1: found one text, expected a pair of a source and a target": lambda: list(translator.score_all(["ab"])),
+        "line 1: found 3 of them, expected a pair of a source and a target": (
             lambda: list(translator.score_all([("a", "b", "c")]))
         ),
-        "line 1: found NoneType, wanted a text (str)": lambda: list(translator.score_all([("a", None)])),
+        "line 1: found NoneType, expected a text (str)": lambda: list(translator.score_all([("a", None)])),
     }
     for message, call in wrong.items():
         with pytest.raises(TypeError) as caught:
@@ -328,7 +328,7 @@ def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
 def test_a_device_is_named_by_a_word(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device(None)
-    assert str(caught.value) == "device: found None, wanted auto, cpu, cuda or cuda:N"
+    assert str(caught.value) == "device: found None, expected auto, cpu, cuda or cuda:N"
 
 
 def test_load_and_the_command_line_search_with_the_same_engine(make: Make, tmp_path: Path) -> None:

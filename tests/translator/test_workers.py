@@ -76,7 +76,7 @@ def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(s
         with pytest.raises(TranslationError) as caught:
             sources.extend(each.source for each in translations)
     assert sources == ["a", "b", "c", "d"]
-    assert str(caught.value).startswith("line 5: a sentence has 30 tokens, wanted at most 16; ")
+    assert str(caught.value).startswith("line 5: a sentence has 30 tokens, expected at most 16; ")
 
 
 def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(sav
             found.extend(each.source for each in translations)
     assert found == ["a", "b", "c", "d"]
     assert str(caught.value) == (
-        "line 5: a sentence has 30 tokens, wanted at most 16; "
+        "line 5: a sentence has 30 tokens, expected at most 16; "
         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
     )
 

@@ -146,7 +146,7 @@ def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: T
     if not any(counts):
         raise SettingsError(
             f"model.segment_separator: no token of the source vocabulary holds {separator!r}, "
-            "wanted a character that separates segments in the training text"
+            "expected a character that separates segments in the training text"
         )
     model.encoder.embedding.separators.copy_(torch.tensor(counts))
 
@@ -184,7 +184,7 @@ def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
 
 def _refuse_width(place: str, found: int, wanted: int) -> None:
     if found != wanted:
-        raise DataError(f"{place}: vectors of {found} numbers, wanted {wanted}, the model's width")
+        raise DataError(f"{place}: vectors of {found} numbers, expected {wanted}, the model's width")
 
 
 @torch.no_grad()
@@ -205,7 +205,7 @@ def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
             table[sorted(ids)] = (torch.tensor(vector) / embedding.scale).to(table.dtype)
             found |= ids
     if not found:
-        raise DataError(f"{path}: none of its words is a token of the vocabulary, wanted at least one")
+        raise DataError(f"{path}: none of its words is a token of the vocabulary, expected at least one")
     what = "word vectors"
     if embedding.frozen is not None:
         embedding.frozen[sorted(found)] = True

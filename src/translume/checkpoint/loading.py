@@ -282,23 +282,23 @@ def save_model(
 def refuse_threads(threads: object) -> None:
     """Raise SettingsError for an invalid number of threads; None is valid."""
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
-        raise SettingsError(f"threads: found {threads!r}, wanted a whole number from 1 to {MOST_THREADS}")
+        raise SettingsError(f"threads: found {threads!r}, expected a whole number from 1 to {MOST_THREADS}")
 
 
 def choose_device(device: str) -> torch.device:
     """Return the device of a name. Raises SettingsError if it is unknown or not available."""
     if not isinstance(device, str):
-        raise SettingsError(f"device: found {device!r}, wanted auto, cpu, cuda or cuda:N")
+        raise SettingsError(f"device: found {device!r}, expected auto, cpu, cuda or cuda:N")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         place = torch.device(device)
     except RuntimeError:
-        raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N") from None
+        raise SettingsError(f"device: found '{device}', expected auto, cpu, cuda or cuda:N") from None
     if place.type not in ("cpu", "cuda"):
-        raise SettingsError(f"device: found '{device}', wanted auto, cpu, cuda or cuda:N")
+        raise SettingsError(f"device: found '{device}', expected auto, cpu, cuda or cuda:N")
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(f"device: found '{device}', but torch sees no CUDA device here; wanted auto or cpu")
+        raise SettingsError(f"device: found '{device}', but torch sees no CUDA device here; expected auto or cpu")
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         last = f"cuda:{torch.cuda.device_count() - 1}"
         raise SettingsError(f"device: found '{device}', but the last CUDA device torch sees here is {last}")
@@ -312,7 +312,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if fast else torch.float32
     known = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if dtype not in known:
-        raise SettingsError(f"dtype: found '{dtype}', wanted auto, fp32 or bf16")
+        raise SettingsError(f"dtype: found '{dtype}', expected auto, fp32 or bf16")
     return known[dtype]
 
 

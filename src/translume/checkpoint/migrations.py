@@ -29,7 +29,7 @@ def migrate(
     """Return the settings in the newest format. Raises ModelFolderError for an unknown format."""
     found = tables.get("format", newest)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise ModelFolderError(f"{place}: format: found {found!r}, wanted a number from 1 to {newest}")
+        raise ModelFolderError(f"{place}: format: found {found!r}, expected a number from 1 to {newest}")
     if found > newest:
         raise ModelFolderError(
             f"{place}: format {found} is newer than format {newest}, the newest this Translume reads; upgrade Translume"

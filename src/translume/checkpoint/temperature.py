@@ -58,7 +58,7 @@ def read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperat
     except (ValueError, KeyError, TypeError):
         raise ModelFolderError(f"{place}: damaged: not a temperature as Translume writes it") from None
     if not 0.0 < found.value < math.inf:
-        raise ModelFolderError(f"{place}: value: found {found.value}, wanted a number above 0")
+        raise ModelFolderError(f"{place}: value: found {found.value}, expected a number above 0")
     return found if fitted_to == weights else None
 
 

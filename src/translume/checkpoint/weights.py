@@ -106,7 +106,7 @@ def fill(model: nn.Module, path: Path) -> None:
             raise ModelFolderError(f"{path}: holds {name}, which a model of these settings does not have")
         if place.shape != tensor.shape:
             raise ModelFolderError(
-                f"{path}: {name} is {list(tensor.shape)}, wanted {list(place.shape)} by the settings"
+                f"{path}: {name} is {list(tensor.shape)}, expected {list(place.shape)} by the settings"
             )
         place.copy_(tensor)
         filled.add(id(place))

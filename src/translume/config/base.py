@@ -52,7 +52,7 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
         wanted = "a list"
     if fault["type"] == "too_short":
         wanted = f"at least {fault['ctx']['min_length']}"
-    return f"{path}: found {found!r}, wanted {wanted}"
+    return f"{path}: found {found!r}, expected {wanted}"
 
 
 def _without_kinds(root: type[BaseModel], parts: list[str]) -> list[str]:
@@ -134,7 +134,7 @@ class Settings(BaseModel):
         for name in type(self).model_fields:
             value = getattr(self, name)
             if name != "seed" and isinstance(value, int) and value >= LARGEST:
-                raise ValueError(f"{name} is {value}, wanted less than {LARGEST}")
+                raise ValueError(f"{name} is {value}, expected less than {LARGEST}")
         return self
 
 

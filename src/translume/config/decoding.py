@@ -128,7 +128,7 @@ class DecodingSettings(Settings):
     def _one_cure_is_enough(self) -> Self:
         if self.calibrated and self.unsmooth:
             raise ValueError(
-                "calibrated and unsmooth both make up for label smoothing, wanted at most one of them; "
+                "calibrated and unsmooth both make up for label smoothing, expected at most one of them; "
                 "set calibrated = false or unsmooth = 0"
             )
         return self

@@ -142,7 +142,7 @@ class ShortlistSettings(LinearHead):
         for name in others:
             found, usual = getattr(self, name), type(self).model_fields[name].default
             if found != usual:
-                raise ValueError(f"{name} is {found} with selector '{self.selector}', wanted selector '{wanted}'")
+                raise ValueError(f"{name} is {found} with selector '{self.selector}', expected selector '{wanted}'")
         return self
 
     @property
@@ -217,7 +217,7 @@ class ClassifySettings(HeadKind):
             for name in ("ngrams", "filters"):
                 found, usual = getattr(self, name), type(self).model_fields[name].default
                 if found != usual:
-                    raise ValueError(f"{name} is {found} with pooling '{self.pooling}', wanted pooling 'ngrams'")
+                    raise ValueError(f"{name} is {found} with pooling '{self.pooling}', expected pooling 'ngrams'")
         return self
 
     @property

@@ -140,5 +140,5 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _one_character_separates_segments(self) -> Self:
         if self.segments and (len(self.segment_separator) != 1 or self.segment_separator.isspace()):
-            raise ValueError(f"segment_separator is {self.segment_separator!r}, wanted one character, no space")
+            raise ValueError(f"segment_separator is {self.segment_separator!r}, expected one character, no space")
         return self

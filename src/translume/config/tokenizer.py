@@ -36,7 +36,7 @@ class TokenizerSettings(Settings):
     @model_validator(mode="after")
     def _nothing_is_asked_for_in_vain(self) -> Self:
         if self.shared and self.target_path:
-            raise ValueError("target_path is of no use while shared is true; wanted shared = false, or path alone")
+            raise ValueError("target_path is of no use while shared is true; expected shared = false, or path alone")
         if self.dropout and self.kind != "bpe" and not self.path:
-            raise ValueError(f"dropout {self.dropout} with kind '{self.kind}', wanted 0; only kind 'bpe' has merges")
+            raise ValueError(f"dropout {self.dropout} with kind '{self.kind}', expected 0; only kind 'bpe' has merges")
         return self

@@ -78,6 +78,6 @@ class TrainingSettings(Settings):
         usual = type(self).model_fields["teacher_share"].default
         if not self.teacher and self.teacher_share != usual:
             raise ValueError(
-                f"teacher_share is {self.teacher_share} without a teacher, wanted teacher = a model folder"
+                f"teacher_share is {self.teacher_share} without a teacher, expected teacher = a model folder"
             )
         return self

@@ -56,7 +56,7 @@ def override(tree: dict[str, Any], assignment: str) -> None:
     """Apply one `dotted.path=value`; the value is parsed as TOML, or else taken as plain text."""
     path, equals, text = assignment.partition("=")
     if not equals or not all(part.strip() for part in path.split(".")):
-        raise SettingsError(f"--set {assignment}: wanted PATH=VALUE, such as training.updates=8000")
+        raise SettingsError(f"--set {assignment}: expected PATH=VALUE, such as training.updates=8000")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

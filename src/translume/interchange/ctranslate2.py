@@ -34,17 +34,17 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
     """
     if not plain:
         raise SettingsError(
-            f"model.head.kind: found {settings.head.kind!r}, wanted a linear map and a softmax for CTranslate2"
+            f"model.head.kind: found {settings.head.kind!r}, expected a linear map and a softmax for CTranslate2"
         )
     if settings.segments:
-        raise SettingsError(f"model.segments: found {settings.segments}, wanted 0 for CTranslate2")
+        raise SettingsError(f"model.segments: found {settings.segments}, expected 0 for CTranslate2")
     known = encodings_where(lambda encoding: encoding.ctranslate2 is not None)
     if settings.positions not in known:
         wanted = " or ".join(map(repr, known))
-        raise SettingsError(f"model.positions: found {settings.positions!r}, wanted {wanted} for CTranslate2")
+        raise SettingsError(f"model.positions: found {settings.positions!r}, expected {wanted} for CTranslate2")
     if settings.decoder_mixing != "attention":
         raise SettingsError(
-            f"model.decoder_mixing: found {settings.decoder_mixing!r}, wanted 'attention' for CTranslate2"
+            f"model.decoder_mixing: found {settings.decoder_mixing!r}, expected 'attention' for CTranslate2"
         )
 
 
@@ -67,7 +67,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
     limit = TOLERANCE.get(quantization)
     if limit is not None and certificate.difference > limit:
         raise TranslumeError(
-            f"{folder}: CTranslate2 differs by {certificate.difference:.2g} nats a token, wanted at most {limit}"
+            f"{folder}: CTranslate2 differs by {certificate.difference:.2g} nats a token, expected at most {limit}"
         )
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2))

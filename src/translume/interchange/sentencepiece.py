@@ -45,7 +45,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         ("denormalizer_spec", "rules" if file.denormalizes else "none", "none"),
     ):
         if found != wanted:
-            raise SettingsError(f"{path}: {name}: found {found!r}, wanted {wanted!r}")
+            raise SettingsError(f"{path}: {name}: found {found!r}, expected {wanted!r}")
     scores = {piece.replace(SPACE, " "): score for piece, score, kind in file.pieces if kind == NORMAL}
     if not scores or "" in scores:
         raise DataError(f"{path}: damaged: it has no pieces, or an empty one")

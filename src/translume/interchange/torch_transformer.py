@@ -40,7 +40,7 @@ def refuse_for_torch(settings: ModelSettings) -> None:
         found = getattr(settings, name)
         if found not in values:
             wanted = " or ".join(map(repr, values))
-            raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for torch.nn.Transformer")
+            raise SettingsError(f"model.{name}: found {found!r}, expected {wanted} for torch.nn.Transformer")
 
 
 def _rows(settings: ModelSettings) -> Iterator[Row]:

@@ -50,7 +50,7 @@ def _renamed(
     for given, wanted in pairs:
         for name, _ in given:
             if name not in weights:
-                raise ModelFolderError(f"{name}: no such weights, wanted them for {wanted[0][0]}")
+                raise ModelFolderError(f"{name}: no such weights, expected them for {wanted[0][0]}")
         whole = torch.cat([weights[name].detach() for name, _ in given])
         unit = whole.size(0) // sum(share for _, share in wanted)
         parts = torch.split(whole, [unit * share for _, share in wanted])

@@ -36,7 +36,7 @@ class BandedTable(nn.Module):
         self.ends = (*chosen, size)
         if any(below >= above for below, above in pairwise((0, *self.ends))):
             raise SettingsError(
-                f"model.head.cutoffs: {list(cutoffs)}, wanted ascending numbers from 1 to below the {size} tokens of "
+                f"model.head.cutoffs: {list(cutoffs)}, expected ascending numbers from 1 to below the {size} tokens of "
                 "the vocabulary"
             )
         sizes = [max(1, width // factor**band) for band in range(len(self.ends))]

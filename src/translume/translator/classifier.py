@@ -139,7 +139,7 @@ class Classifier:
         if not cuts and decoding.max_length_action == "error":
             raise LineError(
                 line,
-                f"the text has {len(ids):,} tokens, wanted at most {limit:,}; "
+                f"the text has {len(ids):,} tokens, expected at most {limit:,}; "
                 'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
             )
         keep = cleaning.too_long if cleaning.too_long != "drop" else "keep_first"

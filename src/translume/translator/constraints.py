@@ -101,7 +101,7 @@ def _refuse_unspelled(spellings: Spellings, text: bytes, wanted: str) -> None:
         before = text[:reached].decode(errors="ignore")
         found = text[len(before.encode()) :].decode()[:SHOWN]
         after = f" after {before.lstrip()[-SHOWN:]!r}" if before.strip() else ""
-        raise SettingsError(f"decoding.prefix: found {found!r}{after}, wanted text that tokens of {wanted} spell")
+        raise SettingsError(f"decoding.prefix: found {found!r}{after}, expected text that tokens of {wanted} spell")
 
 
 def _phrases(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
@@ -114,11 +114,11 @@ def _phrases(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
             texts.append(entry[1:] if entry.startswith("@@") else entry)
     phrases = dict.fromkeys(" ".join(tokenizer.normalise(text).split()) for text in texts)
     if "" in phrases:
-        raise SettingsError("decoding.ban: found a text without a word, wanted a word or a phrase")
+        raise SettingsError("decoding.ban: found a text without a word, expected a word or a phrase")
     for phrase in phrases:
         if "\ufffd" in phrase:
             raise SettingsError(
-                f"decoding.ban: found {phrase[:SHOWN]!r}, wanted text; U+FFFD is what cannot be read as text"
+                f"decoding.ban: found {phrase[:SHOWN]!r}, expected text; U+FFFD is what cannot be read as text"
             )
     return list(phrases)
 
@@ -153,11 +153,11 @@ def _only(tokenizer: Tokenizer, path: str, stamp: Stamp) -> OnlyTokens:
         spelled = set(tokenizer.encode(line))
         found |= spelled if specials.unk not in spelled else set()
         if not found:
-            raise SettingsError(f"{path}:{number}: found {line[:SHOWN]!r}, wanted text that the target's tokens spell")
+            raise SettingsError(f"{path}:{number}: found {line[:SHOWN]!r}, expected text of the target's tokens")
         ids |= found
     ids -= {specials.pad, specials.bos, specials.eos, specials.unk}
     if not ids:
-        raise SettingsError(f"decoding.vocabulary: {path} allows no token, wanted a word or a token a line")
+        raise SettingsError(f"decoding.vocabulary: {path} allows no token, expected a word or a token a line")
     return OnlyTokens(ids)
 
 
@@ -302,7 +302,7 @@ def refuse_constraints(settings: DecodingSettings) -> None:
 
 def _refusal(name: str) -> str:
     wanted = " or ".join(f"'{each}'" for each in STRATEGIES)
-    return f"decoding.strategy: found '{name}' with constraints, wanted {wanted}"
+    return f"decoding.strategy: found '{name}' with constraints, expected {wanted}"
 
 
 def unmet_constraints(text: str, constraints: Sequence[Constraint]) -> list[Constraint]:
@@ -380,11 +380,11 @@ def _read(path: str, stamp: tuple[int, int], source: Tokenizer, target: Tokenize
         fields = line.split("\t")
         if len(fields) != 2:
             found = f"found {len(fields)} field{'s' if len(fields) > 1 else ''}"
-            raise DataError(f"{path}:{number}: {found}, wanted 2 parted by a tab: a source term and a target term")
+            raise DataError(f"{path}:{number}: {found}, expected 2 parted by a tab: a source term and a target term")
         words = words_of(source.normalise(fields[0]))
         for side, text in (("source", words), ("target", target.normalise(fields[1]).strip())):
             if not text:
-                raise DataError(f"{path}:{number}: found a {side} term without a word, wanted a word or a phrase")
+                raise DataError(f"{path}:{number}: found a {side} term without a word, expected a word or a phrase")
         pairs[words].append(fields[1])
     return Terminology.of(pairs, target)
 

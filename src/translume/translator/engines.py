@@ -35,7 +35,7 @@ class ComputeOptions:
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
         """The dtype of a model without an engine; SettingsError for int8, which only an engine has."""
         if self.dtype == "int8":
-            raise SettingsError("dtype: found 'int8', wanted auto, fp32 or bf16; int8 is for translators")
+            raise SettingsError("dtype: found 'int8', expected auto, fp32 or bf16; int8 is for translators")
         return self.dtype
 
 

@@ -101,7 +101,7 @@ def combine(every: Sequence[Models], average: Average) -> Models:
         _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
         place, wanted = (next(each.model.parameters()).device for each in (other, first))
         if place != wanted:
-            raise SettingsError(f"ensemble: model {number} is on {place}, wanted {wanted} as model 1")
+            raise SettingsError(f"ensemble: model {number} is on {place}, expected {wanted} as model 1")
     return Models(members=members, average=average)
 
 
@@ -120,14 +120,14 @@ def _refuse_another(side: str, wanted: Tokenizer, found: Tokenizer, number: int)
     if len(found) != len(wanted):
         raise SettingsError(
             f"ensemble: model {number} has a {side} vocabulary of {len(found):,} tokens, "
-            f"wanted model 1's of {len(wanted):,}"
+            f"expected model 1's of {len(wanted):,}"
         )
     for place, (one, other) in enumerate(zip(found.pieces(), wanted.pieces(), strict=True)):
         if one != other:
             raise SettingsError(
                 f"ensemble: model {number} has another {side} vocabulary: its token {place} is '{one}', "
-                f"wanted '{other}' as in model 1"
+                f"expected '{other}' as in model 1"
             )
     raise SettingsError(
-        f"ensemble: model {number} cuts {side} text otherwise with the same tokens, wanted the tokenizer of model 1"
+        f"ensemble: model {number} cuts {side} text otherwise with the same tokens, expected the tokenizer of model 1"
     )

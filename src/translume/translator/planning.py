@@ -122,7 +122,7 @@ def plan_line(
             if action == "error":
                 raise LineError(
                     line,
-                    f"{which} has {len(found):,} tokens, wanted at most {limit:,}; "
+                    f"{which} has {len(found):,} tokens, expected at most {limit:,}; "
                     'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
                 )
             warnings.append(f"truncated: {which} had {len(found):,} tokens and was cut to {limit:,}")
@@ -201,16 +201,16 @@ def numbered_lines(
     for number, (text, wanted) in enumerate(zip_longest(texts, constraints, fillvalue=nothing), start=1):
         if text is nothing or wanted is nothing:
             missing = "no text for the constraints" if text is nothing else "no constraints for the text"
-            raise TranslationError(f"line {number}: found {missing}, wanted as many lists of constraints as texts")
+            raise TranslationError(f"line {number}: found {missing}, expected as many lists of constraints as texts")
         if isinstance(wanted, str):
-            raise TypeError("constraints: found one text, wanted a list of texts")
+            raise TypeError("constraints: found one text, expected a list of texts")
         yield Line(number=number, text=without_line_break(text, number), constraints=tuple(wanted)), len(text)
 
 
 def without_line_break(text: str, number: int) -> str:
     """A line of a file without its line break. Raises TypeError for anything but str."""
     if not isinstance(text, str):
-        raise TypeError(f"line {number}: found {type(text).__name__}, wanted a text (str)")
+        raise TypeError(f"line {number}: found {type(text).__name__}, expected a text (str)")
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 

@@ -115,7 +115,7 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
         for side, ids in zip(("source", "target"), sides, strict=True):
             if len(ids) > limit:
                 raise TranslationError(
-                    f"{pair.place}: the {side} has {len(ids):,} tokens with its end mark, wanted at most {limit:,}"
+                    f"{pair.place}: the {side} has {len(ids):,} tokens with its end mark, expected at most {limit:,}"
                 )
     device = next(checkpoint.model.parameters()).device
     longer = [max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)]
@@ -137,7 +137,7 @@ def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[in
             labels.append([*next(texts), eos])
         elif eos in pair.target.ids[:-1]:
             raise TranslationError(
-                f"{pair.place}: the hypothesis was joined from parts, wanted one of a single sentence"
+                f"{pair.place}: the hypothesis was joined from parts, expected one of a single sentence"
             )
         else:
             labels.append(list(pair.target.ids))
@@ -157,7 +157,7 @@ def numbered_pairs(pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterato
     """Number pairs from 1, with their sizes, for `windows`."""
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
-            raise TypeError(f"line {number}: found {_describe(pair)}, wanted a pair of a source and a target")
+            raise TypeError(f"line {number}: found {_describe(pair)}, expected a pair of a source and a target")
         source, target = pair
         source = without_line_break(source, number)
         yield ScoredPair(place=f"line {number}", source=source, target=_target(target, number)), len(source)

@@ -281,7 +281,7 @@ def add_constraints(
     found: list[tuple[int, tuple[str, ...], Constraint | None]] = []
     for text in plan.line.constraints:
         if not target.normalise(text).strip():
-            raise LineError(plan.line, f"found a constraint without a word, {text!r}, wanted a word or a phrase")
+            raise LineError(plan.line, f"found a constraint without a word, {text!r}, expected a word or a phrase")
         words = words_of(source.normalise(text))
         holders = [number for number in filled if _contains(words_of(texts[number]), words)]
         found.append(((holders or filled)[0], (text,), build_constraint([text], target)))

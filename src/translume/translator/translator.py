@@ -94,7 +94,7 @@ class Translator:
         device, engine, dtype = options.device, options.engine, options.dtype
         if dtype == "int8":
             if engine == "plain":
-                raise SettingsError("dtype: found 'int8' with --engine plain, wanted auto, fp32 or bf16")
+                raise SettingsError("dtype: found 'int8' with --engine plain, expected auto, fp32 or bf16")
             return cls(load_checkpoint(folder, device=device, dtype="fp32")).compile("int8")
         if engine == "plain":
             return cls(load_checkpoint(folder, device=device, dtype=dtype))
@@ -232,7 +232,7 @@ class Translator:
     def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
         """The settings with single options replaced, checked before any text is read."""
         if settings is not None and not isinstance(settings, DecodingSettings):
-            raise TypeError(f"settings: found {type(settings).__name__}, wanted DecodingSettings or None")
+            raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
         chosen = settings or self.config.decoding
         given = {name: value for name, value in options.items() if value is not None}
         if given:
@@ -249,7 +249,7 @@ class Translator:
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(
                 "decoding.calibrated: a temperature is fitted to one model, "
-                f"wanted calibrated = false for {len(self.models)} of them"
+                f"expected calibrated = false for {len(self.models)} of them"
             )
         if settings.calibrated and self.checkpoint.temperature is None:
             raise SettingsError(
@@ -267,7 +267,7 @@ class Translator:
                 what = f"training.label_smoothing_over = '{over}', which does not spread it over all tokens"
             else:
                 continue
-            raise SettingsError(f"decoding.unsmooth: found {settings.unsmooth}, wanted 0 with {what}")
+            raise SettingsError(f"decoding.unsmooth: found {settings.unsmooth}, expected 0 with {what}")
 
     def _stream(self, lines: Iterable[tuple[Line, int]], settings: DecodingSettings) -> Iterator[Translation]:
         for window in windows(lines):

@@ -52,7 +52,7 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     if not certificate.difference <= TOLERANCE:
         raise TranslumeError(
             f"{folder}: the imported model differs from transformers' by {certificate.difference:.2g} nats a token, "
-            f"wanted at most {TOLERANCE}"
+            f"expected at most {TOLERANCE}"
         )
     return certificate
 
@@ -70,7 +70,7 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
             first = str(error).strip().splitlines()[:1]
             raise TranslumeError(
                 f"{folder}: transformers cannot read it ({type(error).__name__}: {''.join(first)}), "
-                "wanted a folder that it loads, tokenizer_config.json included"
+                "expected a folder that it loads, tokenizer_config.json included"
             ) from error
 
 

@@ -59,11 +59,11 @@ def read_foreign_config(folder: Path) -> ForeignConfig:
     for name, value in wanted.items():
         if values.get(name, value) != value:
             raise SettingsError(
-                f"{place}: {name}: found {_shown(values[name])}, wanted {_shown(value)} for {architecture}"
+                f"{place}: {name}: found {_shown(values[name])}, expected {_shown(value)} for {architecture}"
             )
     if architecture != "MarianMTModel" and values.get("tie_word_embeddings", True) is not True:
         raise SettingsError(
-            f"{place}: tie_word_embeddings: found {_shown(values['tie_word_embeddings'])}, wanted true for Pegasus"
+            f"{place}: tie_word_embeddings: found {_shown(values['tie_word_embeddings'])}, expected true for Pegasus"
         )
     size = _integer(place, values, "vocab_size")
     shared = values.get("share_encoder_decoder_embeddings", True) is True
@@ -84,7 +84,7 @@ def read_foreign_config(folder: Path) -> ForeignConfig:
         ("eos_token_id", found.eos),
     ):
         if not 0 <= number < min(found.vocabulary, found.target_vocabulary):
-            raise SettingsError(f"{place}: {name}: found {number}, wanted an id of the vocabulary, 0 to {size - 1}")
+            raise SettingsError(f"{place}: {name}: found {number}, expected an id of the vocabulary, 0 to {size - 1}")
     return found
 
 
@@ -97,7 +97,7 @@ def model_values(config: ForeignConfig, *, learned_positions: bool, bias: bool) 
     ):
         if _integer(place, values, one) != _integer(place, values, other):
             raise SettingsError(
-                f"{place}: {other}: found {values[other]}, wanted {values[one]}, that of {one}; here both are alike"
+                f"{place}: {other}: found {values[other]}, expected {values[one]}, that of {one}; here both are alike"
             )
     activation = values.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -128,7 +128,7 @@ def _tie(config: ForeignConfig) -> str:
     if shared and not tied:
         raise SettingsError(
             f"{config.place}: tie_word_embeddings: found false with share_encoder_decoder_embeddings true, "
-            "wanted true, or both false"
+            "expected true, or both false"
         )
     return "all" if shared else "target" if tied else "none"
 
@@ -170,13 +170,13 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelFolderError(f"{path}: no such file, wanted one as transformers saves it") from None
+        raise ModelFolderError(f"{path}: no such file, expected one as transformers saves it") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__}, wanted a JSON object")
+        raise DataError(f"{path}: found {type(values).__name__}, expected a JSON object")
     return values
 
 
@@ -184,14 +184,14 @@ def _integer(place: Path, values: Mapping[str, Any], name: str) -> int:
     found = values.get(name)
     if not isinstance(found, int) or isinstance(found, bool):
         shown = "nothing" if name not in values else _shown(found)
-        raise SettingsError(f"{place}: {name}: found {shown}, wanted a whole number")
+        raise SettingsError(f"{place}: {name}: found {shown}, expected a whole number")
     return found
 
 
 def _boolean(place: Path, values: Mapping[str, Any], name: str, default: bool) -> bool:
     found = values.get(name, default)
     if not isinstance(found, bool):
-        raise SettingsError(f"{place}: {name}: found {_shown(found)}, wanted true or false")
+        raise SettingsError(f"{place}: {name}: found {_shown(found)}, expected true or false")
     return found
 
 

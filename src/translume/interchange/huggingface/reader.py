@@ -56,7 +56,7 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
     foreign = read_foreign_config(folder)
     if positions == "marian" and foreign.architecture != "MarianMTModel":
         raise SettingsError(
-            f"--positions marian: found {foreign.architecture}, wanted MarianMTModel, which Marian trains"
+            f"--positions marian: found {foreign.architecture}, expected MarianMTModel, which Marian trains"
         )
     path = _weights_file(folder)
     stored = dict(read_tensors(path))
@@ -88,10 +88,10 @@ def _weights_file(folder: Path) -> Path:
     for name in _OTHER_WEIGHTS:
         if (folder / name).exists():
             raise ModelFolderError(
-                f"{folder / name}: not read, wanted {WEIGHTS} in one file; load the model in transformers and "
+                f"{folder / name}: not read, expected {WEIGHTS} in one file; load the model in transformers and "
                 "call save_pretrained(folder, max_shard_size='100GB')"
             )
-    raise ModelFolderError(f"{path}: no such file, wanted the weights as transformers saves them")
+    raise ModelFolderError(f"{path}: no such file, expected the weights as transformers saves them")
 
 
 def _learned(stored: Mapping[str, Tensor]) -> bool:
@@ -118,7 +118,7 @@ def _weights(
             raise ModelFolderError(f"{path}: holds {name}, which a {foreign.architecture} of config.json does not have")
         if tensor.shape != expected[name].shape:
             raise ModelFolderError(
-                f"{path}: {name} is {list(tensor.shape)}, wanted {list(expected[name].shape)} by config.json"
+                f"{path}: {name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by config.json"
             )
     try:
         return (weights_from_marian if marian else weights_from_pegasus)(state, settings)
@@ -131,7 +131,7 @@ def _tokenizers(folder: Path, foreign: ForeignConfig) -> tuple[Tokenizer, Tokeni
         return read_marian_tokenizers(folder, foreign)
     if not (folder / NAME).exists():
         raise ModelFolderError(
-            f"{folder}: no tokenizer, wanted {SOURCE}, target.spm and vocab.json of Marian, "
+            f"{folder}: no tokenizer, expected {SOURCE}, target.spm and vocab.json of Marian, "
             f"or the {NAME} of `translume export`"
         )
     tokenizer = read_library_tokenizer(folder)
@@ -144,5 +144,5 @@ def _tokenizers(folder: Path, foreign: ForeignConfig) -> tuple[Tokenizer, Tokeni
         ("decoder_vocab_size", foreign.target_vocabulary, len(tokenizer)),
     ):
         if found != wanted:
-            raise SettingsError(f"{foreign.place}: {name}: found {found}, wanted {wanted} by {NAME}")
+            raise SettingsError(f"{foreign.place}: {name}: found {found}, expected {wanted} by {NAME}")
     return tokenizer, tokenizer

@@ -40,7 +40,7 @@ def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
     if settings.kind != "bpe" and (settings.kind, settings.unknown) != ("unigram", "token"):
         raise SettingsError(
             f"tokenizer.kind: found '{settings.kind}' with unknown = '{settings.unknown}', "
-            "wanted 'bpe', or 'unigram' with unknown = 'token', for huggingface"
+            "expected 'bpe', or 'unigram' with unknown = 'token', for huggingface"
         )
     model = tokenizer.library_model()
     library = LibraryTokenizer(model)
@@ -81,10 +81,10 @@ def _compare_tokenizers(tokenizer: Tokenizer, library: LibraryTokenizer) -> None
         text = tokenizer.decode([each for each in ids if each != specials.unk])
         ours, theirs = [*tokenizer.encode(text), specials.eos], library.encode(text).ids
         if ours != theirs:
-            raise TranslumeError(f"tokenizer: {text!r} has ids {theirs} in the export, wanted {ours}")
+            raise TranslumeError(f"tokenizer: {text!r} has ids {theirs} in the export, expected {ours}")
         if "\ufffd" not in text and library.decode(theirs) != tokenizer.decode(ours):
             raise TranslumeError(
-                f"tokenizer: {library.decode(theirs)!r} in the export, wanted {tokenizer.decode(ours)!r}"
+                f"tokenizer: {library.decode(theirs)!r} in the export, expected {tokenizer.decode(ours)!r}"
             )
 
 
@@ -151,7 +151,7 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     target_vocabulary = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
         if not path.is_file():
-            raise ModelFolderError(f"{path}: no such file, wanted one as MarianTokenizer saves it")
+            raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
         return source, source
@@ -190,9 +190,9 @@ def _pieces(path: Path, size: int) -> tuple[str, ...]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
-        raise DataError(f"{path}: wanted a JSON object of tokens, each with its id, 0, 1, 2, …")
+        raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
     if len(ids) != size:
-        raise DataError(f"{path}: found {len(ids):,} tokens, wanted {size:,} by config.json")
+        raise DataError(f"{path}: found {len(ids):,} tokens, expected {size:,} by config.json")
     pieces = tuple(piece.replace(SPACE, " ") for piece in sorted(ids, key=ids.__getitem__))
     if len(set(pieces)) != len(pieces) or "" in pieces:
         raise DataError(f"{path}: a token is empty, or stands there twice")

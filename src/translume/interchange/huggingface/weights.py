@@ -93,7 +93,7 @@ def _found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Ten
     """Copy the tensor with one of their names. Raises ModelFolderError if there is none, or if two differ."""
     present = [name for name in theirs if name in state]
     if not present:
-        raise ModelFolderError(f"{theirs[0]}: no such weights, wanted them for {ours}")
+        raise ModelFolderError(f"{theirs[0]}: no such weights, expected them for {ours}")
     for name in present[1:]:
         if not torch.equal(state[name], state[present[0]]):
             raise ModelFolderError(f"{name}: differs from {present[0]}, with which config.json ties it")
@@ -126,11 +126,11 @@ def _refuse(
         found = getattr(settings, name)
         if found not in values:
             wanted = " or ".join(map(repr, values))
-            raise SettingsError(f"model.{name}: found {found!r}, wanted {wanted} for {family}")
+            raise SettingsError(f"model.{name}: found {found!r}, expected {wanted} for {family}")
     if not isinstance(settings.head, SoftmaxSettings):
-        raise SettingsError(f"model.head.kind: found {settings.head.kind!r}, wanted 'softmax' for {family}")
+        raise SettingsError(f"model.head.kind: found {settings.head.kind!r}, expected 'softmax' for {family}")
     if settings.head.tie not in ties:
-        raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, wanted 'all' for {family}")
+        raise SettingsError(f"model.head.tie: found {settings.head.tie!r}, expected 'all' for {family}")
 
 
 def _rows(settings: ModelSettings) -> Iterator[Row]:

@@ -32,9 +32,9 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certi
     Raises SettingsError for what transformers cannot express, TranslumeError if the two differ too much.
     """
     if dtype != "float32":
-        raise SettingsError(f"export: found weights as {dtype!r}, wanted 'float32' for huggingface")
+        raise SettingsError(f"export: found weights as {dtype!r}, expected 'float32' for huggingface")
     if checkpoint.source_tokenizer is not checkpoint.target_tokenizer:
-        raise SettingsError("tokenizer.shared: found false, wanted true for huggingface")
+        raise SettingsError("tokenizer.shared: found false, expected true for huggingface")
     with suppress_transformers_output():
         return _write(checkpoint, folder)
 
@@ -47,7 +47,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     certificate = _compare(checkpoint, folder)
     if certificate.difference > TOLERANCE:
         raise TranslumeError(
-            f"{folder}: transformers differs by {certificate.difference:.2g} nats a token, wanted at most {TOLERANCE}"
+            f"{folder}: transformers differs by {certificate.difference:.2g} nats a token, expected at most {TOLERANCE}"
         )
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2) + "\n")

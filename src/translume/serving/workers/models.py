@@ -151,10 +151,10 @@ class Models:
         self._all: dict[str, AnyServed] = {}
         for each in served:
             if each.name in self._all:
-                raise SettingsError(f"{each.name}: two models have this name, wanted a name each; name one NAME=MODEL")
+                raise SettingsError(f"{each.name}: two models have this name; rename one with NAME=MODEL")
             self._all[each.name] = each
         if not self._all:
-            raise SettingsError("found no model, wanted at least one")
+            raise SettingsError("found no model, expected at least one")
         self._served = self.of(Served)
         self.classifiers = self.of(ServedClassifier)
 
@@ -197,18 +197,18 @@ class Models:
                 pairs = ", ".join(sorted({f"{each.source}-{each.target}" for each in self if each.source}))
                 raise RequestError(
                     404,
-                    f"source, target: found '{source}-{target}', wanted one of: {pairs or 'none; name a model'}",
+                    f"source, target: found '{source}-{target}', expected one of: {pairs or 'none; name a model'}",
                     code="unknown_pair",
                     field="target",
                 )
             return found
         if source or target:
             missing = "target" if source else "source"
-            raise RequestError(422, f"{missing}: found nothing, wanted both source and target", field=missing)
+            raise RequestError(422, f"{missing}: found nothing, expected both source and target", field=missing)
         if not self._served:
             raise RequestError(404, "model: this server has none that translates", code="no_translator", field="model")
         if len(self._served) > 1:
-            raise RequestError(422, f"model: found nothing, wanted one of: {', '.join(self._served)}", field="model")
+            raise RequestError(422, f"model: found nothing, expected one of: {', '.join(self._served)}", field="model")
         return next(iter(self))
 
     def sources(self) -> dict[str, list[str]]:

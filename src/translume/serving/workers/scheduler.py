@@ -199,15 +199,16 @@ class Scheduler:
 
     def _refused(self, count: int, timeout_seconds: float, now: float) -> RequestError | None:
         if self._closing:
-            return RequestError(503, "the server is shutting down, wanted another one", code="shutting_down")
+            return RequestError(503, "the server is shutting down, expected another one", code="shutting_down")
         if self._count + count > self._capacity:
             self._remove_cancelled()
         if self._count + count > self._capacity:
-            reason = f"{self._count:,} lines wait and {count:,} came, wanted at most {self._capacity:,}; try later"
+            reason = f"{self._count:,} lines wait and {count:,} came, expected at most {self._capacity:,}; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         most = QUEUE_FRACTION * timeout_seconds
         if (wait := self._wait_seconds(now, most)) > most:
-            reason = f"about {wait:.3g} s of lines wait, wanted at most {most:g}, half of the request's time; try later"
+            half = "half of the request's time"
+            reason = f"about {wait:.3g} s of lines wait, expected at most {most:g}, {half}; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         return None
 
