@@ -22,7 +22,7 @@ REFUSED_SECONDS = 0.5
 class Seen:
     """Counts of the requests that were sent in the measured window."""
 
-    good: list[tuple[float, float, int]] = field(default_factory=list)  # when it came, seconds, lines
+    good: list[tuple[float, float, int]] = field(default_factory=list)  # arrival time, seconds, lines
     refused: list[float] = field(default_factory=list)
     late: int = 0
     wrong: int = 0

@@ -1,8 +1,8 @@
-"""Whether a sentence's translation depends on its company: alone, in random batches, and sorted by length.
+"""Check that a translation does not depend on the batch: alone, in random batches, and sorted by length.
 
-Every line of SOURCE is translated alone, then all of them in batches of random lines, then all together as the
-translator batches them. Printed is how many texts are the same, and how many scores are equal bit for bit, for each
-engine and dtype; and what the engine's self-test claims of it.
+Every line of SOURCE is translated alone, then in batches of random lines, then all together as the translator batches
+them. For each engine and dtype, the output gives the number of identical texts and of scores that are equal bit for
+bit, and what the engine's self-test claims.
 
     python benchmarks/batch_independence.py MODEL SOURCE [--lines 1000] [--beam 5] [--dtypes fp32 int8] [--json]
 """
@@ -26,7 +26,7 @@ SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 def found(
     translator: "Translator", lines: list[str], beam: int, numbers: Sequence[int]
 ) -> dict[int, tuple[str, float]]:
-    """Of each line in `numbers`, translated together, the best target and its score."""
+    """Return the best target and its score for each line in `numbers`, translated together."""
     done = translator.translate_all([lines[number] for number in numbers], beam=beam)
     return {n: (each.text, each.hypotheses[0].score) for n, each in zip(numbers, done, strict=True)}
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.source is None:
-        print("left out: expected MODEL SOURCE")
+        print("skipped: expected MODEL SOURCE")
         return
 
     from translume.engine import self_test
@@ -76,7 +76,7 @@ def main() -> None:
     if options.json:
         print(json.dumps({"lines": len(lines), **report}))
         return
-    print(f"{len(lines)} lines, beam {options.beam}; against each line alone:")
+    print(f"{len(lines)} lines, beam {options.beam}; compared with each line alone:")
     for dtype, rows in report.items():
         print(f"{dtype}: the self-test claims equality: {rows.pop('claimed')}")
         for name, row in rows.items():

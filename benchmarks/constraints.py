@@ -1,10 +1,10 @@
-"""What must-have phrases cost: references' phrases forced into translations, all of them met or not, BLEU and time.
+"""Measure what forced phrases cost: the share of phrases met, BLEU and time.
 
-For each of the first lines one or two phrases of one to three words are drawn from its reference with a seed, those
-that the plain beam's output lacks first. The lines are then translated without and with them, in turns, `--rounds`
-times; printed are how many phrases each has, as words, BLEU (tokens as they are) and the median processor time with its
-spread. Forced phrases are the references', so BLEU rises by what they give away: it says whether they are put where
-they belong.
+For each of the first lines, one or two phrases of one to three words are drawn from its reference with a seed,
+preferring those that the plain beam's output does not contain. The lines are translated without and with them, in
+turns, `--rounds` times. Printed: the number of phrases contained as whole words, BLEU (texts as they are tokenized) and
+the median processor time with its spread. The phrases come from the references, so BLEU rises by what they reveal; it
+shows whether they are placed correctly.
 
     python benchmarks/constraints.py MODEL SOURCE REFERENCE [--lines 200] [--beam 5] [--seed 0] [--rounds 3] [--json]
 """
@@ -23,7 +23,7 @@ LONGEST = 3
 
 
 def spans(words: list[str]) -> list[tuple[int, int]]:
-    """Places [begin, end) of what may be forced: up to three words, a letter or a digit in each."""
+    """Return the spans [begin, end) that may be forced: up to three words, each with a letter or a digit."""
     spoken = [any(character.isalnum() for character in word) for word in words]
     return [
         (begin, end)
@@ -34,7 +34,7 @@ def spans(words: list[str]) -> list[tuple[int, int]]:
 
 
 def phrases_of(reference: str, output: str, draw: random.Random) -> list[str]:
-    """One or two phrases of the reference that share no word, best such as the output lacks."""
+    """Return one or two phrases of the reference without common words, preferably ones that the output lacks."""
     from translume.translator.constraints import occurrences
 
     words = reference.split()
@@ -48,7 +48,7 @@ def phrases_of(reference: str, output: str, draw: random.Random) -> list[str]:
 
 
 def measured(model: str, data: tuple[list[str], list[str]], beam: int, seed: int, rounds: int) -> dict[str, Any]:
-    """The figures of both ways."""
+    """Return the results without and with constraints."""
     import sacrebleu
 
     from translume.translator import load_translator
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.reference is None:
-        print("left out: expected MODEL SOURCE REFERENCE")
+        print("skipped: expected MODEL SOURCE REFERENCE")
         return
     sides = []
     for path in (options.source, options.reference):
@@ -113,7 +113,7 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"{result['phrases']} phrases in {result['lines']} lines, beam {result['beam']}")
-    print(f"{'':12}{'phrases met':>12}{'said unmet':>12}{'BLEU':>8}{'chrF':>8}{'seconds':>9}{'spread':>8}")
+    print(f"{'':12}{'phrases met':>12}{'reported':>12}{'BLEU':>8}{'chrF':>8}{'seconds':>9}{'spread':>8}")
     for row in result["rows"]:
         print(
             f"{row['way']:12}{row['met']:>12}{row['unmet']:>12}{row['bleu']:>8.2f}{row['chrf']:>8.2f}"

@@ -1,10 +1,10 @@
-"""Names that were never seen: the copy head against the softmax.
+"""Compare the copy head with the softmax on names that do not occur in training.
 
-Prints a table; with --json one object on one line. The demo's English and German sentences that speak of a person get
-invented names ("Tobrunu", "Kelmia") instead of the demo's twenty; no name of the test stands in the training text. The
-same small network is trained with each head, from the same seed, on the same batches, for the same updates, and
-translates the test greedily. Exact: the whole sentence is right. Names: all of its names are.
-`ratio` is the copy head's exact sentences over the softmax's (at least one).
+Prints a table; with --json, one object on one line. The demo's English and German sentences about a person get invented
+names ("Tobrunu", "Kelmia") instead of the demo's twenty. No name of the test set occurs in the training text. The same
+small network is trained with each head, with the same seed, batches and number of updates, and translates the test set
+greedily. Exact: the whole sentence is right. Names: all of its names are right.
+`ratio` is the number of exact sentences with the copy head over that with the softmax (at least one).
 
     python benchmarks/copy_names.py [--updates 600] [--names 500] [--seed 1] [--json]
 """
@@ -36,7 +36,7 @@ ENDS = ["", "", "", "l", "m", "n", "r", "s", "ck", "nd", "rt"]
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A pair, and the names that stand in both of its sides."""
+    """A pair, and the names that both of its sides contain."""
 
     source: str
     target: str
@@ -44,7 +44,7 @@ class Sentence:
 
 
 def invented(random: Random) -> Iterator[str]:
-    """Names of two to four syllables, each once."""
+    """Return distinct names of two to four syllables."""
     seen = set()
     while True:
         syllables = (random.choice(STARTS.split()) + random.choice(VOWELS.split()) for _ in range(random.randint(2, 4)))
@@ -55,7 +55,7 @@ def invented(random: Random) -> Iterator[str]:
 
 
 def sentences(count: int, names: list[str], random: Random) -> list[Sentence]:
-    """Different sentences with some of the names."""
+    """Return distinct sentences with some of the names."""
     phrases = []
     for phrase in read_phrases(LANGUAGES):
         slots = {match[1] for match in SLOT.finditer(phrase["en"])}
@@ -76,7 +76,7 @@ def sentences(count: int, names: list[str], random: Random) -> list[Sentence]:
 
 
 def write(folder: Path, arguments: argparse.Namespace) -> list[Sentence]:
-    """The training and validation files; the test, which shares no name with the first."""
+    """Write the training and validation files; return the test set, which shares no name with them."""
     random = Random(arguments.seed)
     source = invented(random)
     known, checked, unseen = ([next(source) for _ in range(count)] for count in (arguments.names, 50, 200))
@@ -112,7 +112,7 @@ def config(folder: Path, head: str, arguments: argparse.Namespace) -> Config:
 
 
 def measured(folder: Path, head: str, test: list[Sentence], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train with the head, translate the test, and count."""
+    """Train with the head, translate the test set and count."""
     begun = time.perf_counter()
     nll = None
     for event in train(config(folder, head, arguments), folder / head, device="cpu", threads=arguments.threads):
@@ -124,7 +124,7 @@ def measured(folder: Path, head: str, test: list[Sentence], arguments: argparse.
     pairs = list(zip(texts, test, strict=True))
     if arguments.show:
         for text, pair in pairs[: arguments.show]:
-            print(f"  {pair.source}\n    {text}" + ("" if text == pair.target else f"\n    wanted: {pair.target}"))
+            print(f"  {pair.source}\n    {text}" + ("" if text == pair.target else f"\n    expected: {pair.target}"))
     return {
         "head": head,
         "exact": sum(text == pair.target for text, pair in pairs),
@@ -138,17 +138,17 @@ def main() -> None:
     short = bool(os.environ.get("TRANSLUME_SHORT"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=60 if short else 600)
-    parser.add_argument("--pairs", type=int, default=1000 if short else 8000, help="to train on")
-    parser.add_argument("--names", type=int, default=500, help="different names in the training text")
-    parser.add_argument("--test", type=int, default=50 if short else 400, help="sentences of the test")
-    parser.add_argument("--vocabulary", type=int, default=1000, help="most subwords")
+    parser.add_argument("--pairs", type=int, default=1000 if short else 8000, help="number of training pairs")
+    parser.add_argument("--names", type=int, default=500, help="number of names in the training text")
+    parser.add_argument("--test", type=int, default=50 if short else 400, help="number of test sentences")
+    parser.add_argument("--vocabulary", type=int, default=1000, help="maximum number of subwords")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--show", type=int, default=0, help="translations to print for each head")
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--show", type=int, default=0, help="number of translations to print for each head")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     arguments = parser.parse_args()
     if not arguments.json:
-        print(f"{arguments.updates} updates; of {arguments.test} sentences with unseen names, right:")
+        print(f"{arguments.updates} updates; correct, of {arguments.test} sentences with unseen names:")
         print("head       exact   names  validation nll  training s")
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""How fast pairs are read, cleaned, tokenized and batched, and how much memory a pair takes.
+"""Measure how fast pairs are read, cleaned, tokenized and batched, and how much memory a pair takes.
 
-Prints a table; with --json one object on one line. Each number of pairs is measured in a process of its own on plain
-files made up for it (sentences of `--words` words on average over a Zipf-distributed vocabulary of 20,000), with every
-cleaning rule switched on. Memory is the process's own (RssAnon, sampled every 5 ms), what each stage adds to what was
-there before it; pages of the memory-mapped cache are the kernel's, which takes them back when it needs them, and are
-given apart. Bytes a pair are the slope between the smallest and the largest number of pairs, so that constants
-(Python, torch, the tokenizer's words, chunks of text) cancel; below a million pairs they do not quite.
+Prints a table; with --json, one object on one line. Each number of pairs is measured in a separate process on synthetic
+files (sentences of `--words` words on average over a Zipf-distributed vocabulary of 20,000), with every cleaning rule
+enabled. Memory is the private memory of the process (RssAnon, sampled every 5 ms) that each stage adds. Pages of the
+memory-mapped cache can be reclaimed by the kernel and are reported separately. Bytes per pair are the slope between the
+smallest and the largest number of pairs, so that constants (Python, torch, the tokenizer's words, chunks of text)
+cancel; below a million pairs they do not cancel completely.
 
     python benchmarks/data_speed.py [--pairs 1000000 10000000] [--words 13] [--json]
 """
@@ -39,7 +39,7 @@ STAGES = ("reading", "cleaning", "tokenizing", "preparing", "planning", "batchin
 
 
 class PeakMemory:
-    """The most memory of its own that this process had while the block ran, in bytes, beyond what it had before."""
+    """Peak private memory of this process while the block ran, in bytes, beyond what it had before."""
 
     def __enter__(self) -> Self:
         self.before = self.most = _own_memory()
@@ -70,7 +70,7 @@ def _status(name: str) -> int:
 
 
 def write_files(folder: Path, pairs: int, words_a_line: int) -> DataSettings:
-    """Two parallel files of made-up text: half a sentence of 20,000 and another half, drawn for each line."""
+    """Write two parallel files of synthetic text: each line joins two halves drawn from 20,000."""
     generator = np.random.default_rng(1)
     paths = []
     for side in ("source", "target"):
@@ -99,7 +99,7 @@ def write_files(folder: Path, pairs: int, words_a_line: int) -> DataSettings:
 
 
 def measure(pairs: int, folder: Path, words: int) -> dict[str, float]:
-    """Everything about one number of pairs: seconds by stage for all of them, memory in bytes."""
+    """Return all results for one number of pairs: seconds by stage for all of them, and memory in bytes."""
     settings = write_files(folder, pairs, words)
     tokenizer = train_tokenizer(TokenizerSettings(size=8000), _sample(settings))
     seconds = _stages(settings, tokenizer, pairs)
@@ -136,7 +136,7 @@ def _sample(settings: DataSettings) -> Iterator[str]:
 
 
 def _stages(settings: DataSettings, tokenizer: Tokenizer, pairs: int) -> dict[str, float]:
-    """Seconds that all pairs take to read, in the rules, and in the tokenizer (both sides), from at most a million."""
+    """Return the seconds to read all pairs, to apply the rules and to tokenize both sides, from at most a million."""
     rules = Rules(settings.cleaning, settings.cleaning.max_tokens)
     reading = cleaning = tokenizing = 0.0
     done = 0
@@ -157,7 +157,7 @@ def _stages(settings: DataSettings, tokenizer: Tokenizer, pairs: int) -> dict[st
 
 
 def _batch(plan: BatchPlan, corpus: TokenizedCorpus) -> tuple[float, float, float]:
-    """Seconds for all batches (from at most a million pairs), the share of no padding, seconds a batch."""
+    """Return the seconds for all batches (of at most a million pairs), the share of non-padding, seconds per batch."""
     made, filled, cells, batches = 0, 0, 0, 0
     begin = time.perf_counter()
     for batch in prefetched(plan):
@@ -172,7 +172,7 @@ def _batch(plan: BatchPlan, corpus: TokenizedCorpus) -> tuple[float, float, floa
 
 
 def report(results: list[dict[str, float]]) -> dict[str, object]:
-    """Rates of the largest run, and bytes a pair between the smallest and the largest."""
+    """Return the rates of the largest run, and bytes per pair between the smallest and the largest."""
     small, large = results[0], results[-1]
     pairs = large["pairs"] - small["pairs"]
     kinds = [name for name in large if name.endswith("_bytes")]
@@ -186,7 +186,7 @@ def report(results: list[dict[str, float]]) -> dict[str, object]:
 
 
 def show(summary: dict[str, object], results: list[dict[str, float]]) -> None:
-    """The table for people."""
+    """Print the table."""
     print(f"{'pairs':<28}" + "".join(f"{int(run['pairs']):>14,}" for run in results))
     for stage in STAGES:
         rates = (run["pairs"] / run[f"{stage}_seconds"] for run in results)
@@ -197,16 +197,16 @@ def show(summary: dict[str, object], results: list[dict[str, float]]) -> None:
         if "bytes" in name:
             label = name.replace("_bytes", "").replace("_", " ") + ", MB"
             print(f"{label:<28}" + "".join(f"{run[name] / 1e6:>14,.1f}" for run in results))
-    print("bytes a pair (slope):", json.dumps(summary["bytes_a_pair"]))
+    print("bytes per pair (slope):", json.dumps(summary["bytes_a_pair"]))
 
 
 def main() -> None:
-    """Run the numbers of pairs asked for, each in its own process."""
+    """Measure each number of pairs in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 50_000] if SHORT else [250_000, 1_000_000])
-    parser.add_argument("--words", type=int, default=13, help="words in a sentence, on average; at least 2")
-    parser.add_argument("--json", action="store_true", help="one object on one line")
-    parser.add_argument("--folder", help="where files of a few GB for 10 million pairs may lie for a while")
+    parser.add_argument("--words", type=int, default=13, help="mean number of words per sentence; at least 2")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
+    parser.add_argument("--folder", help="folder for temporary files; a few GB for 10 million pairs")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

@@ -1,16 +1,16 @@
-"""How fast a trained model translates: our plain and fast engines, CTranslate2 and transformers on the same weights.
+"""Measure translation speed: our plain and fast engines, CTranslate2 and transformers with the same weights.
 
-Every system is a process of its own on one thread, loaded once; for each setting the systems take turns, `--rounds`
-times, and what is printed is the median, with the spread of the rounds. Lines are sorted by length and cut into batches
-the same way for all; the whole file is left to each system's own batching, on all cores: two workers of one thread.
-Beside the time stand the share of lines that are the plain engine's word for word, and BLEU (tokens as they are).
+Every system runs in a separate process on one thread and is loaded once. For each setting the systems take turns,
+`--rounds` times; the output is the median, with the spread of the rounds. Lines are sorted by length and cut into the
+same batches for all systems. The whole file uses each system's own batching on all cores, with two workers of one
+thread. The output also has the share of lines identical to the plain engine's, and BLEU (texts as they are tokenized).
 
     python benchmarks/decode_speed.py MODEL SOURCE REFERENCE [--lines 300] [--beams 1 5] [--batches 1 16 64 0]
                                       [--systems …] [--rounds 3] [--stop first] [--json]
 
-Our beam ends as CTranslate2's does, when as many hypotheses have finished as it is wide (`stop = "first"`); with
-`--stop optimal` it goes on until none can win any more. Batch 0 is the whole file. Ratios are ours against the best of
-CTranslate2 and of transformers: words a second.
+By default our beam search stops like CTranslate2's, when the number of finished hypotheses reaches the beam width
+(`stop = "first"`). With `--stop optimal` it continues until no hypothesis can win. Batch 0 is the whole file. Ratios
+are our words per second over those of the best setting of CTranslate2 and of transformers.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Ours:
         from translume.translator import load_translator
 
         translator = load_translator(model, device="cpu", dtype="fp32", threads=1)
-        self.translator = translator if way == "plain" else translator.compile(dtype)  # type: ignore[arg-type]  # its own words
+        self.translator = translator if way == "plain" else translator.compile(dtype)  # type: ignore[arg-type]
         self.stop = folders["stop"]
 
     def __call__(self, lines: list[str], beam: int, together: bool) -> list[str]:
@@ -46,7 +46,7 @@ class Ours:
 
 
 class CTranslate2:
-    """CTranslate2 over our export, pieces in and out."""
+    """CTranslate2 with our export; input and output are pieces."""
 
     def __init__(self, model: str, folders: dict[str, str], way: str, dtype: str, workers: int) -> None:
         import ctranslate2
@@ -76,7 +76,7 @@ class CTranslate2:
 
 
 class Transformers:
-    """transformers' generate over our export."""
+    """transformers' `generate` with our export."""
 
     def __init__(self, model: str, folders: dict[str, str], way: str, dtype: str, workers: int) -> None:
         import torch
@@ -106,7 +106,7 @@ LIBRARIES = {"plain": Ours, "fast": Ours, "ctranslate2": CTranslate2, "transform
 
 
 def work(model: str, folders: dict[str, str], system: str, workers: int) -> None:
-    """Answer requests of standard input, one JSON object a line, until it ends."""
+    """Answer requests on standard input, one JSON object per line, until it ends."""
     import torch
 
     torch.set_num_threads(1)
@@ -133,7 +133,7 @@ def work(model: str, folders: dict[str, str], system: str, workers: int) -> None
 
 
 class Worker:
-    """A system in a process of its own."""
+    """A system in a separate process."""
 
     def __init__(self, model: str, folders: dict[str, str], system: str, workers: int) -> None:
         command = [sys.executable, __file__, "--work", json.dumps([model, folders, system, workers])]
@@ -171,7 +171,7 @@ class Worker:
 
 
 class Team:
-    """A system as it is at its best on a whole file: several processes that share the lines, or workers of its own."""
+    """A system configured for a whole file: several processes that share the lines, or its own workers."""
 
     def __init__(self, model: str, folders: dict[str, str], system: str, cores: int) -> None:
         own = system.startswith("ctranslate2")
@@ -203,7 +203,7 @@ class Team:
 
 
 def exported(model: str, systems: list[str], folder: Path) -> dict[str, str]:
-    """The model as the other libraries read it; a system whose library cannot express it is left out, and said."""
+    """Export the model for the other libraries; report and skip a library that cannot express it."""
     import translume
     from translume.errors import TranslumeError
 
@@ -223,7 +223,7 @@ def exported(model: str, systems: list[str], folder: Path) -> dict[str, str]:
 def measured(
     teams: dict[str, Team], data: tuple[list[str], list[str]], beam: int, batch: int, rounds: int
 ) -> list[dict[str, Any]]:
-    """One row a system for a setting."""
+    """Return one row per system for a setting."""
     import sacrebleu
 
     sources, references = data
@@ -250,7 +250,7 @@ def measured(
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Our best engine against the best of each peer, by setting; larger is better."""
+    """Return the ratio of our best engine to the best of each peer, by setting; larger is better."""
     found = {}
     for beam, batch in dict.fromkeys((row["beam"], row["batch"]) for row in rows):
         speeds = {r["system"]: r["words_per_second"] for r in rows if (r["beam"], r["batch"]) == (beam, batch)}
@@ -280,7 +280,7 @@ def main() -> None:
         work(*json.loads(options.work))
         return
     if options.reference is None:
-        print("left out: expected MODEL SOURCE REFERENCE")
+        print("skipped: expected MODEL SOURCE REFERENCE")
         return
     sources, references = (
         path.read_text("utf-8").splitlines()[: options.lines] for path in (options.source, options.reference)
@@ -290,7 +290,7 @@ def main() -> None:
         folders = {**exported(options.model, options.systems, Path(folder)), "stop": options.stop}
         teams = {name: Team(options.model, folders, name, len(os.sched_getaffinity(0))) for name in options.systems}
         for team in teams.values():
-            team.ask(sources[:3], 1, 1)  # libraries load parts on first use
+            team.ask(sources[:3], 1, 1)  # load parts that libraries load on first use
         for beam in options.beams:
             for batch in options.batches:
                 new = measured(teams, (sources, references), beam, batch, options.rounds)

@@ -1,21 +1,21 @@
-"""What the output layer costs: the loss with its gradients, and the ten best next tokens of a step.
+"""Measure the cost of the output layer: the loss with its gradients, and the ten best next tokens of a step.
 
-Prints two tables; with --json one object on one line. Training: time forward and backward, memory beyond inputs,
-weights and the weights' own gradient, and errors against fp64, of our softmax_loss and of what PyTorch has. Each way at
-each vocabulary is a process of its own; rounds go through all of them in turn, and a ratio is the median of the rounds'
-ratios. `products` is the time as a multiple of h·Wᵀ, g·W and gᵀ·h alone at the fastest matrix product seen in the run.
-Before anything is timed, losses must be equal: to 1e-4 relative in fp32, to 1e-2 in bf16.
+Prints two tables; with --json, one object on one line. Training: time of forward and backward, memory beyond the
+inputs, the weights and the gradient of the weights, and errors against fp64, for our softmax_loss and for PyTorch's
+functions. Each method and vocabulary runs in a separate process. Rounds go through all of them in turn, and a ratio is
+the median of the rounds' ratios. `products` is the time as a multiple of h·Wᵀ, g·W and gᵀ·h alone at the fastest matrix
+product seen in the run. Before timing, losses must be equal: to 1e-4 relative in fp32, to 1e-2 in bf16.
 
-Losses are sums, as training asks for them (any other factor costs ours a copy of the weights' gradient). Errors are
-those of the nll, and of the gradients in the Frobenius norm, over as many rows as fp64 can do soon
-(at most 4096 x 10000 logits). Memory is the peak of resident memory (VmHWM, reset before the step) less what was there
-before and less one gradient of the weights. With one thread, time is the processor's, which a neighbour on the core
-disturbs less; else the clock's. `chunked` is torch's F.linear_cross_entropy: with its own chunks, which are so small
-for a large V that it is left out above 40,000, and with chunks of as many rows as ours. `adaptive` is another model,
-for its time and memory only.
+Losses are sums, as in training (any other factor makes ours copy the gradient of the weights). Errors are those of the
+nll, and of the gradients in the Frobenius norm, over as many rows as fp64 can process quickly (at most 4096 x 10000
+logits). Memory is the peak resident memory (VmHWM, reset before the step) less the memory before the step and one
+gradient of the weights. With one thread, time is processor time, which other processes on the core disturb less;
+otherwise it is wall-clock time. `chunked` is torch's F.linear_cross_entropy: with its own chunks, which are so small
+for a large V that it is skipped above 40,000, and with chunks of as many rows as ours. `adaptive` is a different model,
+listed for its time and memory only.
 
-Decoding: `topk(10)` of a belief over 64 rows of logits, by torch and with the engine's kernels, against log_softmax and
-topk; ids must be bit-equal.
+Decoding: `topk(10)` of a distribution over 64 rows of logits, by torch and with the engine's kernels, against
+log_softmax and topk; ids must be bit-equal.
 
     python benchmarks/head_cost.py [--vocabularies 10000 32000 128000 256000] [--rows 4096] [--rounds 3] [--json]
 """
@@ -57,7 +57,7 @@ def clock() -> float:
 
 
 def inputs(vocabulary: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states, weights (the logits' standard deviation is 1) and labels, Zipf-distributed."""
+    """Return hidden states, weights (the standard deviation of the logits is 1) and labels, Zipf-distributed."""
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(rows, WIDTH, generator=generator)
     weight = torch.randn(vocabulary, WIDTH, generator=generator).mul_(WIDTH**-0.5)
@@ -66,7 +66,7 @@ def inputs(vocabulary: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss_of(way: str, vocabulary: int, rows: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """What makes the summed nll of hidden states, weights and labels."""
+    """Return a function that computes the summed nll from hidden states, weights and labels."""
     if way == "ours":
         return lambda h, w, y: softmax_loss(h, w, None, y, LossOptions()).objective
     if way in ("fp32", "bf16"):
@@ -94,7 +94,7 @@ def _status(name: str) -> int:
 
 
 def peak_beyond(step: Callable[[], None]) -> int | None:
-    """Bytes of resident memory that a step needs at its peak beyond what was there; None where that cannot be read."""
+    """Return the bytes of resident memory that a step adds at its peak; None if they cannot be read."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -105,7 +105,7 @@ def peak_beyond(step: Callable[[], None]) -> int | None:
 
 
 def errors(way: str, vocabulary: int, rows: int) -> dict[str, float]:
-    """Errors against fp64, which is done a few rows at a time."""
+    """Return the errors against fp64, which is computed a few rows at a time."""
     hidden, weight, labels = inputs(vocabulary, rows)
     loss = loss_of(way, vocabulary, rows)(hidden, weight, labels)
     loss.backward()
@@ -124,7 +124,7 @@ def errors(way: str, vocabulary: int, rows: int) -> dict[str, float]:
 
 
 def work(way: str, vocabulary: int, rows: int) -> None:
-    """A contestant: says its memory and errors, then answers every line on its input with the seconds of a step."""
+    """Run a contestant: print its memory and errors, then answer every line of input with the seconds of a step."""
     hidden, weight, labels = inputs(vocabulary, rows)
     loss = loss_of(way, vocabulary, rows)
 
@@ -132,7 +132,7 @@ def work(way: str, vocabulary: int, rows: int) -> None:
         hidden.grad = weight.grad = None
         loss(hidden, weight, labels).backward()
 
-    loss(hidden[:1], weight, labels[:1]).backward()  # libraries are loaded
+    loss(hidden[:1], weight, labels[:1]).backward()  # load libraries
     hidden.grad = weight.grad = None
     memory = peak_beyond(step)
     if memory is not None and way != "adaptive":
@@ -149,7 +149,7 @@ def work(way: str, vocabulary: int, rows: int) -> None:
 
 
 class Contestant:
-    """A worker process that makes a step when asked."""
+    """A worker process that runs a step on request."""
 
     def __init__(self, way: str, vocabulary: int, rows: int, threads: int) -> None:
         numbers = ["--vocabularies", str(vocabulary), "--rows", str(rows), "--threads", str(threads)]
@@ -178,7 +178,7 @@ class Contestant:
 
 
 def product_rate() -> float:
-    """FLOP/s of the fastest large fp32 product just now."""
+    """Measure the FLOP/s of the fastest large fp32 product."""
     left, right = torch.randn(2048, 2048), torch.randn(2048, 2048)
     seconds = []
     for _ in range(4):
@@ -189,7 +189,7 @@ def product_rate() -> float:
 
 
 def train(vocabulary: int, rows: int, rounds: int, threads: int) -> dict[str, Any]:
-    """One vocabulary's part of the table of training."""
+    """Return one vocabulary's part of the table of training."""
     rows = min(rows, max(128, LOGITS_AT_ONCE // vocabulary // 128 * 128))
     ways = [way for way in WAYS if way != "chunked" or vocabulary <= OWN_CHUNKS_UP_TO]
     players = [Contestant(way, vocabulary, rows, threads) for way in ways]
@@ -222,7 +222,7 @@ def train(vocabulary: int, rows: int, rounds: int, threads: int) -> dict[str, An
 
 
 def kernels_are_here() -> bool:
-    """Whether the engine has kernels of its own on this machine."""
+    """Return whether the engine has its C kernels on this machine."""
     try:
         loading.kernels()
     except loading.NativeError:
@@ -231,7 +231,7 @@ def kernels_are_here() -> bool:
 
 
 def decode(vocabulary: int, rounds: int) -> dict[str, Any]:
-    """One vocabulary's row of the table of decoding."""
+    """Return one vocabulary's row of the table of decoding."""
     logits = torch.randn(BELIEFS, vocabulary, generator=torch.Generator().manual_seed(1)) * 3
     ways = [lambda: Logits(logits).topk(BEST).ids, lambda: logits.log_softmax(-1).topk(BEST).indices]
     if kernels_are_here():
@@ -271,7 +271,7 @@ def show_training(result: dict[str, Any]) -> None:
 
 
 def features() -> str:
-    """What the processor has for products of bf16."""
+    """Return the processor's features for bf16 products."""
     path = Path("/proc/cpuinfo")
     flags = path.read_text(errors="replace").split() if path.exists() else []
     return ", ".join(name for name in ("avx512f", "avx512_bf16", "amx_bf16") if name in flags) or "unknown"
@@ -281,11 +281,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = [1000] if SHORT else [10_000, 32_000, 128_000, 256_000]
     parser.add_argument("--vocabularies", type=int, nargs="+", default=sizes)
-    parser.add_argument("--rows", type=int, default=256 if SHORT else 4096, help="fewer where V is too large for them")
+    parser.add_argument("--rows", type=int, default=256 if SHORT else 4096, help="number of rows; fewer for a large V")
     parser.add_argument("--rounds", type=int, default=1 if SHORT else 3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=("training", "decoding"), help="one of the two tables")
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -42,7 +42,7 @@ def translator_of(shape: dict[str, int]) -> Any:
 
     words = " ".join(f"w{number}" for number in range(VOCABULARY))
     tokenizer = train_tokenizer(TokenizerSettings(kind="word", size=VOCABULARY, unknown="token"), [words])
-    settings = ModelSettings(**shape, max_positions=128)  # type: ignore[arg-type]  # numbers alone
+    settings = ModelSettings(**shape, max_positions=128)  # type: ignore[arg-type]  # only numbers
     torch.manual_seed(1)
     model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
     limits = (f"decoding.max_length={TOKENS}", f"decoding.min_length={TOKENS}", "decoding.max_length_ratio=99")
@@ -61,7 +61,7 @@ def loaded(model: str | None, threads: int) -> Any:
 
 
 def sentences(translator: Any, count: int) -> list[str]:
-    """Sentences of 24 tokens that the model knows, their end mark the 25th."""
+    """Return sentences of 24 known tokens; the end token is the 25th."""
     draw = random.Random(0)
     tokenizer = translator.checkpoint.source_tokenizer
     words = [piece.removeprefix("▁") for piece in tokenizer.pieces() if piece.startswith("▁") and len(piece) > 1]
@@ -75,12 +75,12 @@ def sentences(translator: Any, count: int) -> list[str]:
 
 @contextmanager
 def without_hooks() -> Iterator[None]:
-    """Within, the decoding loop keeps nothing that only inspection reads."""
+    """Make the decoding loop keep nothing that only inspection reads, within the block."""
     from translume.decoding import loop
 
     own = loop.Search
 
-    class Bare(own):  # type: ignore[misc, valid-type]  # a class that is found when asked for
+    class Bare(own):  # type: ignore[misc, valid-type]  # a class found at run time
         def read(self, state: Any) -> None:
             pass
 
@@ -131,7 +131,7 @@ def without_hooks() -> Iterator[None]:
             ]
 
     no_terms = loop.ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
-    loop.Search = Bare  # type: ignore[misc]  # for as long as the block lasts
+    loop.Search = Bare  # type: ignore[misc]  # within the block
     try:
         yield
     finally:
@@ -139,7 +139,7 @@ def without_hooks() -> Iterator[None]:
 
 
 def seconds_of(translator: Any, texts: Sequence[str]) -> tuple[float, list[str]]:
-    """Processor time of translating, and the translations."""
+    """Return the processor time of translating, and the translations."""
     began = time.process_time()
     found = [each.text for each in translator.translate_all(texts, strategy="beam")]
     return time.process_time() - began, found
@@ -151,7 +151,7 @@ def quartiles(ratios: list[float]) -> dict[str, float]:
 
 
 def off(model: str | None, threads: int, rounds: int) -> dict[str, Any]:
-    """The loop as it is against the bare one."""
+    """Compare the decoding loop with the reduced one."""
     translator = loaded(model, threads)
     texts = sentences(translator, SENTENCES)
     own, bare = seconds_of(translator, texts)[1], []
@@ -171,7 +171,7 @@ def off(model: str | None, threads: int, rounds: int) -> dict[str, Any]:
 
 
 def off_before(model: str | None, threads: int, rounds: int, before: str) -> dict[str, Any]:
-    """This version against another one, a process each."""
+    """Compare this version with another one, each in a separate process."""
     sides = [worker(model, threads, source) for source in (None, before)]
     seconds: list[list[float]] = [[], []]
     for number in range(rounds + 1):
@@ -199,7 +199,7 @@ def worker(model: str | None, threads: int, source: str | None) -> "subprocess.P
 
 
 def work(model: str | None, threads: int) -> None:
-    """Translate at every line of standard input and say how long it took."""
+    """Translate at every line of standard input and print how long it took."""
     translator = loaded(model, threads)
     texts = sentences(translator, SENTENCES)
     for _ in sys.stdin:
@@ -207,7 +207,7 @@ def work(model: str | None, threads: int) -> None:
 
 
 def on(rounds: int) -> dict[str, dict[str, float]]:
-    """What a trace takes, by the clock and in processor time, as it is by default and by its parts: medians."""
+    """Return the median wall-clock and processor time of a trace, by default and by its parts."""
     import translume
     from translume.inspection.tracing import EVERYTHING, KNOWN
 
@@ -252,9 +252,9 @@ def main() -> None:
     if options.json:
         print(json.dumps({"off": nothing, "trace": seconds}))
         return
-    print(f"translating, nobody looking, against {nothing['against']}, {options.rounds} rounds:")
+    print(f"translating without inspection, against {nothing['against']}, {options.rounds} rounds:")
     low, high = nothing["ratio_low"], nothing["ratio_high"]
-    print(f"  ratio {nothing['ratio']:.3f} (quartiles {low:.3f} to {high:.3f}); {nothing['seconds']:.3f} s a round")
+    print(f"  ratio {nothing['ratio']:.3f} (quartiles {low:.3f} to {high:.3f}); {nothing['seconds']:.3f} s per round")
     print(f"the trace of {TOKENS} tokens into {TOKENS} at the base shape:")
     print(f"  {'':24} {'seconds':>9} {'of processor':>14}")
     for name, taken in seconds.items():

@@ -1,7 +1,7 @@
-"""Kills a training run with SIGKILL at three random moments, one of them inside a commit, resumes it each time, and
-compares the folder with that of a run nobody disturbed, byte by byte.
+"""Kill a training run with SIGKILL at three random moments, one of them during a commit, and resume it each time.
 
-The moments are counted in updates and in shares of an update, so that they come however fast the machine is.
+The resulting folder is compared byte by byte with that of an uninterrupted run. The moments are defined in updates and
+fractions of an update, so that they do not depend on the machine's speed.
 
     python benchmarks/kill_resume.py [--updates 60] [--seed 7] [--json]
 """
@@ -25,7 +25,7 @@ COMPARED = ("weights.safetensors", "resume/raw.safetensors", "resume/optimizer.s
 
 
 def write_corpus(folder: Path, pairs: int = 2000) -> None:
-    """Sentences of sixteen words, and the same backwards."""
+    """Write sentences over a vocabulary of sixteen words, and the same sentences reversed."""
     draw = random.Random(3)
     lines = [[draw.choice(WORDS) for _ in range(draw.randint(1, 12))] for _ in range(pairs)]
     (folder / "train.source").write_text("".join(" ".join(line) + "\n" for line in lines))
@@ -33,9 +33,9 @@ def write_corpus(folder: Path, pairs: int = 2000) -> None:
 
 
 def child(corpus: Path, folder: Path, updates: int, after: int, share: float) -> None:
-    """Train, and tell the number of every update; die `share` of an update later than `after`, or in the next commit.
+    """Train and print the number of every update; die `share` of an update after update `after`, or in the next commit.
 
-    after: 0 for never.  share: below 0 for in the next commit.
+    after: 0 for never.  share: negative to die in the next commit.
     """
     from translume.config import Config
     from translume.training import Progress, train
@@ -73,7 +73,7 @@ def child(corpus: Path, folder: Path, updates: int, after: int, share: float) ->
                 after = 0
             elif after and event.update >= after:
                 threading.Timer(share * (time.monotonic() - before), die).start()
-                dying = True  # with the next update at the latest, for the first one took longer
+                dying = True  # with the next update at the latest, since the first one took longer
             before = time.monotonic()
 
 
@@ -82,7 +82,7 @@ def die() -> None:
 
 
 def die_while_writing() -> None:
-    """Die in the next commit, when half of its first file of tensors is written; tell which one that is."""
+    """Die in the next commit, after half of its first file of tensors is written; print the file's name."""
     from translume.checkpoint import disk
 
     def half(write: Callable[..., None]) -> Callable[..., None]:
@@ -99,7 +99,7 @@ def die_while_writing() -> None:
 
 
 def run(corpus: Path, folder: Path, updates: int, after: int = 0, share: float = 0.0) -> tuple[int, list[str]]:
-    """How a run ended and what it told; `after` and `share` are those of `child`."""
+    """Return how a run ended and what it printed; `after` and `share` are those of `child`."""
     command = [sys.executable, __file__, "--child", str(corpus), str(folder), "--updates", str(updates)]
     command += ["--after", str(after), "--share", str(share)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -107,24 +107,24 @@ def run(corpus: Path, folder: Path, updates: int, after: int = 0, share: float =
 
 
 def killed(corpus: Path, folder: Path, updates: int, after: int, share: float) -> str:
-    """Where a run was killed; it goes on in the next one."""
-    code, told = run(corpus, folder, updates, after, share)
+    """Kill one run at the given moment and return where it was killed."""
+    code, printed = run(corpus, folder, updates, after, share)
     if code != -signal.SIGKILL:
         return f"not killed: it ended with exit code {code}"
-    where = f"while {told[-1]} was being written" if share < 0 else "between commits"
+    where = f"while {printed[-1]} was being written" if share < 0 else "between commits"
     return f"killed {where} after update {after}"
 
 
 def to_the_end(corpus: Path, folder: Path, updates: int) -> int:
-    """How many updates a run takes that nobody disturbs; fewer than asked for under TRANSLUME_SHORT."""
-    code, told = run(corpus, folder, updates)
+    """Return the number of updates of an uninterrupted run; fewer than requested with TRANSLUME_SHORT."""
+    code, printed = run(corpus, folder, updates)
     if code:
         raise SystemExit(f"a run ended with exit code {code}")
-    return int(told[-1])
+    return int(printed[-1])
 
 
 def committed(folder: Path) -> dict[str, Path]:
-    """The files of the last commit by name."""
+    """Return the files of the last commit by name."""
     files = json.loads((folder / "manifest.json").read_text())["files"]
     return {name: folder / entry["file"] for name, entry in files.items()}
 

@@ -1,14 +1,15 @@
-"""Softmax, adaptive and hierarchical heads at a vocabulary of 100,000 words and more, interleaved in one run.
+"""Compare softmax, adaptive and hierarchical heads with a vocabulary of 100,000 words and more, in turns in one run.
 
     python benchmarks/large_vocabulary.py [--heads softmax adaptive hierarchical] [--rounds 5] [--json]
 
-The task is to write the second half of a film review after its first half (IMDB, read from $TRANSLUME_DATA or
-../shared/data; `--words` a half at most). Tokens are words: the most frequent `--vocabulary` of the reviews, anything
-else is spelt. Each head stands on the same small encoder-decoder in a process of its own, so that its peak memory is
-its own; they take turns, round by round, on the same batches, and a ratio is the median of the rounds' ratios, larger
-where the head is faster or smaller than the softmax. At the end the nll of the same validation reviews is taken.
+The task is to generate the second half of a film review from its first half (IMDB, read from $TRANSLUME_DATA or
+../shared/data; at most `--words` per half). Tokens are words: the most frequent `--vocabulary` words of the reviews;
+other words are spelled in bytes. Each head is trained on the same small encoder-decoder in a separate process, so that
+peak memory is measured separately. The processes take turns, round by round, on the same batches. A ratio is the median
+of the rounds' ratios; larger means that the head is faster or smaller than the softmax. At the end the nll of the same
+validation reviews is measured.
 
-Target tokens are those that are not padding, end mark included; nll is in nats a target token.
+Target tokens exclude padding and include the end token; nll is in nats per target token.
 """
 
 import argparse
@@ -40,7 +41,7 @@ LEARNING_RATE, WARMUP = 1e-3, 50
 
 
 class Pairs:
-    """Pairs of ids in arrays: what a head learns its tables from."""
+    """Pairs of ids in arrays, from which a head fills its tables."""
 
     def __init__(self, path: Path) -> None:
         arrays = np.load(path)
@@ -55,11 +56,11 @@ class Pairs:
 
 
 def reviews(split: str, words: int) -> list[tuple[str, str, str]]:
-    """Each review, and the two halves of its words, cut to `words` each."""
+    """Return each review, and the two halves of its words, limited to `words` each."""
     data = Path(os.environ.get("TRANSLUME_DATA", Path(__file__).parents[2] / "shared" / "data"))
     path = data / "classification" / "imdb" / f"{split}.tsv.gz"
     if not path.exists():
-        raise SystemExit(f"{path}: not there; set TRANSLUME_DATA to the folder of data sets")
+        raise SystemExit(f"{path}: does not exist; set TRANSLUME_DATA to the folder of data sets")
     found = []
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -70,7 +71,7 @@ def reviews(split: str, words: int) -> list[tuple[str, str, str]]:
 
 
 def write_pairs(folder: Path, vocabulary: int, words: int) -> dict[str, Any]:
-    """Tokenized training and validation pairs in a folder, and what is to be known of them."""
+    """Write tokenized training and validation pairs to a folder, and return their description."""
     from translume.config import TokenizerSettings
     from translume.text import train_tokenizer
 
@@ -86,7 +87,7 @@ def write_pairs(folder: Path, vocabulary: int, words: int) -> dict[str, Any]:
 
 
 def batches(pairs: Pairs, facts: dict[str, Any], tokens: int) -> list[Any]:
-    """Batches of pairs of like length, at most `tokens` padded tokens a side, in a shuffled order."""
+    """Return batches of pairs of similar length, at most `tokens` padded tokens per side, in a shuffled order."""
     import torch
 
     from translume.data import Batch
@@ -164,7 +165,7 @@ class Contender:
             yield from made
 
     def train(self, updates: int) -> int:
-        """Target tokens of so many updates."""
+        """Train for `updates` updates and return the number of target tokens."""
         tokens = 0
         for _ in range(updates):
             self._done += 1
@@ -174,7 +175,7 @@ class Contender:
         return tokens
 
     def nll(self, most: int) -> float:
-        """Of at most so many validation batches, a token."""
+        """Return the nll per token of at most `count` validation batches."""
         import torch
 
         self.model.eval()
@@ -187,7 +188,7 @@ class Contender:
 
 
 def work(options: argparse.Namespace) -> None:
-    """A contender's process: answers "train N" and "nll N" on its input with JSON."""
+    """Run a contender's process: answer "train N" and "nll N" on its input with JSON."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -206,7 +207,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 class Process:
-    """A contender in a process of its own."""
+    """A contender in a separate process."""
 
     def __init__(self, name: str, folder: str, options: argparse.Namespace) -> None:
         passed = [f"--{key}={getattr(options, key)}" for key in ("threads", "tokens", "width", "precision")]
@@ -235,7 +236,7 @@ class Process:
 
 
 def compare(folder: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about all heads: rows, and ratios to the first."""
+    """Return the rows of all heads, and ratios to the first."""
     facts = write_pairs(Path(folder), options.vocabulary, options.words)
     (Path(folder) / "facts.json").write_text(json.dumps(facts))
     players = [Process(name, folder, options) for name in options.heads]
@@ -264,7 +265,7 @@ def compare(folder: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The table for people."""
+    """Print the table."""
     print(f"{result['vocabulary']:,} words, {result['updates']} updates")
     titles = f"{'tok/s':>7} {'ratio':>6} {'(range)':>13} {'MiB':>6} {'nll':>6} {'tables, s':>9}"
     print(f"{'head':24} {'parameters':>11} {titles}")
@@ -280,20 +281,20 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the heads asked for; ratios are to the first."""
+    """Compare the chosen heads; ratios are to the first."""
     short = bool(os.environ.get("TRANSLUME_SHORT"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "adaptive", "hierarchical"])
-    parser.add_argument("--vocabulary", type=int, default=100_000, help="most words")
-    parser.add_argument("--words", type=int, default=60, help="of a half review, at most")
+    parser.add_argument("--vocabulary", type=int, default=100_000, help="maximum number of words")
+    parser.add_argument("--words", type=int, default=60, help="maximum number of words per half review")
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=2048, help="padded tokens a side in a batch")
+    parser.add_argument("--tokens", type=int, default=2048, help="padded tokens per side in a batch")
     parser.add_argument("--rounds", type=int, default=1 if short else 5)
-    parser.add_argument("--updates", type=int, default=2 if short else 40, help="a round")
+    parser.add_argument("--updates", type=int, default=2 if short else 40, help="updates per round")
     parser.add_argument("--valid-batches", type=int, default=2 if short else 40)
     parser.add_argument("--threads", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()

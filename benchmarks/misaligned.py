@@ -1,8 +1,8 @@
-"""Measure how well and how fast the corpus lens finds misaligned pairs.
+"""Measure whether the corpus lens finds misaligned pairs, and how long it takes.
 
-The targets of 1 % of the pairs, drawn with a seed, are exchanged. The benchmark counts how many of these pairs are
-among the 2 % with the lowest gain per token, log p(y|x) − log p(y), by which `translume inspect --corpus` ranks, and
-among the 2 % with the lowest log p per token, which needs no second pass.
+The targets of one percent of the pairs, drawn with a seed, are exchanged. The output counts how many of them are among
+the two percent with the lowest gain, log p(y|x) − log p(y) per token, by which `translume inspect --corpus` ranks, and
+among the two percent with the lowest log p per token, which needs no second pass.
 
     python benchmarks/misaligned.py MODEL SOURCE TARGET [--seeds 4] [--lines N] [--json]
 """
@@ -20,7 +20,7 @@ PLANTED, LOOKED_AT = 0.01, 0.02
 
 
 def planted(targets: list[str], seed: int) -> tuple[list[str], set[int]]:
-    """Return the targets with some of them exchanged, and the lines of these, from 1."""
+    """Return the targets with some of them exchanged, and the numbers of these lines from 1."""
     chosen = random.Random(seed).sample(range(len(targets)), max(2, round(PLANTED * len(targets))))
     found = list(targets)
     for one, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True):
@@ -29,7 +29,7 @@ def planted(targets: list[str], seed: int) -> tuple[list[str], set[int]]:
 
 
 def measured(model: str, sources: list[str], targets: list[str], seeds: int) -> list[dict[str, Any]]:
-    """Return the figures of each seed."""
+    """Return the results of each seed."""
     from translume.inspection.corpus import inspect_corpus
     from translume.translator import load_translator
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.target is None:
-        print("left out: expected MODEL SOURCE TARGET")
+        print("skipped: expected MODEL SOURCE TARGET")
         return
     from translume.data import read_lines
 

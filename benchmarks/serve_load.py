@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["fast", "plain"], default="fast")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="worker processes of our server")
-    parser.add_argument("--queue", type=int, default=256, help="most lines in the queue")
+    parser.add_argument("--queue", type=int, default=256, help="maximum number of lines in the queue")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.model and not options.source:
@@ -224,7 +224,7 @@ def main() -> None:
     servers = {kind: Server(kind, options) for kind in ("ours", *peers)}
     load = Load(lines, options.requests)
     load.ask_alone(servers[PEERS[0]])
-    load.put_on(servers["ours"], min(2.0, options.seconds), clients=8)  # what is made on first use
+    load.put_on(servers["ours"], min(2.0, options.seconds), clients=8)  # warm up
     rows = at_loads(servers["ours"], load, options)
     taken = compared(servers, load, options)
     if options.soak:
@@ -262,11 +262,13 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"\ngoodput at the highest load: {result['goodput_share_of_peak_at_highest_load']:.0%} of the best")
-    print(f"the same by lines a second of its processor time: {result['the_same_by_processor_time']:.0%}")
+    print(f"the same by lines per second of its processor time: {result['the_same_by_processor_time']:.0%}")
     print(f"memory, from the first to the last row: {result['memory_growth']:+.1%}")
     for kind, found in taken.items():
         wall, own = ([f"{each[name]:.1f}" for each in found] for name in SPEEDS)
-        print(f"{CLIENTS} clients, {kind}: {', '.join(wall)} lines/s; {', '.join(own)} a second of its processor time")
+        print(
+            f"{CLIENTS} clients, {kind}: {', '.join(wall)} lines/s; {', '.join(own)} per second of its processor time"
+        )
     for name, value in result.items():
         if name.startswith("ratio"):
             print(f"{name.replace('_', ' ')}: {value:.2f}")

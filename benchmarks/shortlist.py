@@ -1,15 +1,16 @@
-"""Candidates for a source: a table of its tokens' translations against a selector that is learned from its states.
+"""Compare two candidate lists for a source: a table of translations, and a selector learned from encoder states.
 
     python benchmarks/shortlist.py MODEL [--updates 2000] [--candidates 5 20 100] [--thresholds 0.01 0.001 0.0001]
 
-MODEL is a folder whose model has a softmax. Its weights stay as they are: the table is made of its training pairs, and
-the learned selector is trained on its encoder's states by `--updates` of 32 pairs each. In a training with `selector =
-"learned"` its loss gives the rest of the model no gradient either, but the states move while it learns. Then every
-list is measured on the validation pairs, with frequent tokens (`--frequent`) on all of them:
+MODEL is a folder whose model has a softmax head. Its weights stay unchanged. The table is computed from its training
+pairs, and the learned selector is trained on its encoder's states for `--updates` updates of 32 pairs each. In a
+training with `selector = "learned"` the selector's loss sends no gradient to the rest of the model either, but the
+states change while it learns. Then every list is measured on the validation pairs; all lists include the frequent
+tokens (`--frequent`).
 
-size: mean candidates of a sentence.  missed: share of the reference tokens, end marks counted, that are not listed.
-bleu: of `--sentences` validation sentences, as [decoding] and [evaluation] of the model say.  batch ms, alone ms: a
-sentence, all of them in one call, and one a call; the fastest of `--rounds`, in which the heads take turns.
+size: mean number of candidates per sentence.  missed: share of the reference tokens, including end tokens, that are not
+listed.  bleu: of `--sentences` validation sentences, with the model's [decoding] and [evaluation].  batch ms, alone ms:
+milliseconds per sentence, all in one call and one per call; the fastest of `--rounds`, in which the heads take turns.
 """
 
 import argparse
@@ -33,7 +34,7 @@ LEARNING_RATE, TOGETHER = 0.003, 32
 
 
 def grouped(corpus: Any, seed: int) -> Iterator[list[int]]:
-    """Numbers of pairs whose sources are of like length, in a shuffled order."""
+    """Return the numbers of pairs grouped by similar source length, in a shuffled order."""
     order = sorted(range(corpus.pairs), key=lambda number: len(corpus.source(number)))
     groups = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
     random.Random(seed).shuffle(groups)
@@ -41,7 +42,7 @@ def grouped(corpus: Any, seed: int) -> Iterator[list[int]]:
 
 
 def batch(checkpoint: Any, corpus: Any, numbers: list[int]) -> tuple[torch.Tensor, ...]:
-    """Source ids and mask [B, S], and owners and labels [n] of the targets' tokens."""
+    """Return source ids and mask [B, S], and owners and labels [n] of the targets' tokens."""
     from translume.translator.planning import padded
 
     source, target = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials
@@ -52,7 +53,7 @@ def batch(checkpoint: Any, corpus: Any, numbers: list[int]) -> tuple[torch.Tenso
 
 
 def learn(checkpoint: Any, head: Any, corpus: Any, updates: int) -> float:
-    """Train the head's selector on states of the encoder with its dropout; the seconds that it took."""
+    """Train the head's selector on states of the encoder with its dropout; return the seconds it took."""
     begun = time.perf_counter()
     optimizer = torch.optim.Adam(head.selector.parameters(), betas=(0.9, 0.98))
     encoder = checkpoint.model.encoder.train()
@@ -70,7 +71,7 @@ def learn(checkpoint: Any, head: Any, corpus: Any, updates: int) -> float:
 
 
 def with_head(checkpoint: Any, settings: Any, data: Any) -> Any:
-    """The same checkpoint with a shortlist of the same weights; its table is made of `data`, unless that is None."""
+    """Return the checkpoint with a shortlist head of the same weights; `data` fills its table unless it is None."""
     from translume.heads.shortlist import ShortlistHead
     from translume.model import HeadSizes
 
@@ -88,7 +89,7 @@ def with_head(checkpoint: Any, settings: Any, data: Any) -> Any:
 
 
 def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """A name and a checkpoint each."""
+    """Yield a name and a checkpoint for each list."""
     from translume.config import ShortlistSettings
     from translume.model import HeadData
 
@@ -120,7 +121,7 @@ def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Ite
 
 @torch.no_grad()
 def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
-    """size and missed over all pairs of a corpus; nothing for a softmax."""
+    """Return size and missed over all pairs of a corpus; nothing for a softmax."""
     size = missed = tokens = 0
     if not checkpoint.model.head.reads_source:
         return {}
@@ -135,7 +136,7 @@ def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
 
 
 def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each contender."""
+    """Return a row for each contender."""
     from translume.evaluation import measure
     from translume.training.validation import spread, texts_of
     from translume.translator import Translator
@@ -159,7 +160,7 @@ def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespa
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """The table for people, in Markdown."""
+    """Print the table in Markdown."""
     print("| list | size | missed | bleu | batch ms | alone ms |")
     print("|:--|--:|--:|--:|--:|--:|")
     for row in rows:
@@ -168,24 +169,28 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure the lists asked for."""
+    """Measure the chosen lists."""
     short = bool(os.environ.get("TRANSLUME_SHORT"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", help="folder of a model with a softmax")
-    parser.add_argument("--updates", type=int, default=20 if short else 2000, help="of the selector")
+    parser.add_argument("--updates", type=int, default=20 if short else 2000, help="updates of the selector")
     parser.add_argument("--rank", type=int, default=64)
-    parser.add_argument("--selector", type=Path, help="file that keeps it; learned only if there is none yet")
+    parser.add_argument("--selector", type=Path, help="file of the trained selector; trained only if it does not exist")
     parser.add_argument("--frequent", type=int, default=100)
     parser.add_argument("--candidates", type=int, nargs="*", default=[5, 20, 100])
     parser.add_argument("--thresholds", type=float, nargs="*", default=[0.01, 0.001, 0.0001])
-    parser.add_argument("--sentences", type=int, default=100 if short else 0, help="0 for all")
-    parser.add_argument("--alone", type=int, default=10 if short else 100, help="of them translated one a call, too")
+    parser.add_argument(
+        "--sentences", type=int, default=100 if short else 0, help="number of validation sentences; 0 for all"
+    )
+    parser.add_argument(
+        "--alone", type=int, default=10 if short else 100, help="number of sentences also translated one per call"
+    )
     parser.add_argument("--rounds", type=int, default=1 if short else 3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     options = parser.parse_args()
     if options.model is None:
-        print("left out: expected MODEL")
+        print("skipped: expected MODEL")
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
     from translume.data import prepare

@@ -46,7 +46,7 @@ def main() -> None:
     engine = build_engine(build_model(settings, vocabulary, vocabulary).eval(), options.dtype)
 
     def reading(rows: int) -> tuple[dict[int, float], dict[int, int]]:
-        """Milliseconds of a step, and bytes of the state, by the length of the prefix."""
+        """Return milliseconds per step, and bytes of the state, by prefix length."""
         source = torch.randint(4, vocabulary, (rows, SOURCE))
         state = engine.start(source, torch.ones_like(source, dtype=torch.bool))
         prefix = torch.randint(4, vocabulary, (rows, max(LENGTHS) + 1))
@@ -75,7 +75,7 @@ def main() -> None:
         print(json.dumps({"milliseconds": {rows: each[0] for rows, each in table.items()},
                           "mebibytes": {rows: each[1] for rows, each in table.items()}, **found}))  # fmt: skip
         return
-    print(f"{options.shape}, {options.dtype}, one thread: ms a step (MiB of state) at a prefix of so many tokens")
+    print(f"{options.shape}, {options.dtype}, one thread: ms per step (MiB of state), by prefix length")
     print("rows " + "".join(f"{length:>20}" for length in LENGTHS))
     for rows, (milliseconds, sizes) in table.items():
         print(f"{rows:4} " + "".join(f"{milliseconds[each]:10.2f} ({sizes[each]:7.1f})" for each in LENGTHS))

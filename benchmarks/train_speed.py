@@ -1,15 +1,15 @@
-"""Training speed against transformers' MarianMTModel of the same shape, on the same batches, interleaved in one run.
+"""Compare training speed with transformers' MarianMTModel of the same shape, on the same batches, in turns in one run.
 
     python benchmarks/train_speed.py [--shapes base small tiny base-32k] [--rounds 5] [--json]
 
-Each contestant is a process of its own, so that its peak memory is its own; they take turns, round by round, and the
-ratio is the median of the rounds' ratios. Transformers runs at its best setting here: fp32 and bf16 autocast, eager
-attention and SDPA are tried first. Ours runs at `precision = "auto"`. Both use fused Adam, dropout 0.1 and label
-smoothing 0.1 on batches of 4,096 padded tokens with Multi30k's lengths. Before anything is timed, both models get the
-same weights and must give the same loss.
+Each contestant is a separate process, so that peak memory is measured separately. They take turns, round by round, and
+the ratio is the median of the rounds' ratios. Transformers runs at its best setting on this machine: fp32 and bf16
+autocast, eager attention and SDPA are tried first. Ours runs at `precision = "auto"`. Both use fused Adam, dropout 0.1
+and label smoothing 0.1 on batches of 4,096 padded tokens with Multi30k's lengths. Before timing, both models get the
+same weights and must have the same loss.
 
-Target tokens are those that are not padding, end mark included. FLOPs count matrix products of such tokens only, a
-multiply-add as two and backward as twice forward; utilisation is of the fastest matrix product measured in the run.
+Target tokens exclude padding and include the end token. FLOPs count matrix products of such tokens only, a multiply-add
+as two, and backward as twice forward. Utilisation is relative to the fastest matrix product measured in the run.
 """
 
 import argparse
@@ -56,7 +56,7 @@ SETTINGS = [(dtype, attention) for dtype in ("fp32", "bf16") for attention in ("
 
 
 def lengths(count: int) -> list[tuple[int, int]]:
-    """Source and target lengths as of Multi30k in subwords (log-normal, correlated), end mark included."""
+    """Return source and target lengths like Multi30k's, in subwords (log-normal, correlated), with the end token."""
     draw = random.Random(1)
     pairs = []
     for _ in range(count):
@@ -67,7 +67,7 @@ def lengths(count: int) -> list[tuple[int, int]]:
 
 
 def batches(vocabulary: int, count: int) -> list[dict[str, Any]]:
-    """Batches of sentences of like length, at most TOKENS padded tokens on the longer side, in a shuffled order."""
+    """Return batches of sentences of similar length, at most TOKENS padded tokens on the longer side, shuffled."""
     import torch
 
     pairs = sorted(lengths(29_000), key=lambda pair: (pair[1], pair[0]))
@@ -97,7 +97,7 @@ def batches(vocabulary: int, count: int) -> list[dict[str, Any]]:
 
 
 def ours(shape: Shape, precision: str) -> Iterator[int]:
-    """One update per item; yields its target tokens."""
+    """Run one update per item and yield its number of target tokens."""
     import torch
 
     from translume.config import TrainingSettings
@@ -174,7 +174,7 @@ def their_loss(model: Any, batch: dict[str, Any], dtype: str) -> Any:
 
 
 def theirs(shape: Shape, dtype: str, attention: str) -> Iterator[int]:
-    """One update per item; yields its target tokens."""
+    """Run one update per item and yield its number of target tokens."""
     import torch
 
     model = build_theirs(shape, attention).train()
@@ -191,7 +191,7 @@ def theirs(shape: Shape, dtype: str, attention: str) -> Iterator[int]:
 
 
 def check_equal(shape: Shape) -> float:
-    """|Δ| of the two models' losses per token with the same weights and no dropout; raises above 1e-4."""
+    """Return |Δ| of the two models' losses per token with the same weights and no dropout; raise above 1e-4."""
     import torch
 
     from translume.interchange.huggingface.weights import weights_from_marian
@@ -212,7 +212,7 @@ def check_equal(shape: Shape) -> float:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """A contestant: answers every line "N" on its input with the seconds and tokens of N updates, as JSON."""
+    """Run a contestant: answer every line "N" on its input with the seconds and tokens of N updates, as JSON."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -231,7 +231,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 class Contestant:
-    """A worker process that runs updates when asked."""
+    """A worker process that runs updates on request."""
 
     def __init__(self, name: str, shape: str, threads: int) -> None:
         command = [sys.executable, __file__, "--worker", name, "--shapes", shape, "--threads", str(threads)]
@@ -244,7 +244,7 @@ class Contestant:
             raise SystemExit(f"{name} did not start")
 
     def run(self, updates: int) -> float:
-        """Tokens a second over so many updates."""
+        """Return tokens per second over `updates` updates."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{updates}\n")
@@ -259,7 +259,7 @@ class Contestant:
 
 
 def ceiling(threads: int) -> dict[str, float]:
-    """The fastest matrix product, GFLOP/s, by dtype."""
+    """Return the fastest matrix product in GFLOP/s, by dtype."""
     import torch
 
     torch.set_num_threads(threads)
@@ -278,7 +278,7 @@ def ceiling(threads: int) -> dict[str, float]:
 
 
 def compare(name: str, rounds: int, threads: int, updates: int) -> dict[str, Any]:
-    """One shape's row of the table."""
+    """Return one shape's row of the table."""
     shape = SHAPES[name]
     difference = check_equal(shape)
     trials = {}
@@ -320,8 +320,8 @@ def main() -> None:
     parser.add_argument("--shapes", "--shape", nargs="+", choices=SHAPES, default=["tiny"] if short else list(SHAPES))
     parser.add_argument("--rounds", type=int, default=1 if short else 5)
     parser.add_argument("--threads", type=int, default=min(os.cpu_count() or 1, 2))
-    parser.add_argument("--updates", type=int, default=0, help="updates a round; 0: as many as take some seconds")
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--updates", type=int, default=0, help="updates per round; 0: as many as take some seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
