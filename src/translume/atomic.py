@@ -18,10 +18,9 @@ def replace_file(
     permissions: int | None = None,
     owner: tuple[int, int] | None = None,
 ) -> None:
-    """Write `path` beside its place and rename it: whole at any moment, and as it was before where this fails.
+    """Write a temporary file in the same folder and rename it to `path`. On failure the old file is unchanged.
 
-    synced, permissions and owner are those of `write`.  A link is replaced itself; what it leads to stays.
-    Raises OSError.
+    Other arguments as for `write`. A symbolic link is replaced; its target is unchanged. Raises OSError.
     """
     part = beside(path)
     try:
@@ -32,13 +31,13 @@ def replace_file(
             part.unlink(missing_ok=True)
         raise
     if synced:
-        # It is in its place: that a folder cannot be synced undoes nothing.
+        # The file is already in place, so a failure to sync the folder is no failure of the write.
         with suppress(OSError):
             sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Bring the names in a folder onto the disk."""
+    """Flush the directory entries of a folder to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -54,15 +53,15 @@ def write(
     permissions: int | None = None,
     owner: tuple[int, int] | None = None,
 ) -> None:
-    """Write `path` piece by piece.
+    """Write chunks to `path`.
 
-    synced: whether it is on the disk when this returns; else it is there when the system finds the time.
-    permissions: those of a new file, whatever the umask; nobody else reads it meanwhile.  None: as the umask leaves.
-    owner: the numbers of a user and a group, who get the file where this process may give it away.
+    synced: flush the file to disk before returning.
+    permissions: mode of the file, regardless of the umask; only the owner can read it until it is set. None: by umask.
+    owner: user and group id to set if this process is allowed to.
     """
     with open(path, "wb", opener=None if permissions is None else _for_its_owner) as file:
         if owner is not None:
-            # Who may not give a file away made it theirs before.
+            # A process without the right to change owners writes files of its own user anyway.
             with suppress(PermissionError):
                 os.fchown(file.fileno(), *owner)
         if permissions is not None:
@@ -79,16 +78,16 @@ def _for_its_owner(path: str, flags: int) -> int:
 
 
 def beside(path: Path) -> Path:
-    """A name in the folder of `path` for what shall take its place: hidden, and another one for every call."""
+    """Return an unused hidden path in the folder of `path`, for a temporary file that will be renamed to `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-"""What names it where a file is wanted."""
+"""Paths that mean standard output."""
 
 
 def check_writable(path: Path) -> None:
-    """Return if `path` could be written now; else raise DataError before hours of work are lost."""
+    """Raise DataError if `path` cannot be written now. Called before long work whose result goes there."""
     if _is_special(path):
         return
     _refuse_folder(path)
@@ -101,9 +100,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write `path` aside and rename it; DataError, with what was there untouched, if there is no room.
+    """Write `path` atomically. Raises DataError, with the old file unchanged, if it cannot be written.
 
-    What a link points to is replaced, not the link. Standard output gets it after what was printed so far.
+    For a symbolic link, the target is replaced. Standard output is flushed before and after.
     """
     if str(path) in STANDARD_OUTPUT:
         sys.stdout.flush()
@@ -124,9 +123,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal or the like, which is written as it is.
+    """Return whether a path is a pipe, terminal or other device, which must be opened directly and not replaced.
 
-    So are streams that lead to a file: a file put in the place of /dev/stderr would be in everybody's way.
+    Includes standard streams that are redirected to a file: renaming a file to /dev/stderr would replace the device.
     """
     if str(path) in STANDARD_OUTPUT or str(path).startswith(("/dev/stderr", "/dev/fd/", "/proc/")):
         return True

@@ -20,7 +20,7 @@ UNSHIFTED = 60.0
 
 
 class BeliefError(TranslationError):
-    """The logits of `row` do not form a distribution, or the bias forbids every token."""
+    """The logits of `row` do not form a distribution, or every token of the row is forbidden."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class BeliefError(TranslationError):
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What rules add to a distribution: sparse values and a mask; −inf and False forbid a token.
+    """A sparse bias and a mask that rules add to log-probabilities; −inf and False forbid a token.
 
     rows, ids, values: [P] each: `values` is added to the log-probability of token `ids` of row `rows`.
     allowed: [N, V] or [V], True where a token may be chosen; None allows all.
@@ -78,7 +78,7 @@ class Bias:
         return int(self.rows.bincount().max()) if self.rows.numel() else 0
 
     def names(self, ids: Tensor) -> bool:
-        """Return whether it changes any of tokens `ids` [N, m]."""
+        """Return whether the bias changes any of the tokens `ids` [N, m]."""
         return bool((ids.index_select(0, self.rows) == self.ids[:, None]).any())
 
     def of(self, ids: Tensor) -> Tensor:
@@ -163,9 +163,9 @@ class Logits:
     normalised = True
 
     def __init__(self, logits: Tensor, summary: "Summary | None" = None) -> None:
-        """logits: [N, V], any float dtype; computed in fp32, or fp64 if they are. Must not be modified afterwards.
+        """logits: [N, V], any float dtype; computed in fp32, or in fp64 for fp64. Must not be modified afterwards.
 
-        summary: of the logits, if already computed (on a CPU).
+        summary: statistics of the logits, if already computed; CPU only.
         """
         self._summary = summary
         self._logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -196,7 +196,7 @@ class Logits:
                     # Row by row, so that a row's result does not depend on other rows.
                     which = (~near).nonzero()[:, 0]
                     sums[which] = (self._logits[which] - peak[which]).exp_().sum(-1, keepdim=True)
-                # At least 1, the share of the peak, so that no log-probability is positive.
+                # At least 1, the contribution of the peak, so that no log-probability is positive.
                 rest = sums.clamp_min_(1.0).log_()
             else:
                 peak = self._logits.amax(-1, keepdim=True)
@@ -208,7 +208,7 @@ class Logits:
     def _normalised(self, logits: Tensor) -> Tensor:
         """Return the log-probabilities of `logits` [N, m], which are some of each row's logits."""
         peak, rest = self._normaliser()
-        # In this order, rounding of large logits cancels near the peak.
+        # In this order, rounding errors of large logits cancel near the peak.
         return (logits - peak) - rest
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
@@ -252,14 +252,14 @@ class Logits:
         return self._normalised(self._logits.gather(1, ids))
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
-        self._normaliser()  # raises on a NaN, which would look like a ban
+        self._normaliser()  # raises on a NaN, which would otherwise be taken for a forbidden token
         return drawn(self._logits if bias is None else bias.add_to(self._logits), uniforms, temperature)
 
 
 def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
     """Draw ids [N, count] in proportion to exp(scores / temperature), scores [N, V], one for each of `uniforms`.
 
-    Takes the first id whose cumulative weight exceeds uniform · Σ weights, which never has weight 0.
+    Returns the first id whose cumulative weight exceeds uniform · Σ weights; an id of weight 0 is never drawn.
     Raises BeliefError for a row that is −inf throughout.
     """
     peak = scores.amax(-1, keepdim=True)
@@ -270,7 +270,7 @@ def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
     weights = ((scores - peak) / temperature).exp_()
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     if not cumulative.is_cpu:
-        # A parallel scan may round, so that steps of weight 0 change the sum, even downwards.
+        # In a parallel scan, rounding can change the sum at ids of weight 0, even downwards.
         cumulative = cumulative.masked_fill_(weights == 0, 0.0).cummax(-1).values
     total = cumulative[:, -1:]
     wanted = (uniforms.double() * total).minimum(torch.nextafter(total, torch.zeros_like(total)))
@@ -290,7 +290,7 @@ def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
     maxima = logits.new_empty(count, -(-size // BLOCK))
     sums = logits.new_empty(count, 1)
     body, tops = logits[:, :whole].view(count, blocks, BLOCK), maxima[:, :blocks]
-    # Split once: slicing in the loop takes a tenth of the time.
+    # Split once: slicing in the loop would take a tenth of the total time.
     for some, parts, top, total in zip(*(torch.split(each, rows) for each in (logits, body, tops, sums)), strict=True):
         if blocks:
             torch.amax(parts, -1, out=top)

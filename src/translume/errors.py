@@ -1,7 +1,7 @@
-"""Every error that Translume raises on purpose.
+"""The exceptions that Translume raises deliberately.
 
-A `TranslumeError` is one line for the person who can mend it: the place, what was found, what was wanted and, for a
-misspelt word, the nearest known one. The command line prints it without a traceback and exits with code 1.
+The message of a `TranslumeError` is one line: the place, the value found, the value expected and, for a misspelt name,
+the nearest valid one. The command line prints it without a traceback and exits with code 1.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 
 class TranslumeError(Exception):
-    """Base of all deliberate errors; its text is one line."""
+    """Base class of all deliberate errors. The message is one line."""
 
 
 class SettingsError(TranslumeError):
@@ -17,7 +17,7 @@ class SettingsError(TranslumeError):
 
 
 class DataError(TranslumeError):
-    """A file does not hold what it should, or cannot be read or written."""
+    """A file has invalid content, or cannot be read or written."""
 
 
 class DocumentError(DataError):
@@ -29,15 +29,15 @@ class ModelFolderError(TranslumeError):
 
 
 class TrainingError(TranslumeError):
-    """A run cannot go on: its loss is not finite, its folder is taken, its settings changed."""
+    """Training cannot continue: the loss is not finite, the folder is in use, or settings have changed."""
 
 
 class TranslationError(TranslumeError):
-    """A text cannot be translated as asked."""
+    """A text cannot be translated with the given settings."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'width'?` for a word near a known one, else `; known: …` with all of them."""
+    """Return "; did you mean 'width'?" for a misspelt known word, otherwise "; known: …" with all known words."""
     names = list(known)
     close = get_close_matches(word, names, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(names)}"

@@ -55,7 +55,7 @@ class Bins:
         self._sums = torch.zeros(3, groups, count, dtype=torch.float64)
 
     def add(self, confidence: Tensor, right: Tensor, group: Tensor | int = 0) -> None:
-        """confidence: [m], 0 to 1.  right: [m], whether each is correct.  group: [m], or one for all."""
+        """Add m steps.  confidence: [m], 0 to 1.  right: [m], whether each is correct.  group: [m], or one for all."""
         size = self._sums.size(2)
         confidence = confidence.double().cpu()
         place = ((confidence * size).ceil().long() - 1).clamp_(0, size - 1)
@@ -80,9 +80,9 @@ class Bins:
             )
             for place, n in enumerate(counts)
         )
-        apart = (abs(said - was) for said, was in zip(confidence, right, strict=True))
+        gaps = (abs(expected - actual) for expected, actual in zip(confidence, right, strict=True))
         return Reliability(
-            ece=math.fsum(apart) / total,
+            ece=math.fsum(gaps) / total,
             count=int(total),
             confidence=sum(confidence) / total,
             accuracy=sum(right) / total,

@@ -64,7 +64,7 @@ def test_a_state_used_twice_is_stale(make, sources):
     for use in uses.values():
         with pytest.raises(StaleStateError) as caught:
             use()
-        assert str(caught.value) == "this engine state was used already; only the newest may go on"
+        assert str(caught.value) == "this engine state was used already; only the newest state may be used"
 
 
 def test_a_wrong_number_of_rows_is_refused(built, sources):

@@ -187,7 +187,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     assert left(engine.start(*sources(3, 2, 5)).select(torch.tensor([0, 2])), [5, 5])
     assert left(engine.start(*sources(3, 2)).select(torch.tensor([0, 0, 1, 1])), [5, 5])
     engine.step(torch.ones(2, 1, dtype=torch.long), state)
-    with pytest.raises(StaleStateError, match="only the newest may go on"):
+    with pytest.raises(StaleStateError, match="only the newest state may be used"):
         engine.complete_search(state, **search_options(Greedy(), [5, 5]))
     for dtype in (torch.bfloat16, torch.float64):
         other = copy.deepcopy(model).to(dtype)

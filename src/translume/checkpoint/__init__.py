@@ -1,4 +1,4 @@
-"""The model folder: atomic commits, saving and loading, the model card, one training process at a time."""
+"""The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
 from translume.checkpoint.building import build_classifier, build_model, build_network, load_pretrained, mark_separators
 from translume.checkpoint.folder import (

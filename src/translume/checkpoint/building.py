@@ -1,4 +1,4 @@
-"""Build a network from settings, and fill what it knows before training: word vectors and segment separators."""
+"""Build a network from settings, and initialise its word vectors and segment separators."""
 
 import math
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
 
 INITIAL_HEAD_SCALE = 0.1
-"""Factor on the initial weights of a classifier's head, so that its first loss is near that of guessing."""
+"""Factor on the initial weights of a classifier's head, so that its first loss is near that of a uniform guess."""
 PROBE_TOKENS = 32
-"""Random tokens by which the first logits of a fresh network are measured."""
+"""Number of random tokens with which the logits of an untrained network are measured."""
 _WORD_START = "▁"
 
 
@@ -88,7 +88,7 @@ def _in_bands(settings: ModelSettings, head: AdaptiveSettings, size: int) -> nn.
                 f"model.pretrained_{side}: an embedding that is tied to an adaptive head has vectors of several sizes; "
                 "set model.head.tie = 'none'"
             )
-    # Called as an nn.Embedding is; what reads the weights of one is refused above, or asks the head to be `plain`.
+    # Has the call interface of an nn.Embedding. Code that reads the weights of one is refused above or needs `plain`.
     return cast(nn.Embedding, BandedTable(size, settings.width, head.cutoffs, head.factor))
 
 
@@ -96,10 +96,10 @@ def _in_bands(settings: ModelSettings, head: AdaptiveSettings, size: int) -> nn.
 def _limit_first_logits(model: Transformer) -> None:
     """Lower the decoder's last gain below 1 if a tied head would be confidently wrong before training.
 
-    A hidden state keeps part of the embedding of the token just read. A head with the same weights turns that part into
-    a logit for this token, √D times as large: in a wide and shallow network it costs several nats per token. The gain
-    limits that logit to ln V − 1, where it costs about 0.2 nats; deep networks keep their gain. The logit is measured,
-    because it depends on depth, norm, activation and positions in no simple way.
+    A hidden state contains part of the embedding of the token just read. A head with the same weights turns it into a
+    logit for this token, √D times as large, which in a wide and shallow network costs several nats per token. The gain
+    limits that logit to ln V − 1, which costs about 0.2 nats; deep networks keep their gain. The logit is measured,
+    because no simple formula gives it from depth, norm, activation and positions.
     """
     table = model.decoder.embedding.table
     last = list(model.decoder.stack)[-1].around_feed_forward.norm
@@ -166,7 +166,7 @@ def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
                 if number == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
                     _refuse_width(f"{path}:1", int(numbers[0]), width)
                     continue
-                if len(numbers) > width and number > 1:  # some words hold spaces
+                if len(numbers) > width and number > 1:  # some words contain spaces
                     word, numbers = " ".join([word, *numbers[:-width]]), numbers[-width:]
                 _refuse_width(f"{path}:{number}", len(numbers), width)
                 try:

@@ -11,27 +11,27 @@ from translume.atomic import write as write
 
 
 def make_folder(path: Path) -> None:
-    """Make `path` and the folders above it, where they are missing."""
+    """Make `path` and its parents if they are missing."""
     path.mkdir(parents=True, exist_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Bring a file that someone else wrote onto the disk."""
+    """Flush a file, written by other code, to disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def replace(path: Path, place: Path) -> None:
-    """Give `path` the name `place` in one step; what had that name is gone."""
+    """Rename `path` to `place` atomically, replacing an existing file."""
     os.replace(path, place)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     path.unlink(missing_ok=True)
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
-"""A folder whose committed state changes all at once: its manifest, commits, and the lock of the process that trains.
+"""Atomic commits to a model folder: the manifest, `commit`, and the lock of the training process.
 
-`manifest.json` names each committed file with a part of its digest. A commit writes new files beside the old ones and
-then replaces the manifest by one rename: before the rename the old state is complete, after it the new one is. Files
-that no manifest names any more are removed afterwards.
+`manifest.json` names each committed file; file names contain a part of the digest. A commit writes new files next to
+the old ones and then replaces the manifest by one rename: before the rename the old state is complete, after it the new
+one. Files that the new manifest does not name are removed afterwards.
 """
 
 import errno
@@ -22,7 +22,7 @@ from translume.checkpoint import disk
 from translume.errors import ModelFolderError, TrainingError
 
 FORMAT = 1
-"""The newest format of model folders that this Translume reads, and the one it writes."""
+"""Format of the model folders that this version writes, and the newest that it reads."""
 
 MANIFEST = "manifest.json"
 
@@ -35,7 +35,7 @@ _COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
 _PART = re.compile(r"\..+\.part")
 _LOCK = ".lock"
 _held: set[Path] = set()
-"""Folders that this process holds. A POSIX lock does not exclude its own process, and closing any handle frees it."""
+"""Folders locked by this process. A POSIX lock does not exclude its own process, and closing any handle frees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None
 
 
 def committed(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Return the path of a committed file. Raises ModelFolderError if it is missing or has another length."""
+    """Return the path of a committed file. Raises ModelFolderError if it is missing or its size is wrong."""
     entry = manifest.files.get(name)
     if entry is None:
         raise ModelFolderError(f"{folder}: damaged: {MANIFEST} names no {name}")
@@ -214,7 +214,7 @@ def committed(folder: Path, manifest: Manifest, name: str) -> Path:
 
 
 def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """Return the content of a committed file. Raises ModelFolderError if it is not what was committed."""
+    """Return the content of a committed file. Raises ModelFolderError if its digest is wrong."""
     path = committed(folder, manifest, name)
     try:
         content = path.read_bytes()
@@ -226,7 +226,7 @@ def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
 
 
 def whole(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Return the path of a committed file. Raises ModelFolderError if its content is not what was committed."""
+    """Return the path of a committed file. Raises ModelFolderError if its digest is wrong."""
     path = committed(folder, manifest, name)
     if disk.digest(path) != manifest.files[name].sha256:
         raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
@@ -279,7 +279,7 @@ class FolderLock:
 
 
 def _locked(folder: Path) -> int:
-    """Return a locked handle of the present `.lock` file; a lock on a deleted one would not count."""
+    """Return a locked handle of the current `.lock` file; a lock on a deleted file would be ineffective."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)

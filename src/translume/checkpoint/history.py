@@ -10,7 +10,7 @@ from translume.errors import ModelFolderError
 
 NAME = "history.jsonl"
 EVALUATED, CALIBRATED = "evaluated", "calibrated"
-"""Events that are no part of training."""
+"""Events that do not belong to training."""
 
 
 def append_history(folder: Path, record: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 
 
 def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
-    """Add an evaluation to a model's history, and all scores of its present weights to its card.
+    """Add an evaluation to a model's history, and all scores of its current weights to its card.
 
     record: the files' names as "source" and "reference", and "scores" as `Score.to_dict` gives them.
     """
@@ -55,7 +55,7 @@ def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each score since the last training; the last one of those measured twice. Without folders."""
+    """Return a line for each score since the last training, without folders; of repeated scores only the last one."""
     lines: dict[tuple[str, str], str] = {}
     for record in history:
         if record.get("event") == EVALUATED:

@@ -1,7 +1,7 @@
 """Load and save a model folder: settings, vocabularies, weights, and the files that [decoding] names.
 
-A folder holds copies of the files that [decoding] names, so that it means the same after a move. In `config.toml` they
-have their names in the manifest, such as "decoding/terminology.tsv"; the settings of a loaded model name the copies.
+A folder contains copies of the files that [decoding] names, so that it can be moved. `config.toml` refers to them by
+their names in the manifest, such as "decoding/terminology.tsv"; the settings of a loaded model have the copies' paths.
 """
 
 import tomllib
@@ -31,12 +31,12 @@ CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
 SHARED_TOKENIZER = "tokenizer.json"
 VOCABULARIES = ("tokenizer.json", "source.json", "target.json", "labels.json")
-"""Files that may hold a model's vocabularies; the task says which do."""
+"""Files that may contain a model's vocabularies; the task determines which ones."""
 
 Dtype = Literal["auto", "fp32", "bf16"]
 
 DECODING_FILES = "decoding/"
-"""Where a model folder keeps copies of the files that [decoding] names."""
+"""Prefix of the names of copies of the files that [decoding] names."""
 _COMPRESSED = (".gz", ".zst")
 _ATTEMPTS = 3
 MOST_THREADS = 4096
@@ -44,7 +44,7 @@ MOST_THREADS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A loaded model that writes text. The two tokenizers are one object where the vocabulary is shared.
+    """A loaded model that generates text. The two tokenizers are the same object if the vocabulary is shared.
 
     temperature: the one fitted to these weights, if any.  digest: SHA-256 of the weights' file, empty for weights that
     come from no file.
@@ -112,7 +112,7 @@ AnyCheckpoint = Checkpoint | ClassifierCheckpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a model folder holds, from which the task's checkpoint class is assembled."""
+    """The content of a model folder, from which the task's checkpoint class is assembled."""
 
     config: Config
     network: Any
@@ -126,7 +126,7 @@ def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", 
     """Load the last committed state of `folder`, in evaluation mode, as the checkpoint class of its task.
 
     expected: the only class allowed; ModelFolderError names the command that runs a model of another one.
-    device: "auto" is CUDA where there is one.  dtype: "auto" is bf16 on CUDA, fp32 elsewhere.
+    device: "auto" is CUDA if available.  dtype: "auto" is bf16 on CUDA, otherwise fp32.
     Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
     """
     folder = Path(folder)
@@ -201,9 +201,9 @@ def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Read the tokenizers of source and target, one object where they are shared.
+    """Read the tokenizers of source and target, the same object if they are shared.
 
-    Of a model without a target tokenizer, both are that of the source.
+    For a model without a target tokenizer, both are the source tokenizer.
     """
     source, target = read_vocabularies(folder)
     return source, target if isinstance(target, Tokenizer) else source
@@ -212,7 +212,7 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def read_vocabularies(
     folder: Path, manifest: Manifest | None = None, config: Config | None = None
 ) -> tuple[Tokenizer, Tokenizer | Labels]:
-    """Read the tokenizer of sources and the target vocabulary: one object where they are shared."""
+    """Read the source tokenizer and the target vocabulary, the same object if they are shared."""
     manifest = manifest or Manifest.read(folder)
     task = task_of(config or read_config(folder, manifest))
     source_name, target_name = task.vocabulary_files

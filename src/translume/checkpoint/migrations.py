@@ -40,7 +40,7 @@ def migrate(
 
 
 def _without(removed: frozenset[str], value: Any) -> Any:
-    """A table without its removed settings; any other value as it is."""
+    """Return a table without its removed settings; other values are returned unchanged."""
     if not removed or not isinstance(value, dict):
         return value
     return {name: each for name, each in value.items() if name not in removed}

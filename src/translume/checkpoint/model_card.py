@@ -20,10 +20,10 @@ _LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardWords:
-    """What a model card says about a model of a task.
+    """The phrases of a model card that depend on the task.
 
     kind: a sentence.  tag: the task's name on model hubs.  output: the file in the example command.
-    layers, vocabulary: as the recipe lists them.
+    layers, vocabulary: phrases for the recipe.
     """
 
     kind: str

@@ -17,7 +17,7 @@ class Temperature:
     """A temperature that calibrates a model's probabilities: p ** (1/value), renormalised.
 
     value: above 1 for an overconfident model.  tokens: target tokens it was fitted to, end marks counted.
-    nll_before, nll: nats per token of these, at a temperature of 1 and at `value`.
+    nll_before, nll: nats per token on these, at temperature 1 and at `value`.
     """
 
     value: float
@@ -26,7 +26,7 @@ class Temperature:
     nll: float
 
     def __str__(self) -> str:
-        """One line, in the form of a score's."""
+        """Return one line in the format of a score."""
         return (
             f"temperature|fitted by:nll|forced:yes|tokens:{self.tokens} = {self.value:.4f} "
             f"(nll per token {self.nll:.4f}, {self.nll_before:.4f} before)"

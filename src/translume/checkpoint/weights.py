@@ -39,9 +39,9 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
-    """Return a safetensors file for `commit`; the same tensors give the same bytes.
+    """Return the content of a safetensors file for `commit`. The same tensors give the same bytes.
 
-    It is written tensor by tensor in `commit`, without a second copy in memory.
+    `commit` writes it tensor by tensor, without a second copy in memory.
     """
     ordered = dict(sorted(tensors.items()))
     notes = dict(metadata or {})

@@ -24,7 +24,7 @@ from translume.training.events import Event, Interrupted
 from translume.training.resume import WEIGHTS, Model, Store
 
 MEASURED = "measured.json"
-"""File of the measures so far, of every kind ever compared in the folder."""
+"""File with the measures of all kinds compared in the folder so far."""
 POINTS = 10
 """Minimum number of validations, and of progress lines, of a run."""
 
@@ -92,10 +92,10 @@ def chosen_kinds(words: str) -> tuple[str, ...]:
 
 
 def config_with(config: Config, kind: str) -> Config:
-    """Return the settings with another head, which keeps the settings that it has in common with the present one.
+    """Return the settings with another head, which keeps the settings that both heads have.
 
-    `tie` becomes "none" if the kind cannot share weights in that way. Validations and progress lines become frequent
-    enough to draw a curve.
+    `tie` becomes "none" if the kind cannot share weights in that way. Validation and logging become frequent enough for
+    a curve.
     """
     member, present = head_kinds()[kind], config.model.head
     head = present if member is type(present) else member.model_validate(_shared(present, member))
@@ -137,10 +137,10 @@ def compare_heads(
 ) -> Iterator[ComparingHead | Event | Row]:
     """Train and measure each kind of head in its folder under `folder`, in a process of its own.
 
-    Yield, for each kind, ComparingHead, the events of its training, and a Row, which is in measured.json by then. The
-    same call again resumes where the last one ended, and skips kinds that are measured already. A kind that fails gives
-    a Row with the reason. Interrupted is the last event.
-    sentences: how many sentences of the validation set are translated, evenly spread; 0 for all.
+    Yield for each kind ComparingHead, the events of its training, and a Row, after writing it to measured.json. A
+    repeated call resumes an interrupted one and skips kinds that are already measured. A kind that fails has a Row with
+    the reason. After Interrupted nothing follows.
+    sentences: number of validation sentences to translate, evenly spread; 0 for all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = {row.kind: row for row in read_rows(folder)}
@@ -210,7 +210,7 @@ def _reuse_vocabularies(others: Sequence[Path], task: Task) -> None:
             if model is None or (model.config.tokenizer, model.config.data) != (config.tokenizer, config.data):
                 continue
             store.begin(Model(config=config, source=model.source, target=model.target))
-            with suppress(OSError, shutil.Error):  # the corpus is built again then
+            with suppress(OSError, shutil.Error):  # without a copy the corpus is built again
                 shutil.copytree(other / "cache", folder / "cache", copy_function=os.link)
             return
 
@@ -223,7 +223,7 @@ def _stored(folder: Path) -> Model | None:
 
 
 def _key(task: Task) -> str:
-    """Return a digest of weights, settings and measurement; empty if there are no weights."""
+    """Return a digest of the weights and of the settings of model and measurement; empty if there are no weights."""
     try:
         weights = Manifest.read(task.folder).files.get(WEIGHTS)
     except ModelFolderError:

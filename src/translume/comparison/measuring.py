@@ -143,7 +143,7 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
 
 
 def _speed(history: Sequence[dict[str, Any]]) -> float | None:
-    """Return the median speed of the progress lines, which other load for a short time does not change."""
+    """Return the median speed of the progress lines, which is robust to short load from other processes."""
     speeds = [record["tokens_per_second"] for record in history if record.get("event") == "progress"]
     return statistics.median(speeds) if speeds else None
 
@@ -152,8 +152,8 @@ def _speed(history: Sequence[dict[str, Any]]) -> float | None:
 def step_milliseconds(translator: Translator, sources: Sequence[str]) -> tuple[float, float]:
     """Return the time of (head, whole step): medians over 16 steps of greedy decoding of 64 rows.
 
-    head: from hidden states to the 10 best tokens.  whole step: the decoder's layers too.  Each step
-    counts with its fastest round, since other load can only make it slower.
+    head: from hidden states to the 10 best tokens.  whole step: including the decoder layers.  The fastest of several
+    rounds counts for each step, since load from other processes can only make it slower.
     """
     checkpoint = translator.checkpoint
     model, longest = checkpoint.model, translator.config.model.max_positions

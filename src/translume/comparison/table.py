@@ -14,7 +14,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Rows, and all that they have in common.  name: of the settings file.  command: the line that made them."""
+    """Rows and their common settings.  name: of the settings file.  command: the command line that made them."""
 
     config: Config
     name: str
@@ -22,7 +22,7 @@ class Comparison:
     rows: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON knows it."""
+        """Return the comparison as values for JSON."""
         return {
             "config": self.name,
             "command": self.command,
@@ -43,12 +43,12 @@ class Comparison:
         return list(dict.fromkeys(name for _, found in self.measured for name, _, _ in found.scores))
 
     def to_markdown(self) -> str:
-        """The table and its notes, readable as it is and as Markdown."""
+        """Return the table and its notes as Markdown that is readable as plain text."""
         table = "\n".join(aligned(self._head(), [self._cells(row) for row in self.rows]))
         return "\n\n".join([table, *self._notes()])
 
     def to_page(self) -> str:
-        """The table under a title, with how it was made."""
+        """Return the table as a page with a title and the command that made it."""
         return f"# Output heads on {self.name}\n\n    {self.command}\n\n{self.to_markdown()}\n"
 
     def _head(self) -> list[str]:
@@ -74,7 +74,7 @@ class Comparison:
         ]
 
     def _notes(self) -> Iterator[str]:
-        """What must be known to read the table, a paragraph each."""
+        """Yield notes that explain the table, one paragraph each."""
         measured = [found for _, found in self.measured]
         if measured:
             yield self._how(measured[0])
@@ -109,12 +109,12 @@ class Comparison:
 
 
 def marks(found: Measures) -> str:
-    """Signs of the notes that hold for a head."""
+    """Return the marks of the notes that apply to a head."""
     return ("" if found.normalised else NO_DISTRIBUTION) + ("" if found.full_support else NO_SUPPORT)
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table with columns of one width: the first to the left, numbers to the right."""
+    """Return the lines of a Markdown table with padded columns: the first left-aligned, the others right-aligned."""
     widths = [max(3, *(len(cell) for cell in column)) for column in zip(head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

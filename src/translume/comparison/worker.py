@@ -134,7 +134,7 @@ def run_in_worker(task: Task, log: Path) -> Generator[Event, None, Outcome]:
 
 
 def _record(outcome: Outcome, values: dict[str, Any]) -> Event | None:
-    """Store what a response says of the outcome, and return its event if it is one."""
+    """Update the outcome from a response, and return the event that it contains, if any."""
     event = event_from_dict(values)
     if isinstance(event, Interrupted):
         outcome.interrupted = event.signal

@@ -1,4 +1,4 @@
-"""Settings: one frozen tree, read from TOML, strict, with nearest-word errors. Imports no torch."""
+"""Settings: an immutable tree read from TOML and validated strictly. Does not import torch."""
 
 from translume.config.base import Settings, to_toml
 from translume.config.data import CleaningSettings, DataSettings

@@ -1,4 +1,4 @@
-"""The base of all settings: frozen and strict groups, errors in one line, TOML text, implementations by name."""
+"""Base class of all settings: immutable groups with strict types, one-line errors, and output as TOML."""
 
 import json
 import re
@@ -95,11 +95,11 @@ def _group(root: type[BaseModel], parts: list[str], kind: str = "") -> type[Base
 
 
 LARGEST = 2**53
-"""Exclusive limit of whole numbers other than seeds: all readers of TOML and JSON represent smaller ones exactly."""
+"""Exclusive limit of integers other than seeds. All TOML and JSON parsers represent smaller ones exactly."""
 
 
 RAISE_RAW: Final = "raise_raw"
-"""Validation context that leaves pydantic's errors to the caller; without it a group raises SettingsError."""
+"""Validation context in which pydantic's ValidationError is raised unchanged, instead of a SettingsError."""
 
 
 class Settings(BaseModel):
@@ -117,7 +117,7 @@ class Settings(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Return pydantic's schema, with its errors of many lines turned into one."""
+        """Return pydantic's schema, wrapped so that its multi-line errors become one line."""
 
         def validate_in_one_line(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
             try:
@@ -150,7 +150,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A validator of texts that allows the names which the function "package.module:function" returns."""
+    """A validator that allows only the names returned by `function`, given as "package.module:function"."""
 
     function: str
 

@@ -1,4 +1,4 @@
-"""[data]: the files to read, and the cleaning rules."""
+"""[data]: the training and validation files, and the cleaning rules."""
 
 from typing import Annotated, ClassVar, Literal
 

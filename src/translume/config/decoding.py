@@ -59,7 +59,7 @@ class DecodingSettings(Settings):
     prefix: str = ""
     """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.
 
-    As the tokenizer normalises it; a target may go on with its last word.
+    The tokenizer normalises the text. A target may continue its last word.
     """
     ban: Names = ()
     """Words and phrases that must not occur in a target; "@FILE" names a file, one per line; "@@x" means "@x"."""
@@ -70,7 +70,7 @@ class DecodingSettings(Settings):
     vocabulary: str = ""
     """File with one text or token per line; targets use only their tokens. Empty: all tokens."""
     terminology: str = ""
-    """A file of terms, `source TAB target` a line: where a source holds one, its target holds its translation.
+    """File of terms, one `source TAB target` per line: a target must contain the translations of terms in its source.
 
     Lines with the same source term are alternatives; for "beam" and "greedy".
     """
@@ -135,5 +135,5 @@ class DecodingSettings(Settings):
 
 
 def names_file(banned: str) -> bool:
-    """Whether an entry of `ban` is "@FILE"; "@@x" is the text "@x"."""
+    """Return whether an entry of `ban` is "@FILE"; "@@x" is the text "@x"."""
     return banned.startswith("@") and not banned.startswith("@@")

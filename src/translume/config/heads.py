@@ -23,9 +23,9 @@ class HeadKind(Settings):
     implementation: ClassVar[str]
     """The class of the head: "module:Class"."""
     predicts: ClassVar[Literal["tokens", "classes"]] = "tokens"
-    """What the probabilities are over: tokens of a target, or classes of a whole source."""
+    """The events of the distribution: tokens of a target, or classes of a whole source."""
     measure: ClassVar[Measure] = "nll"
-    """What validation reports: the nll, or the loss without smoothing for heads that define no nll."""
+    """The quantity that validation reports: the nll, or the loss without smoothing if the head defines no nll."""
     kind: str
     tie: Tie
 
@@ -52,7 +52,7 @@ class SoftmaxSettings(LinearHead):
 
 
 class ProjectedSettings(LinearHead):
-    """[model.head] kind = "projected": a linear map to another size before the vocabulary, wider or of low rank."""
+    """[model.head] kind = "projected": a linear map to a larger or smaller size before the vocabulary."""
 
     implementation: ClassVar[str] = "translume.heads.projected:ProjectedHead"
     kind: Literal["projected"] = "projected"
@@ -72,7 +72,7 @@ class AdaptiveSettings(HeadKind):
     tie: Tie = "none"
     """Share each band with an embedding of the same bands (Baevski and Auli 2019): "all", "target" or "none"."""
     cutoffs: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
-    """Where bands end, as frequency ranks; empty: an eighth and a half of the vocabulary."""
+    """Ends of the bands, as frequency ranks; empty: an eighth and a half of the vocabulary."""
     factor: int = Field(default=4, ge=1)
     """Ratio between the vector sizes of consecutive bands."""
 
@@ -147,7 +147,7 @@ class ShortlistSettings(LinearHead):
 
     @property
     def meaningless(self) -> Mapping[str, str]:
-        why = "model.head.kind = 'shortlist', which gives no probability to tokens on no list"
+        why = "model.head.kind = 'shortlist', which gives probability 0 to tokens outside the shortlist"
         return {"teacher": why}
 
 

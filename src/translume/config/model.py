@@ -1,4 +1,4 @@
-"""[model]: what the weights mean; saved with them and never changed afterwards."""
+"""[model]: the architecture; saved with the weights and never changed afterwards."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -12,9 +12,9 @@ from translume.errors import nearest
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What the settings know of a position encoding; everything else is in its class.
+    """Properties of a position encoding that validation needs; everything else is in its class.
 
-    implementation: "module:Class".  even: which size must be even: "width", or "head", the width of an attention head.
+    implementation: "module:Class".  even: the size that must be even: "width", or "head" for that of an attention head.
     settings: names of the settings that only this encoding reads.
     """
 
@@ -50,7 +50,7 @@ class ModelSettings(Settings):
     decoder_layers: int = Field(default=3, ge=1, le=1000)
     """Number of decoder layers."""
     decoder_mixing: Literal["attention", "ssru"] = "attention"
-    """What decoder layers use on the target: masked self-attention, or the SSRU of Kim et al. (2019).
+    """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
 
     The "simpler simple recurrent unit" has half the weights and a state of one vector, so the cost of a step does not
     grow with the target. Other toolkits cannot load such a model.
@@ -103,7 +103,7 @@ class ModelSettings(Settings):
     pretrained_target: str = ""
     """The same for the target embedding."""
     freeze_pretrained: bool = False
-    """Do not train embeddings that came from word vectors, nor a head tied to them."""
+    """Do not train embeddings initialised from word vectors, nor a head tied to them."""
     head: HeadSettings = SoftmaxSettings()
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""[training]: how the weights are trained; kept as provenance, not needed to translate."""
+"""[training]: the training recipe. Stored with the model as provenance; not needed to translate."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -37,7 +37,7 @@ class TrainingSettings(Settings):
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share ε of the target probability spread evenly over tokens (Szegedy et al. 2016)."""
     label_smoothing_over: Literal["all", "others", "text"] = "all"
-    """Tokens it is spread over: "all", the label included; all "others"; or "text", all but special tokens."""
+    """Tokens that share ε: "all", the label included; all "others"; or "text", all except special tokens."""
     z_loss: float = Field(default=0.0, ge=0.0)
     """Weight of (log Z)² in the loss, Z being the normaliser of the softmax."""
     confidence_penalty: float = Field(default=0.0, ge=0.0)
@@ -51,7 +51,7 @@ class TrainingSettings(Settings):
     clip_norm: float = Field(default=1.0, ge=0.0)
     """Maximum norm of the gradient per target token; 0 never clips."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """"auto" is bf16 where the hardware has fast bf16 products, else fp32."""
+    """"auto" is bf16 if the hardware multiplies bf16 matrices fast, otherwise fp32."""
     seed: int = Field(default=1, ge=0)
     """Seed of all random numbers."""
     validate_every: int = Field(default=500, ge=1)
@@ -67,11 +67,11 @@ class TrainingSettings(Settings):
     log_every: int = Field(default=50, ge=1)
     """Updates between lines of `history.jsonl`."""
     ema: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Decay of an exponential moving average of the weights, stored beside the raw weights; 0 for none."""
+    """Decay of an exponential moving average of the weights, stored in addition to the raw weights; 0 for none."""
     patience: int = Field(default=0, ge=0)
     """Stop after this many validations without improvement of `metric`; 0 never stops early."""
     metric: Annotated[str, AfterValidator(OneOf("translume.tasks:metric_names"))] = "nll"
-    """What "best" means on the validation set; "nll", or a metric of the task."""
+    """Criterion for the best weights on the validation set: "nll", or a metric of the task."""
 
     @model_validator(mode="after")
     def _a_share_has_a_teacher(self) -> Self:

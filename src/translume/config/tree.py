@@ -94,10 +94,10 @@ PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target"
 
 
 class Config(Settings):
-    """The settings of a run, with three lifetimes.
+    """All settings of a run.
 
-    `model` defines what the weights mean; `data`, `tokenizer` and `training` are provenance; `evaluation` and
-    `decoding` are defaults that a call may replace.
+    `model` defines the architecture and is fixed once weights exist; `data`, `tokenizer` and `training` are provenance;
+    `evaluation` and `decoding` are defaults that each call may override.
     """
 
     format: int = 1
@@ -141,7 +141,7 @@ class Config(Settings):
         return self.build(self.model_dump(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
-        """Return a copy with paths relative to `folder`; those in [decoding], which model folders store, absolute."""
+        """Return a copy with paths joined to `folder`; paths in [decoding] become absolute."""
 
         def moved(path: str) -> str:
             return str(folder / path) if path else ""

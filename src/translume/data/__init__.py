@@ -1,4 +1,4 @@
-"""Reading parallel text, cleaning it with an account, tokenizing it once, and making batches of it."""
+"""Read parallel text, clean it, count what was dropped, tokenize it once, and make batches."""
 
 from translume.data.batch import Batch, pad_batch
 from translume.data.cleaning import Account

@@ -146,7 +146,7 @@ def labelled_batch(
 
 
 def _rectangle(ragged: Ragged, eos: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids [B, longest + 1], each followed by eos and padding, and the mask of what is not padding."""
+    """Return ids [B, longest + 1], each followed by eos and padding, and a mask that is False at padding."""
     lengths = ragged.lengths.astype(np.int64)
     column = np.arange(int(lengths.max(initial=0)) + 1)
     inside = column < lengths[:, None]  # [B, W]

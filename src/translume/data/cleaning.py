@@ -1,4 +1,4 @@
-"""Cleaning rules, duplicate detection, and the account of what became of every pair."""
+"""Cleaning rules, duplicate detection, and the counts of pairs used, held out and dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SHOWN = 200
 class Account:
     """Counts of pairs, and one example for each reason (texts truncated to 200 characters).
 
-    read == used + held_out + sum of dropped, always. Raises ValueError otherwise, since that is a bug of ours.
+    read == used + held_out + sum of dropped; otherwise there is a bug in Translume, and ValueError is raised.
     """
 
     read: int
@@ -54,7 +54,7 @@ class Account:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Account":
-        """The inverse of `to_dict`. Raises KeyError, TypeError or ValueError for other mappings."""
+        """Read what `to_dict` returned. Raises KeyError, TypeError or ValueError for other mappings."""
         counts = {name: values[name] for name in ("read", "used", "held_out")}
         dropped, examples = values["dropped"], values["examples"]
         if not isinstance(dropped, dict) or not isinstance(examples, dict):
@@ -172,8 +172,8 @@ class Rules:
     """Checks each pair twice: its texts before tokenization, its lengths after.
 
     Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. With `settings` None only
-    the rules that hold for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
-    `missing_target`: the reason that counts pairs without a target.
+    the rules for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
+    `missing_target`: the reason under which pairs without a target are counted.
     """
 
     def __init__(self, settings: CleaningSettings | None, limit: int | None, *, missing_target: str = "empty") -> None:

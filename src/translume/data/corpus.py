@@ -30,8 +30,8 @@ class DamagedCacheError(Exception):
 class TokenizedCorpus:
     """Pairs of ids without bos and eos, by number from 0 to `pairs` - 1, in the order of the files.
 
-    Memory: the arrays are memory-mapped; planning an epoch reads 4 bytes of lengths a pair. `limit` is the longest side
-    that the model reads, in tokens without the end mark (None: no limit).
+    The arrays are memory-mapped; planning an epoch reads 4 bytes of lengths per pair. `limit` is the length of the
+    longest side that the model can read, in tokens without the end mark (None: no limit).
     """
 
     pairs: int
@@ -48,7 +48,7 @@ class TokenizedCorpus:
     task: Task
     tokens: NDArray[Any] = field(repr=False)
     starts: NDArray[np.int64] = field(repr=False)
-    """Start of every 32nd pair in `tokens`. Adding lengths gives the others: ¼ instead of 8 bytes a pair."""
+    """Start of every 32nd pair in `tokens`, ¼ byte per pair instead of 8. Adding lengths gives the other starts."""
     line_numbers: NDArray[np.uint32] = field(repr=False)
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class TokenizedCorpus:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """How often the pairs of each origin are read in an epoch."""
+        """Number of times that the pairs of each origin are read in an epoch."""
         return tuple(origin.weight for origin in self.origins)
 
     def source(self, index: int) -> NDArray[Any]:
@@ -222,7 +222,7 @@ _PAIRS = 1 << 16
 def cached_target_counts(
     cache: Path, settings: DataSettings, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> NDArray[np.int64] | None:
-    """Return how often each target token occurs in the training pairs [V], one end mark a pair; None without a cache.
+    """Return the count [V] of each target token in the training pairs, one end mark per pair; None without a cache.
 
     cache: the folder of token caches. The one built from the training files in `settings` is read, so the counts are
     those after cleaning, even if the files have changed since.

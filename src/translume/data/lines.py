@@ -98,7 +98,7 @@ def unreadable(path: Path | str, error: OSError) -> str:
 
 
 def _arriving(file: BinaryIO) -> Iterator[bytes]:
-    """Yield blocks as soon as bytes arrive, so that single lines of a pipe are not delayed."""
+    """Yield blocks as soon as bytes arrive, so that lines from a pipe are not delayed."""
     read = getattr(file, "read1", file.read)
     while block := read(_BLOCK):
         yield block

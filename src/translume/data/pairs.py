@@ -30,7 +30,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """One place pairs are read from: two parallel files, or one TSV or JSONL file (`target_file` empty)."""
+    """A source of pairs: two parallel files, or one TSV or JSONL file (`target_file` is empty)."""
 
     file: str
     target_file: str
@@ -72,7 +72,7 @@ def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
 
 
 def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
-    """Return where a split is read from; empty only for "valid". Raises SettingsError if the lists do not match."""
+    """Return the origins of a split; empty only for "valid". Raises SettingsError if the lists do not match."""
     training = split == "train"
     sources = settings.train_source if training else settings.valid_source
     targets = settings.train_target if training else settings.valid_target

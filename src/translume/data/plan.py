@@ -19,12 +19,12 @@ class BatchPlan:
     """The batches of one epoch; `batch(i)` builds any of them without building the others.
 
     Every pair is in exactly one batch (with a file weight of 2.5: in two, and a seeded half of the pairs in a third).
-    Pairs are shuffled, sorted by length (pairs of equal length stay shuffled) and cut into batches in which width times
-    count is at most `max_tokens` (width: the longer side with bos, eos and padding). Then the batches are shuffled.
-    `dropout` is the probability of BPE-dropout: each side is segmented anew, seeded by (seed, epoch, pair, side);
-    such a batch may be wider.
+    Pairs are shuffled, sorted by length (pairs of equal length stay shuffled) and divided into batches in which width
+    times count is at most `max_tokens` (width: the longer side with bos, eos and padding). Then batches are shuffled.
+    `dropout` is the probability of BPE-dropout: each side is segmented again, seeded by (seed, epoch, pair, side),
+    which may make a batch wider.
 
-    Memory: 16 bytes a pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
+    Takes 16 bytes per pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BatchPlan:
 
 
 def prefetched(plan: BatchPlan, start: int = 0) -> Iterator[Batch]:
-    """The same as `plan.batches(start)`, each batch made by a thread while the one before it is in use."""
+    """Yield the batches of `plan.batches(start)`; a thread prepares each one while the previous one is in use."""
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
         ahead = pool.submit(plan.batch, start) if start < len(plan) else None
         for index in range(start + 1, len(plan) + 1):

@@ -59,7 +59,7 @@ def refuse_unknown(script: str) -> None:
 
 
 def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
-    """Return where at least half of a text's letters are of the script [n]; True for a text without letters.
+    """Return [n], True if at least half of a text's letters are of the script, or if it has no letters.
 
     Raises SettingsError for a script that is not in SCRIPTS.
     """

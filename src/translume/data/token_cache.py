@@ -191,13 +191,13 @@ def prepare(
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
     Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
-    `max_positions` is the longest side that the model reads, end mark included. Without validation files, "valid" is
-    the sample held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus
-    is for classification. `cleaning.too_long` then applies to the texts of validation files too. `progress` is called
-    with the number of pairs read so far while a corpus is built.
-    The cache is named by a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change.
-    Two processes may build it at the same time: one of them moves it into place, both read its arrays. Raises DataError
-    if a file cannot be used.
+    `max_positions` is the maximum length of a side, end mark included. Without validation files, "valid" is the sample
+    held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus is for
+    classification; `cleaning.too_long` then applies to validation texts too. `progress` is called with the number of
+    pairs read so far while a corpus is built.
+    The cache's name is a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change. Two
+    processes may build it at the same time: the first to finish moves its copy into place, and both use that. Raises
+    DataError if a file cannot be used.
     """
     valid = origins(settings, "valid")
     held = not valid
@@ -226,7 +226,7 @@ def prepare(
             sample = held_out.choose(read_pairs(settings, "train")) if held else None
             cut = settings.cleaning.too_long
             _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut))
-    raise DataError(f"{home}: the cache is damaged as soon as it is written")
+    raise DataError(f"{home}: the cache is damaged right after it was written")
 
 
 def _ingredients(
@@ -237,7 +237,7 @@ def _ingredients(
     *,
     hold_out: bool,
 ) -> dict[str, object]:
-    # Only when it is not the default, so that caches built before the setting existed stay valid.
+    # Included only if it is not the default, so that caches built before the setting existed stay valid.
     cut = {"too_long": settings.cleaning.too_long} if settings.cleaning.too_long != "drop" else {}
     return {
         **cut,

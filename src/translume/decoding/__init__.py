@@ -1,4 +1,4 @@
-"""Search over decoding steps: one loop, strategies that choose tokens, rules that restrict them. Knows no model."""
+"""Search: the decoding loop, strategies that choose tokens, and rules that restrict them. Independent of the model."""
 
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.beam_search import BeamSearch

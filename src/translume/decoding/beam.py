@@ -1,4 +1,4 @@
-"""The values of a search: beams, candidates, hypotheses, and the error of a search that cannot go on."""
+"""Data structures of a search: beams, candidates and hypotheses, and its exception."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ from translume.errors import TranslationError
 
 
 class SearchError(TranslationError):
-    """The search for a sentence cannot go on.
+    """The search for a sentence cannot continue.
 
     sentence: its number, from 0.  token: the position of the target token, from 1.
     The message counts sentences from 1 within the batch; callers that know the line replace it.
@@ -106,7 +106,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamStatus:
-    """What a strategy sees when it decides whether a search is done.
+    """The data from which a strategy decides whether the search of a sentence is done.
 
     With G groups, each group of each sentence is a row of its own: B stands for B·G and K for K/G.
 
@@ -131,7 +131,7 @@ class Candidates:
 
     token: the next token.  origin: index of the hypothesis it continues among the sentence's K.
     log_prob, total: nats, of the whole hypothesis, without and with biases; a total of −inf marks an empty place.
-    carried: data [B, W] or [B, W, …] that the strategy wants back in the next beam for each that continues.
+    carried: data [B, W] or [B, W, …] of the strategy, which the next beam carries for candidates that continue.
     """
 
     token: Tensor

@@ -15,7 +15,7 @@ from translume.errors import SettingsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearch:
-    """Keeps `width` live hypotheses per sentence, beside the finished ones.
+    """Keeps `width` live hypotheses per sentence, in addition to finished ones.
 
     nbest: number of hypotheses returned, at most `width`.
     stop: "optimal" ends a sentence when no live hypothesis can still beat the worst of its `nbest` best finished ones.

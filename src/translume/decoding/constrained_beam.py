@@ -68,9 +68,9 @@ class Constraints:
     constraints. S states, Y symbols, M tokens of the longest phrase; shorter dimensions are padded.
 
     own: [B, A, M], each phrase's tokens, padded with −1.  table: [B, A, S, Y], the next state.
-    leads: [B, A, S], the token that continues the phrase.  restarts: the same, beginning it anew.
+    leads: [B, A, S], the token that continues the phrase.  restarts: the token that begins it again.
     gain: [B, A, S], tokens of its cost already written.  gain_apart: the same if a word must begin here.
-    whole: [B, A], the last state.  cost: [B, A], tokens of a phrase, with the space before it.
+    whole: [B, A], the state of a complete phrase.  cost: [B, A], tokens of a phrase, with the space before it.
     guarded: [B, A], whether it is `apart_after`.  member: [B, A, G], the constraint it belongs to.
     counts: [B, G].  cheapest: [B, G], the cost of the constraint's shortest phrase.  begins, ends: [V].
     """
@@ -92,7 +92,10 @@ class Constraints:
 
     @classmethod
     def of(cls, required: Sequence[Sequence[Sequence[Phrase]]], boundaries: Boundaries) -> Self:
-        """required: for each sentence its constraints, each a list of alternative phrases; equal constraints add up."""
+        """Build the constraints of some sentences.
+
+        required: for each sentence its constraints, each a list of alternative phrases. Equal constraints are counted.
+        """
         groups = [list(Counter(tuple(phrases) for phrases in each).items()) for each in required]
         phrases = [[phrase for alternatives, _ in each for phrase in alternatives] for each in groups]
         known = sorted({id_ for each in phrases for phrase in each for id_ in phrase.ids})
@@ -234,16 +237,16 @@ class Constraints:
         return (left - self._any(said).long()).clamp_(min=0), apart
 
     def _any(self, phrases: Tensor) -> Tensor:
-        """[B, P, G], the constraints to which any of the marked phrases [B, P, A] belongs."""
+        """Return [B, P, G], the constraints to which any of the marked phrases [B, P, A] belongs."""
         return (phrases[..., None] & self.member[:, None]).any(2)
 
     def _of_phrases(self, constraints: Tensor) -> Tensor:
-        """[B, P, A], the phrases of the marked constraints [B, P, G]."""
+        """Return [B, P, A], the phrases of the marked constraints [B, P, G]."""
         return (constraints[:, :, None] & self.member[:, None]).any(-1)
 
     @staticmethod
     def _at(table: Tensor, places: Tensor) -> Tensor:
-        """[B, P, A]: entries of table [B, A, …] at places [B, P, A]."""
+        """Return [B, P, A]: entries of table [B, A, …] at places [B, P, A]."""
         return table.gather(2, places.transpose(1, 2)).transpose(1, 2)
 
 
@@ -263,7 +266,7 @@ class _Automaton:
 
 @lru_cache(maxsize=4096)
 def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends: tuple[bool, ...]) -> _Automaton:
-    """begins, ends: `Boundaries` of the phrase's own tokens."""
+    """Build the automaton of a phrase.  begins, ends: `Boundaries` of the phrase's own tokens."""
     ids, length = np.array(phrase.ids), len(phrase.ids)
     bridge = phrase.apart_before and not begins[0]
     if not length or (bridge and space is None):
@@ -271,7 +274,7 @@ def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends
     others = np.arange(OTHERS)
     symbol_begins = np.array([*begins, *(others // 2 > 0)])
     symbol_ends = np.array([*ends, *(others % 2 > 0)])
-    # The state after each of its tokens if the match is dropped: whether the phrase may begin there.
+    # The state after each token if the match is abandoned: 1 if the phrase may begin there, otherwise 0.
     blank = [1, *(int(end or not bridge) for end in ends)]
     table = np.zeros((length + 2, length + OTHERS), dtype=np.int64)
     table[0] = table[1] = symbol_ends | (not bridge)
@@ -355,7 +358,7 @@ class ConstrainedBeam:
         best = total.argsort(dim=1, descending=True, stable=True)
         rank = torch.empty_like(best).scatter_(1, best, torch.arange(best.size(1), device=best.device).expand_as(best))
         total = total.masked_fill(~always & (rank >= 2 * self.width), -math.inf)
-        # Late candidates have negative banks and come last, so that candidates in time always have a place.
+        # Candidates that cannot meet the constraints within the limit have negative banks, so they come last.
         met = torch.where(late > 0, -late, constraints.tokens[:, None] - needed)
         category = allocated(total, met, pool.token == self.eos, self.width)
         total = total.masked_fill(category == 2, -math.inf)
@@ -402,7 +405,7 @@ class ConstrainedBeam:
         return pool, functional.pad(always, (0, pool.token.size(1) - always.size(1)))
 
     def _late(self, beam: Beam, pool: Candidates, needed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return totals, −inf for those that must not end yet, and how many constraint tokens do not fit, [B, P] each.
+        """Return totals, −inf for candidates that must not end, and the number of tokens beyond the limit, [B, P] each.
 
         A candidate may end with eos only if nothing is missing or nothing else is possible.
         """
@@ -432,7 +435,7 @@ def allocated(total: Tensor, met: Tensor, ends: Tensor, width: int) -> Tensor:
     place = torch.arange(bank.size(1), device=bank.device).expand_as(bank)
     begins = functional.pad(bank[:, 1:] != bank[:, :-1], (1, 0), value=True)
     turn = place - place.masked_fill(~begins, 0).cummax(1).values
-    # Late candidates take their turns after all others, since these may end and free a place.
+    # Candidates beyond the limit take their turns last, since others may end and free a place.
     turn = (turn + (bank < 0) * bank.size(1)).masked_fill(bank == torch.iinfo(bank.dtype).min, 2 * bank.size(1))
     order = order.gather(1, turn.argsort(dim=1, stable=True))
     ends, none = ends.gather(1, order), none.gather(1, order)

@@ -1,9 +1,9 @@
-"""The distributions a search ranks by and draws from, beside the model's own p_model.
+"""Distributions derived from p_model, the model's own: those that a search ranks by, and those that it draws from.
 
-`Reshaped` distributions are sharpened by a temperature, or have label smoothing removed. Strategies need not know:
-`log_probs`, `log_prob_of` and `sample` are those of the new shape, and a search ranks by it (`TopK.ranks_by`).
-`TopK.log_probs` stay the model's own, because a hypothesis's log_prob is Σ log p_model however it was found, and forced
-decoding reproduces it.
+`Reshaped` distributions are sharpened by a temperature, or have label smoothing removed. This is transparent to
+strategies: `log_probs`, `log_prob_of` and `sample` are of the reshaped distribution, and a search ranks by it
+(`TopK.ranks_by`). `TopK.log_probs` stay those of p_model, because the log_prob of a hypothesis is always Σ log p_model,
+which forced decoding reproduces.
 
 p_used is the distribution that tokens are drawn from: reshaping, rules and temperature applied, then normalised.
 """
@@ -44,20 +44,20 @@ class Reshaped(ABC):
 
     @property
     def own(self) -> NextToken:
-        """The model's own distribution, below all reshaping."""
+        """The model's own distribution, before any reshaping."""
         return own_belief(self._belief)
 
     def _both(self) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [N, V] before and after reshaping."""
+        """Return log-probabilities [N, V] before and after reshaping."""
         if self._before_and_after is None:
             before = self._belief.log_probs()
             self._before_and_after = before, self._reshape(before)
         return self._before_and_after
 
     def _ranks(self, bias: Bias | None) -> Tensor:
-        """[N, V] with the bias. Rows whose allowed tokens all became impossible are ranked by the model's own.
+        """Return [N, V] with the bias. Rows whose allowed tokens all became impossible are ranked by the model's own.
 
-        So a forced prefix continues through a token that the new shape holds for impossible.
+        So a prefix can be forced even if reshaping gives one of its tokens probability 0.
         """
         before, after = self._both()
         if bias is None:
@@ -114,7 +114,7 @@ class Unsmoothed(Reshaped):
 
     def _reshape(self, log_probs: Tensor) -> Tensor:
         floor = math.log(self._epsilon / self.size)
-        # Few tokens of a trained model exceed ε/V: logarithms of the others are not computed.
+        # In a trained model few tokens exceed ε/V, so logarithms are computed for those only.
         places = (log_probs > floor).flatten().nonzero()[:, 0]
         kept = log_probs.flatten()[places]
         # log(p − ε/V) = log p + log(1 − e^(floor − log p)), by expm1 because the two are close where it matters.
@@ -154,7 +154,7 @@ class ReshapedStep(Generic[S]):
 
 
 def used_log_probs(belief: NextToken, bias: Bias | None, temperature: float = 1.0) -> Tensor:
-    """[N, V], fp32: log p_used, the biased distribution to the power of 1/temperature, normalised.
+    """Return [N, V], fp32: log p_used, the biased distribution to the power of 1/temperature, normalised.
 
     A row in which no possible token is allowed is −inf throughout.
     """

@@ -44,7 +44,7 @@ class Averaged:
                 self._mean = _log_mean(logs)
             else:
                 mean = reduce(torch.add, logs) / len(logs)
-                # A row in which each token is impossible for some model stays −inf and must not become NaN.
+                # A row in which each token has probability 0 in some model must stay −inf and not become NaN.
                 impossible = mean.amax(-1, keepdim=True).isneginf()
                 self._mean = mean.log_softmax(-1).masked_fill(impossible, -math.inf)
         return self._mean
@@ -65,7 +65,7 @@ class Averaged:
 
 
 def _log_mean(logs: Sequence[Tensor]) -> Tensor:
-    """log (Σ exp logs / n), pairwise: 13 times as fast as a stacked logsumexp on a CPU (320 × 8,000)."""
+    """Return log(Σ exp(logs) / n). Adds pairwise, 13 times as fast as a stacked logsumexp on a CPU (320 × 8,000)."""
     return reduce(torch.logaddexp, logs) - math.log(len(logs))
 
 

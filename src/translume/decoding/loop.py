@@ -239,7 +239,7 @@ class Search(Generic[S]):
         which = ends.gather(1, places)
         places = (begin + apart.byte().sort(dim=2, stable=True).indices[:, :, : self.each]).flatten(1)
         going = candidates.take(places)
-        # With fewer than K others, the remaining places hold candidates that end with eos: mark them as empty.
+        # With fewer than K others, the remaining places contain candidates that end with eos: mark them as empty.
         dead = ends.gather(1, places)
         total = going.total.masked_fill(dead, -math.inf)
         going = replace(going, total=total)

@@ -1,4 +1,4 @@
-"""Rules restrict or reweight the next token. This module has the interface and the rules over token ids."""
+"""The interface of rules, which restrict or reweight the next token, and the rules over token ids."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -4,9 +4,9 @@ Random numbers are a function of a seed, a sentence, a place and a step. No gene
 sentence do not depend on other draws, their order or the batch. Each counter is mixed into 64 bits by the finaliser of
 SplitMix64 (Steele, Lea and Flood 2014, figure 16), in int64, whose sums and products wrap as unsigned ones do.
 
-Truncations restrict which tokens may be drawn. Each one sees the same p_used, before any of the others, and a token is
-drawn from those that all of them keep; so their order does not matter, and since each keeps a most likely token, the
-intersection is never empty. p_used is given as log-probabilities [N, V], fp32, after reshaping, rules and temperature.
+Truncations restrict the tokens that may be drawn. All are applied to the same p_used, and a token is drawn from their
+intersection, so their order does not matter. The intersection is never empty, because each keeps the most likely token.
+p_used is given as log-probabilities [N, V], fp32, after reshaping, rules and temperature.
 """
 
 import math
@@ -49,14 +49,14 @@ def gumbels(seed: int, *counters: Tensor | int) -> Tensor:
 
 
 def _mixed(state: Tensor) -> Tensor:
-    """The SplitMix64 finaliser, a bijection of 64 bits."""
+    """Return the SplitMix64 finaliser, a bijection of 64 bits."""
     state = (state ^ _shifted(state, 30)).mul_(_FIRST)
     state.bitwise_xor_(_shifted(state, 27)).mul_(_SECOND)
     return state.bitwise_xor_(_shifted(state, 31))
 
 
 def _shifted(state: Tensor, bits: int) -> Tensor:
-    """A logical right shift; that of int64 copies the sign."""
+    """Return a logical right shift; that of int64 copies the sign."""
     return (state >> bits).bitwise_and_((1 << (_BITS - bits)) - 1)
 
 
@@ -66,17 +66,17 @@ def _as_signed(number: int) -> int:
 
 
 FIRST_LOOK, GROWTH = 32, 4
-"""Number of tokens sorted first to find the nucleus, and the factor by which it grows if they do not suffice."""
+"""Number of tokens that `top_p` sorts first, and the factor by which it grows if they are not the whole nucleus."""
 
 
 def top_k(log_probs: Tensor, k: int) -> Tensor:
-    """[N, V], True for the k most likely tokens, ties by smaller id (Fan et al. 2018, section 5.1)."""
+    """Return [N, V], True for the k most likely tokens, ties by smaller id (Fan et al. 2018, section 5.1)."""
     ids = exact_topk(log_probs, min(k, log_probs.size(1)))[1]
     return torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, ids, value=True)
 
 
 def top_p(log_probs: Tensor, p: float) -> Tensor:
-    """[N, V], True for the nucleus: the fewest most likely tokens that sum to `p` (Holtzman et al. 2020, eq. 2-3).
+    """Return [N, V], True for the nucleus: the fewest likely tokens that sum to `p` (Holtzman et al. 2020, eq. 2-3).
 
     Sorts the k most likely tokens, and more only for rows where these sum to less than `p`.
     """
@@ -95,18 +95,18 @@ def top_p(log_probs: Tensor, p: float) -> Tensor:
 
 
 def min_p(log_probs: Tensor, p: float) -> Tensor:
-    """[N, V], True for tokens with at least `p` times the highest probability (Nguyen et al. 2024, eq. 1-2)."""
+    """Return [N, V], True for tokens with at least `p` times the highest probability (Nguyen et al. 2024, eq. 1-2)."""
     return log_probs >= log_probs.amax(-1, keepdim=True) + math.log(p)
 
 
 def epsilon(log_probs: Tensor, least: float) -> Tensor:
-    """[N, V], True for tokens of probability at least `least`, and the best (Hewitt et al. 2022, section 4.2)."""
+    """Return [N, V], True for the best token and all of probability at least `least` (Hewitt et al. 2022, sec. 4.2)."""
     peak = log_probs.amax(-1, keepdim=True)
     return log_probs >= peak.clamp(max=math.log(least))
 
 
 def eta(log_probs: Tensor, least: float) -> Tensor:
-    """[N, V], True for tokens with at least min(ε, √ε · e^−H), H the row's entropy, and the most likely.
+    """Return [N, V], True for the best token and all with at least min(ε, √ε · e^−H), H being the row's entropy.
 
     least: ε.  Hewitt et al. 2022, equation 4, with α = √ε as there.
     """
@@ -141,7 +141,7 @@ class Truncation:
         return bool(self.top_k) and self.top_p == 1.0 and not self.epsilon and not self.eta
 
     def kept(self, log_probs: Tensor) -> Tensor:
-        """[N, V], True for tokens of p_used [N, V] that every truncation keeps, at least one in each row."""
+        """Return [N, V], True for tokens of p_used [N, V] that every truncation keeps, at least one in each row."""
         parts = [
             *([top_k(log_probs, self.top_k)] if self.top_k else []),
             *([top_p(log_probs, self.top_p)] if self.top_p < 1.0 else []),
@@ -159,8 +159,8 @@ class Truncation:
 class Sampling:
     """Draws `width` independent samples per sentence from p_used, truncated.
 
-    Samples of a sentence may be equal. Draws depend only on the seed, the sentence's key, the sample's number and the
-    step. Hypotheses are ranked by p_model with biases, not by p_used.
+    Samples of a sentence may be equal. Draws depend only on the seed, the sentence's key, the index of the sample and
+    the step. Hypotheses are ranked by p_model with biases, not by p_used.
 
     keys: [B], a number for each sentence.  nbest: number of hypotheses returned, at most `width`.
     """

@@ -1,4 +1,4 @@
-"""Which tokens of the best hypothesis are certain before a search ends, for streaming."""
+"""The stable prefix of the best hypothesis during a search, for streaming."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from torch import Tensor
 from translume.decoding.beam import Beam, Ending
 
 SearchObserver = Callable[[Beam], None]
-"""Is called with each beam of a search."""
+"""A function that is called with each beam of a search."""
 
 
 class StablePrefix:
-    """A `SearchObserver` that reports the tokens with which the best hypothesis is certain to begin.
+    """A `SearchObserver` that reports the prefix with which the best hypothesis is certain to begin.
 
-    Reported tokens are never taken back. The hypothesis that ranks first in the end has either finished already or
+    Reported tokens are never retracted. The hypothesis that ranks first in the end has either finished already or
     continues a live one. Of the finished ones, only the best can still rank first, because scores do not change. The
-    longest common prefix of that one and of all live hypotheses therefore begins the final result, and it never becomes
-    shorter, because the next step's hypotheses are among these or continue them. This holds for every strategy and
-    rule. In greedy search there is one live hypothesis, so every token is certain at once.
+    final result therefore begins with the longest common prefix of the best finished and all live hypotheses. This
+    prefix never becomes shorter, because the hypotheses of the next step are among these or continue them. This holds
+    for every strategy and rule. In greedy search there is one live hypothesis, so every token is certain at once.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class _Sentence:
     ended: Sequence[int] | None = None
 
     def end(self, ending: Ending, *, ranked_anew: bool) -> None:
-        """Take account of one more finished hypothesis."""
+        """Add a finished hypothesis."""
         ids = ending.hypothesis.tokens
         if ranked_anew:
             self.ended = ids if self.ended is None else ids[: _common(self.ended, ids)]
@@ -88,14 +88,14 @@ def _rank(ending: Ending) -> tuple[float, int]:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the longest common prefix."""
+    """Return the length of the longest common prefix of two sequences."""
     return next(
         (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
 
 
 def _shared(tokens: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """For tokens [B, K, t], of which `live` [B, K] count: one live row [B, t], and the common prefix's length [B]."""
+    """Return one live row [B, t] of tokens [B, K, t], masked by `live` [B, K], and the common prefix length [B]."""
     one = tokens[torch.arange(live.size(0), device=live.device), live.byte().argmax(1)]
     same = ((tokens == one[:, None]) | ~live[:, :, None]).all(1)
     return one, same.cumprod(1).sum(1)

@@ -8,7 +8,7 @@ from translume.belief import NextToken
 
 
 class SearchState(Protocol):
-    """The decoder state of N rows. A value: `select` returns another state."""
+    """The decoder state of N rows. Immutable: `select` returns another state."""
 
     def select(self, rows: Tensor) -> Self:
         """Return the state of rows `rows` [M] of this one, in that order; rows may be repeated or left out."""
@@ -30,7 +30,7 @@ class AttentionState(Protocol):
 
 
 class Step(Protocol[S]):
-    """One decoding step of a model, an ensemble, an ONNX session or a table in a test. A search knows nothing else."""
+    """One decoding step, for example of a model, an ensemble or a table in a test. A search depends only on this."""
 
     def __call__(self, prefix: Tensor, state: S) -> tuple[NextToken, S]:
         """Return the distribution of the token after prefix [N, 1 + t], which begins with bos, and the new state."""
@@ -48,7 +48,7 @@ class Stepper(Protocol):
 
 @runtime_checkable
 class AttentionStepper(Stepper, Protocol):
-    """A stepper that can report cross-attention. `start` leaves it out, so that searches without it do not pay."""
+    """A stepper that can report cross-attention. `start` does not compute it, to save time."""
 
     def start_with_attention(self, source: Tensor, mask: Tensor) -> Any:
-        """As `start`; this state and all that follow it are an `AttentionState`."""
+        """As `start`, but this state and its successors are `AttentionState`s."""

@@ -15,7 +15,7 @@ from translume.decoding.scoring import LengthPenalty
 from translume.errors import SettingsError
 
 _ROOT = -1
-"""The counter of the draw before the first token, in the place of a token's id."""
+"""The counter of the draw before the first token, instead of a token id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class PhraseAutomaton:
         self._over[node] = word(phrase[-1])
 
     def _table(self) -> NDArray[np.int32]:
-        """[states, 257], one row for each reachable state."""
+        """Return [states, 257], one row for each reachable state."""
         rows: list[NDArray[np.int32]] = []
         while len(rows) < len(self._numbers):
             for state in list(self._numbers)[len(rows) :]:
@@ -89,12 +89,12 @@ class PhraseAutomaton:
         return np.stack(rows)
 
     def _row(self, state: State) -> NDArray[np.int32]:
-        """[256], the number of the state after each byte."""
+        """Return [256], the number of the state after each byte."""
         if state in self._rows:
             return self._rows[state]
         tracker, active, pending = state
         if active:
-            # Only bytes that continue a phrase lead elsewhere than from the same state with no phrase begun.
+            # Bytes that do not continue a phrase lead to the same state as with no phrase begun.
             row = self._row((tracker, frozenset(), pending)).copy()
             going = {byte for node, spaces in active for byte in self._expected(node, spaces)}
         else:
@@ -111,7 +111,7 @@ class PhraseAutomaton:
         return WHITE | children.keys() if more else children.keys()
 
     def _after(self, state: State, byte: int) -> State | None:
-        """The state after one more byte; None if a phrase is complete before it."""
+        """Return the state after one more byte; None if a phrase is complete before it."""
         tracker, active, pending = state
         after: Tracker
         if tracker is None and 0x80 <= byte < 0xC0:  # the rest of a character that begins outside the window
@@ -147,8 +147,8 @@ class PhraseAutomaton:
 class BannedPhrases:
     """Forbids tokens with which the text would contain, or end with, one of the phrases as words.
 
-    Text is matched, so no other tokenization avoids the ban. A longer word that begins with a phrase, such as "hundert"
-    with "hund", is possible only by a token that continues beyond the phrase's end.
+    The text is matched, so the ban holds for every tokenization. A longer word that begins with a phrase, such as
+    "hundert" with "hund", can be generated only by a token that extends beyond the end of the phrase.
     """
 
     def __init__(self, spelled: Sequence[bytes], phrases: Sequence[str], word: Callable[[str], bool]) -> None:
@@ -187,7 +187,7 @@ class BannedPhrases:
         return Bias.forbid(torch.cat(rows), torch.cat(ids)) if rows else None
 
     def _states(self, tokens: Tensor) -> Tensor:
-        """[N], the state after the texts of tokens [N, t]; only their last bytes are read."""
+        """Return [N], the state after the texts of tokens [N, t]; only their last bytes are read."""
         count, window = tokens.size(0), self._window
         if tokens.size(1) == 0:
             return torch.full((count,), START, dtype=torch.int32, device=tokens.device)
@@ -206,12 +206,12 @@ class BannedPhrases:
         return state
 
     def _forbidden_after(self, state: int, device: torch.device) -> Tensor:
-        """The ids that may not follow in a state; computed when the state first occurs."""
+        """Return the ids that may not follow in a state; computed when the state first occurs."""
         if state not in self._forbidden:
             reached = np.full(len(self._order), state, dtype=np.int32)
             for symbols, longer in zip(self._sorted, self._longer, strict=True):
                 reached[:longer] = self._table[reached[:longer], symbols[:longer]]
-            # Tokens that spell nothing, such as eos, leave the state as it is and are always allowed.
+            # Tokens that spell nothing, such as eos, do not change the state and are always allowed.
             which = self._ends[reached] & (np.arange(len(reached)) < self._longer[0])
             self._forbidden[state] = torch.from_numpy(np.sort(self._order[which])).to(device)
         return self._forbidden[state]
@@ -311,7 +311,7 @@ class TextPrefix:
 
 
 def _needs(spellings: Spellings, text: bytes) -> list[int | None]:
-    """The fewest tokens that spell the rest of `text` from each place; None where it cannot be spelled."""
+    """Return the minimum number of tokens that spell the rest of `text` from each byte on; None if it is impossible."""
     needs: list[int | None] = [None] * len(text) + [0]
     for place in reversed(range(len(text))):
         rest = text[place:]
@@ -324,7 +324,7 @@ def _needs(spellings: Spellings, text: bytes) -> list[int | None]:
 
 
 def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens allowed at each place, the fewest tokens needed after each, and where the choices of a place begin."""
+    """Return the tokens allowed at all places, the fewest tokens needed after each, and each place's first index."""
     ids: list[int] = []
     rest: list[int] = []
     starts = [0]

@@ -26,13 +26,13 @@ FP16_MAX = 65504.0
 
 
 class EngineError(SettingsError):
-    """There is no engine for this model or machine; the plain model does everything that it does."""
+    """There is no engine for this model or machine. The plain model has the same functions."""
 
 
 def build_engine(model: Transformer, dtype: Dtype = "fp32") -> "Engine":
     """Return the engine of a model, its weights packed as "fp32", "bf16" or "int8".
 
-    The packings that a probe chose are kept in the user's cache and used again by the next run.
+    The packings chosen by a probe are stored in the user's cache and reused by later runs.
     Raises EngineError if the model or its device has no engine.
     """
     if dtype not in CANDIDATES:
@@ -62,7 +62,7 @@ class Engine:
 
     def __init__(self, model: Transformer, choice: Choice) -> None:
         """choice: how to pack each linear layer; shapes that it lacks are probed and added."""
-        keep_freed_memory()  # the next batch allocates buffers of the same sizes
+        keep_freed_memory()  # every batch allocates buffers of similar sizes
         self.choice = choice
         self.dtype = choice.dtype
         self.decoder = choose_layers(model.decoder, choice)
@@ -106,7 +106,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:
-        """Return the distribution of the token after prefix [N, t]; reads only what the state has not read yet."""
+        """Return the distribution of the token after prefix [N, t]. Reads only tokens that are not in the state."""
         hidden, state = self._read_rest(prefix, state)
         if self.head is not None:
             return self._next_token(self.head(hidden[:, -1]), hidden[:, -1]), state
@@ -125,7 +125,7 @@ class Engine:
         return None if settings is None else NativeSearch(model, settings, state, bos=bos, eos=eos, limits=limits)
 
     def rows_are_independent(self) -> bool:
-        """Return whether every part claims that results are the same, bit for bit, alone and in a batch."""
+        """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""
         if self.encoder is None or not self.decoder.indirect_slots or self.head is None:
             return False
         return all(each.rows_are_independent() for each in (self.head, *self.key_values))
@@ -146,7 +146,7 @@ class Engine:
         return hidden, step.state.advance(step.count, step.ancestors)
 
     def _next_token(self, logits: Tensor, hidden: Tensor) -> Logits:
-        """The distribution for logits [N, V], computed from hidden states [N, D]."""
+        """Return the distribution for logits [N, V], computed from hidden states [N, D]."""
         supported = self.decoder.indirect_slots and logits.dtype == torch.float32 and logits.is_contiguous()
         if self.refiner is None or not supported:
             return Logits(logits, summarize_logits(logits) if supported else None)
@@ -154,7 +154,7 @@ class Engine:
         return Logits(logits, summarize_logits(logits, self.refiner.inputs(hidden)))
 
     def _read_rest(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """Read what the state has not read yet of a prefix: hidden states [N, t, D] and the new state."""
+        """Read the tokens of a prefix that are not in the state; return hidden states [N, t, D] and the new state."""
         if state.width == 1 and self.decoder.reads_blocks:
             return self.read(prefix[:, state.position :], state)
         hidden = []
@@ -164,7 +164,7 @@ class Engine:
         return torch.cat(hidden, 1), state
 
     def _embed(self, ids: Tensor, position: int) -> Tensor:
-        """Embed target ids [N, t] from a position on, in few calls: [N, t, D]."""
+        """Return embeddings [N, t, D] of target ids [N, t] from `position` on, with few calls of torch."""
         table, scale, added = self._embedding
         x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
         if scale != 1.0:
@@ -188,14 +188,14 @@ def _prepare_step(ids: Tensor, state: EngineState) -> StepInput:
 
 
 def _cache_rows(state: EngineState) -> Tensor | None:
-    """[B·K], the index of each row in the order of the cache; None if slots are indirect or rows are in order."""
+    """Return the index [B·K] of each row in the order of the cache; None if slots are indirect or rows are in order."""
     if state.slots is None or state.cache.indirect:
         return None
     return (state.slots[:, None] * state.width + torch.arange(state.width, device=state.slots.device)).flatten()
 
 
 def _shallow_copy(model: Transformer) -> Transformer:
-    """A copy of the model in evaluation mode that shares its parameters."""
+    """Return a copy of the model in evaluation mode that shares its parameters."""
     shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared).eval()
 

@@ -23,7 +23,7 @@ class Layers(Protocol):
     """The layers of a decoder.
 
     reads_blocks: whether several tokens of a hypothesis can be read at once.
-    indirect_slots: whether a sentence's slot in the cache is looked up, so that nothing moves when others leave.
+    indirect_slots: whether cache slots are looked up by index, so that no data moves when other sentences finish.
     cache_dtype: of keys and values: fp32 or fp16.
     """
 
@@ -53,7 +53,7 @@ def choose_layers(decoder: Decoder, choice: Choice) -> Layers:
 
 
 def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:
-    """A step of `rows` sentences by each implementation."""
+    """Return functions that run a step of `rows` sentences with each implementation."""
     count, heads, width = native.shape.count, native.shape.heads, native.shape.width
 
     def state_for(layers: Layers) -> EngineState:

@@ -1,4 +1,4 @@
-"""Statistics of logits by the kernels, and their refinement where an int8 head computed them."""
+"""Statistics of logits computed by the kernels, and refinement of the logits of int8 heads."""
 
 import ctypes
 

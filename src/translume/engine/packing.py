@@ -1,7 +1,7 @@
 """Linear layers packed once for one machine, in the number format that is fastest there, and the checks of a packing.
 
-Inputs and outputs are fp32. Quantisation scales belong to one row. Whether a row's product also has the same rounding
-in every batch is what `PackedLinear.rows_are_independent` states.
+Inputs and outputs are fp32. Each row has its own quantisation scale. `PackedLinear.rows_are_independent` states whether
+the product of a row also has the same rounding in every batch.
 """
 
 import ctypes
@@ -204,7 +204,7 @@ class NativeLinear(PackedLinear):
         return self
 
     def _pack(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
-        """The weight [panels·panel, K] in the layout of the kernel, and its scales."""
+        """Return the weight [panels·panel, K] in the layout of the kernel, and its scales."""
         return weight.view(-1, panel, weight.size(1)).transpose(1, 2).contiguous(), None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class NativeLinear(PackedLinear):
         return product if x.dim() == 2 else product.view(*x.shape[:-1], self.outputs)
 
     def rows_are_independent(self) -> bool:
-        """True: the kernel sums each output in an order that does not depend on the number of rows."""
+        """Return True: the kernel sums each output in an order that does not depend on the number of rows."""
         return True
 
 
@@ -277,13 +277,13 @@ def scaled_queries(linear: nn.Linear, count: int, head_size: int) -> tuple[Tenso
 
 
 def _test_rows(weight: Tensor) -> Tensor:
-    """Five rows [5, K] of different magnitudes, one of them zero."""
+    """Return five rows [5, K] of different magnitudes, one of them zero."""
     generator = torch.Generator().manual_seed(weight.size(1))
     rows = torch.randn(5, weight.size(1), generator=generator)
     return rows * torch.tensor([1.0, 0.0, 1e-3, 50.0, 7.0])[:, None]
 
 
 def _overload_call(overload: Any) -> Callable[..., Tensor]:
-    """The operator behind an overload of torch's: the Python layer around it costs as much as a small product."""
+    """Return the C++ operator of a torch overload: the Python layer around it takes as long as a small product."""
     call: Callable[..., Tensor] = getattr(overload, "_op", overload)
     return call

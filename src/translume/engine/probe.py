@@ -67,7 +67,7 @@ class Choice:
         )
         self.microseconds[shape] = {each.kind: row for each, row in zip(candidates, times, strict=True)}
         shares = [sum(time / base for time, base in zip(row, times[0], strict=True)) for row in times]
-        # With int8, no speed outweighs equal numbers alone and in a batch, wherever a packing gives them.
+        # With int8, a packing with independent rows is always preferred, whatever its speed.
         bonus = float("inf") if self.dtype == "int8" else INDEPENDENCE_BONUS
 
         def cost(index: int) -> tuple[float, float]:
@@ -133,7 +133,7 @@ def _read_cache() -> dict[str, object]:
 
 
 def _key(dtype: Dtype) -> str:
-    """Everything that a choice depends on besides the shapes."""
+    """Return a key of everything except shapes that a choice depends on."""
     machine = f"{platform.machine()} {cpu_name()} {instruction_limits()} {torch.__version__}"
     threads = f"threads={torch.get_num_threads()}"
     return f"{dtype} {machine} {threads} cc={compiler() is not None} rule={RULE} of {' '.join(CANDIDATES[dtype])}"

@@ -156,7 +156,7 @@ class NativeSearch:
         self._state = PAUSED
 
     def _initial_state(self, model: SearchModel, bos: int, limits: Tensor) -> loading.SearchState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         count, width, nbest, longest = limits.numel(), self._settings.width, self._settings.nbest, int(limits.max())
         rows, size = count * width, model.head.outputs
         source = self._cache.cross.size(3)
@@ -200,7 +200,7 @@ class NativeSearch:
         )
 
     def _step(self, sentences: int) -> loading.StepInput:
-        """The kernels' view of the cache.  sentences: the number of unfinished ones."""
+        """Return the kernels' view of the cache.  sentences: the number of unfinished ones."""
         found = step_struct(StepInput(EngineState(self._cache, position=0)), None)
         found.sentences = sentences
         return found
@@ -259,7 +259,7 @@ def _empty_cache(cache: KVCache, width: int) -> KVCache:
 
 
 def _length_divisors(penalty: LengthPenalty, limits: Tensor) -> dict[str, Tensor]:
-    """The length penalty's divisors by length and at each sentence's limit, rounded as in the decoding loop."""
+    """Return the length penalty's divisors by length and at each sentence's limit, rounded as in the decoding loop."""
     lengths = range(1, int(limits.max()) + 2)
     return {
         "divisors": torch.tensor([1.0, *(penalty.divisor(float(length)) for length in lengths)]),

@@ -23,8 +23,8 @@ class Findings:
 
     difference: largest difference, in nats, between the log-probabilities of a likely token by the two.
     agrees: whether that is within the tolerance of the engine's dtype.
-    alone_equals_batched: whether every part of the engine claims that numbers are the same, bit for bit, in a batch and
-        alone, and they were; None if not tested.
+    alone_equals_batched: whether every part of the engine guarantees that results are the same, bit for bit, alone and
+        in a batch, and the test confirmed it; None if not tested.
     """
 
     difference: float

@@ -12,11 +12,11 @@ from translume.model.state import GROWTH, Selectable, StaleStateError
 class KVCache:
     """Keys and values of B sentences, alternating, in one tensor for all L layers.
 
-    past: [2L, B, H, capacity, K, D/H], of the target. Each position holds what its K hypotheses wrote there and is
-        never moved when hypotheses are reordered; `EngineState.ancestors` says which of them a hypothesis continues.
+    past: [2L, B, H, capacity, K, D/H], of the target. Entries are not moved when hypotheses are reordered:
+        `EngineState.ancestors` has the entry that each hypothesis reads at each position.
     cross: [2L, B, H, S, D/H], of the memory.
     source_bias: [B, 1, 1, S], −inf at padding; None without padding.
-    indirect: whether readers look up a sentence's slot, so that finished sentences leave without moving others.
+    indirect: whether readers look up slots by index, so that removing finished sentences does not move others.
     generation: counts changes.
     """
 
@@ -43,7 +43,7 @@ class KVCache:
         if slots is not None:
             shape[1] = slots.numel()
         self.past = before.new_empty(shape)
-        for old, new in zip(before.unbind(), self.past.unbind(), strict=True):  # little is held twice
+        for old, new in zip(before.unbind(), self.past.unbind(), strict=True):  # one layer at a time, to save memory
             new[:, :, : before.size(3)] = old if slots is None else old.index_select(0, slots)
         if slots is None:
             return False
@@ -124,20 +124,20 @@ class EngineState:
     def check(self) -> None:
         """Raise StaleStateError if a later state has changed the cache."""
         if self.generation != self.cache.generation:
-            raise StaleStateError("this engine state was used already; only the newest may go on")
+            raise StaleStateError("this engine state was used already; only the newest state may be used")
 
     def advance(self, count: int, ancestors: Tensor | None) -> "EngineState":
         """Return the state after `count` more tokens were written, with the given ancestors."""
         position, generation = self.position + count, self.cache.mark_changed()
-        # Not `replace`, which is slow enough to matter in every step.
+        # dataclasses.replace would be too slow here, since this runs in every step.
         return EngineState(self.cache, position, self.width, self.slots, ancestors, self.context, generation)
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> "EngineState":
         """Return the state of rows [M] of this one, which becomes stale.
 
-        Reordered hypotheses copy nothing; sentences that leave copy at most as much as left. Rows that are not groups
-        of equal size per sentence get a new cache.
+        Reordering hypotheses copies nothing; removing sentences copies at most as much data as was removed. If rows are
+        not groups of equal size per sentence, a new cache is made.
         """
         self.check()
         rows = rows.long()  # the kernels read slots and ancestors as int64

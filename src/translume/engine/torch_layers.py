@@ -58,12 +58,12 @@ class TorchLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Masks:
-    """What every layer needs in a step.
+    """Values that all layers share in a step.
 
     position: of the first token read.  width: K.  count: tokens read per hypothesis, t; 1 unless K is 1.
-    unread: [B, 1, K, (position+1)·K], −inf at what is not an ancestor; [t, position+t], the causal mask; None where K
-        and t are 1. A position bias is added to it.
-    origin: [B, K], the hypothesis of the position before that each continues; None where K is 1 or at the first one.
+    unread: [B, 1, K, (position+1)·K], −inf except at ancestors; if K is 1, the causal mask [t, position+t];
+        None if K and t are 1. A position bias is added to it.
+    origin: [B, K], the hypothesis at the previous position that each continues; None if K is 1 or at the first one.
     source_bias: [B, 1, 1, S], −inf at padding; None without padding.
     rotation: of these positions, if the position encoding rotates.
     """
@@ -93,7 +93,7 @@ class _Layer:
         self.norm_feed_forward = _norm(layer.around_feed_forward.norm)
 
     def __call__(self, x: Tensor, past: Tensor, cross: Tensor, masks: _Masks) -> Tensor:
-        """x [B·K·t, D], which may be overwritten, to the same shape; writes its keys and values into the past."""
+        """Map x [B·K·t, D], which may be overwritten, to the same shape; write its keys and values to `past`."""
         if self.pre_norm:
             x = self.mixer(self.norm_self(x), past, masks).add_(x)
             x = self._cross_attention(self.norm_cross(x), cross, masks).add_(x)
@@ -103,14 +103,14 @@ class _Layer:
         return self.norm_feed_forward(self.outer(self.activation(self.inner(x))).add_(x))
 
     def _cross_attention(self, x: Tensor, cross: Tensor, masks: _Masks) -> Tensor:
-        """Cross-attention; the K hypotheses of a sentence, or their t tokens, are the queries of one product."""
+        """Return x plus cross-attention. The K·t rows of a sentence are the queries of one product."""
         queries = masks.width * masks.count
         query = self.cross_query(x).view(cross.size(1), queries, self.heads, cross.size(4)).transpose(1, 2)
         return self.cross_output(_attend(query, cross, masks.source_bias))
 
 
 class _SelfAttention:
-    """Self-attention: the K hypotheses of a sentence read the whole cache, with what is not theirs masked."""
+    """Self-attention: each hypothesis reads the cache of its sentence, with entries of other hypotheses masked."""
 
     def __init__(self, attention: SelfAttention, choice: Choice) -> None:
         self.heads = attention.heads
@@ -121,7 +121,7 @@ class _SelfAttention:
         self.output = _pack(attention.output, choice)
 
     def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
-        """x [B·K·t, D] to the same shape; writes its keys and values into the past."""
+        """Map x [B·K·t, D] to the same shape; write its keys and values to `past`."""
         position, count = masks.position, masks.count
         shape = (past.size(1), masks.width * count, 3, self.heads, past.size(5))
         parts = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
@@ -143,7 +143,7 @@ class _SsruCells:
         self.forget, self.update = _pack(unit.forget, choice), _pack(unit.update, choice)
 
     def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
-        """x [B·K, D] to the same shape; writes its cells into the past."""
+        """Map x [B·K, D] to the same shape; write its cells to `past`."""
         batch, heads, _, width, size = past[0].shape
         gate, new = (part.view(batch, width, heads, size) for part in (self.forget(x).sigmoid_(), self.update(x)))
         if masks.position == 0:
@@ -158,7 +158,7 @@ class _SsruCells:
 
 
 def _attend(query: Tensor, key_value: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(Q Kᵀ + bias) V, [B·K, D], of a scaled query [B, H, K, d] over keys and values [2, B, H, S, d]."""
+    """Return softmax(Q Kᵀ + bias) V, [B·K, D], of scaled queries [B, H, K, d], and keys and values [2, B, H, S, d]."""
     keys, values = key_value.unbind()
     scores = torch.matmul(query, keys.mT)
     if bias is not None:
@@ -171,14 +171,14 @@ def _attend(query: Tensor, key_value: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _causal_bias(position: int, count: int, x: Tensor) -> Tensor | None:
-    """[t, position + t], −inf after each of t tokens from `position` on; None for one token, which reads all."""
+    """Return [t, position + t], −inf after each of t tokens from `position` on; None for one token, which reads all."""
     if count == 1:
         return None
     return torch.full((count, position + count), -math.inf, dtype=x.dtype, device=x.device).triu_(position + 1)
 
 
 def _ancestor_bias(ancestors: Tensor, width: int) -> Tensor:
-    """[B, 1, K, t·K], −inf where hypothesis j is not the ancestor of hypothesis k at a position, from [B, K, t]."""
+    """Return [B, 1, K, t·K] from ancestors [B, K, t]: −inf at cache entries that a hypothesis does not continue."""
     own = torch.arange(width, device=ancestors.device) == ancestors[..., None]  # [B, K, t, K]
     zeros = torch.zeros(own.shape, device=ancestors.device)
     return zeros.masked_fill_(~own, -math.inf).flatten(2)[:, None]
@@ -189,7 +189,7 @@ def _pack(linear: nn.Linear, choice: Choice) -> Function:
 
 
 def _norm(norm: nn.Module) -> Function:
-    """The norm as one call."""
+    """Return the norm as one call."""
     if isinstance(norm, nn.LayerNorm):
         shape, weight, bias, epsilon = list(norm.normalized_shape), norm.weight.float(), norm.bias, norm.eps
         shift = None if bias is None else bias.float()

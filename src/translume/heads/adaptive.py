@@ -24,8 +24,8 @@ class AdaptiveHead(Head):
     p(w) = p(w|h) for a token of band 0 and p(tail|h) · softmax(E P h)_w for one of a tail, where P [d, D] reduces
     the hidden state. Matrices and projections may be shared with a banded embedding (Baevski and Auli 2019).
     A row costs the first level, and one tail if its label is in one.
-    Label smoothing: in the first level ε is spread as over tokens, a tail getting the share of its tokens; in the
-    label's tail ε is spread over that tail; other tails get nothing. z-loss is summed over the softmaxes of a row.
+    Label smoothing: in the first level ε is spread over tokens, and each tail gets the share of its tokens; in the tail
+    of the label ε is spread over its tokens; other tails get none. z-loss is summed over the softmaxes of a row.
     """
 
     exact_smoothing = False

@@ -19,9 +19,9 @@ from translume.model import HeadData, TrainingPairs
 MOST_PAIRS = 200_000
 """Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
 MOST_LINKS = 12_000_000
-"""Maximum number of links between a source and a target token of a pair; each takes some 60 bytes."""
-WANTED = 50
-"""Pairs with a source token seen fewer times than this are used before all others."""
+"""Maximum number of links between source and target tokens of the pairs used; each takes about 60 bytes."""
+RARE_COUNT = 50
+"""Pairs with a source token that has occurred in fewer pairs than this are used before all others."""
 ROUNDS = 5
 """Rounds of expectation maximisation."""
 
@@ -31,22 +31,22 @@ Ids = NDArray[np.int64]
 def translation_table(data: HeadData, candidates: int) -> NDArray[np.int32]:
     """Return [source vocabulary, candidates]: the most likely targets of each source token, best first, −1 for none.
 
-    A target token spelt like the source token is always included, since names and numbers are copied.
+    A target token with the same spelling as the source token is always included, since names and numbers are copied.
     """
     sources, targets = len(data.source_pieces), len(data.target_pieces)
     table = np.full((sources, candidates), -1, np.int32)
     links = _links(data.corpus, sources)
     if len(links.source):
-        _fill(table, *_learnt(links, targets), targets)
+        _fill(table, *_translation_probabilities(links, targets), targets)
     _add_equals(table, data)
     return table
 
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """All pairs of a target token and a source token of one sentence pair, or the empty word.
+    """All links of a target token to a source token of its sentence pair, or to the empty word.
 
-    source, target: ids [L], the links of one target token side by side.  begins: [T], where each one's begin.
+    source, target: ids [L], with the links of each target token adjacent.  begins: [T], index of its first link.
     """
 
     source: Ids
@@ -54,10 +54,10 @@ class _Links:
     begins: Ids
 
 
-def _links(corpus: TrainingPairs, nothing: int) -> _Links:
+def _links(corpus: TrainingPairs, empty_word: int) -> _Links:
     source, target, choices = ([np.zeros(0, np.int64)] for _ in range(3))
-    for number in _chosen(corpus, nothing):
-        read, written = np.append(corpus.source(number), nothing), corpus.target(number)
+    for number in _choose_pairs(corpus, empty_word):
+        read, written = np.append(corpus.source(number), empty_word), corpus.target(number)
         source.append(np.tile(read, len(written)))
         target.append(np.repeat(written, len(read)).astype(np.int64))
         choices.append(np.full(len(written), len(read)))
@@ -65,7 +65,7 @@ def _links(corpus: TrainingPairs, nothing: int) -> _Links:
     return _Links(np.concatenate(source), np.concatenate(target), np.cumsum(lengths) - lengths)
 
 
-def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
+def _choose_pairs(corpus: TrainingPairs, sources: int) -> list[int]:
     """Return indices of pairs with at most MOST_LINKS links, those with rare source tokens first."""
     met = np.zeros(sources, np.int64)
     rare, others, left = [], [], MOST_LINKS
@@ -74,7 +74,7 @@ def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
         links = (len(source) + 1) * len(corpus.target(number))
         if not len(source) or links > left:
             continue
-        if met[source].min() < WANTED:
+        if met[source].min() < RARE_COUNT:
             met[source] += 1
             left -= links
             rare.append(number)
@@ -87,7 +87,7 @@ def _chosen(corpus: TrainingPairs, sources: int) -> list[int]:
     return rare
 
 
-def _learnt(links: _Links, targets: int) -> tuple[Ids, NDArray[np.float64]]:
+def _translation_probabilities(links: _Links, targets: int) -> tuple[Ids, NDArray[np.float64]]:
     """Return the observed token pairs as source · targets + target, ascending, and t(target | source)."""
     keys, which = np.unique(links.source * targets + links.target, return_inverse=True)
     owner = keys // targets
@@ -95,14 +95,14 @@ def _learnt(links: _Links, targets: int) -> tuple[Ids, NDArray[np.float64]]:
     for _ in range(ROUNDS):
         each = chance[which]
         lengths = np.diff(links.begins, append=len(each))
-        each /= np.repeat(np.add.reduceat(each, links.begins), lengths)  # how likely each link is, of its target token
+        each /= np.repeat(np.add.reduceat(each, links.begins), lengths)  # probability of each link of a target
         expected = np.bincount(which, each, len(keys))
         chance = expected / np.bincount(owner, expected)[owner]
     return keys, chance
 
 
 def _fill(table: NDArray[np.int32], keys: Ids, chance: NDArray[np.float64], targets: int) -> None:
-    order = np.lexsort((-chance, keys // targets))  # stable: equal ones by smaller target
+    order = np.lexsort((-chance, keys // targets))  # stable: ties by smaller target
     owner = keys[order] // targets
     begins = np.searchsorted(owner, np.arange(len(table) + 1))
     rank = np.arange(len(owner)) - begins[owner]
@@ -124,10 +124,10 @@ FIRST_SIZE = 0.3
 
 
 class Selector(nn.Module):
-    """p(v in target | source) = σ(max_i (K w_v) · (U m_i) + b_v) over the states m_i of the source's tokens.
+    """A learned selector: p(v in target | source) = σ(max_i (K w_v) · (U m_i) + b_v) over encoder states m_i.
 
     Neural vocabulary selection (Domhan et al. 2022, section 4) with the head's token vectors w_v instead of separate
-    ones, so that rare tokens profit from similar ones. Neither they nor the states receive a gradient.
+    ones, so that rare tokens benefit from similar ones. Token vectors and states receive no gradient.
     """
 
     def __init__(self, width: int, vocabulary: int, rank: int) -> None:
@@ -143,7 +143,7 @@ class Selector(nn.Module):
 
     @torch.no_grad()
     def learn(self, counts: NDArray[np.int64], end: int) -> None:
-        """Initialise the bias from the token counts [V], which have one end mark `end` per pair.
+        """Initialise the bias from token counts [V] with one end mark, the id `end`, per pair.
 
         A token with λ occurrences per pair is in a target with p = 1 − e^−λ (Poisson), log-odds ln(e^λ − 1). Unseen
         tokens count as half an occurrence.
@@ -152,10 +152,10 @@ class Selector(nn.Module):
         self.bias.copy_(torch.from_numpy(np.log(np.expm1(np.minimum(rate, 10.0)))))
 
     def loss(self, memory: Tensor, mask: Tensor, vectors: Tensor, owners: Tensor, labels: Tensor) -> Tensor:
-        """Return the binary cross entropy in nats of which of the V tokens are in a target, summed over B sentences.
+        """Return the binary cross entropy, in nats, of predicting each target's set of tokens; summed over B sentences.
 
-        memory: [B, S, D], where mask [B, S].  vectors: [V, D].  labels: [n], of sentences `owners` [n].  fp32 (fp64 for
-        fp64).
+        memory: [B, S, D], read where mask [B, S] is True.  vectors: [V, D].  labels: [n], of sentences `owners` [n].
+        The result is fp32 (fp64 for fp64).
         """
         states, tokens = self.states(memory.detach()), self.tokens(vectors.detach())
         met = torch.unique(labels * len(memory) + owners)
@@ -168,12 +168,12 @@ class Selector(nn.Module):
     def listed(self, memory: Tensor, mask: Tensor, vectors: Tensor, threshold: float) -> Tensor:
         """Return [B, V]: True where a token's probability is at least `threshold`, in [0, 1); 0 selects all.
 
-        memory: [B, S, D], where mask [B, S].  vectors: [V, D].
+        memory: [B, S, D], read where mask [B, S] is True.  vectors: [V, D].
         """
         floor = -math.inf if threshold == 0.0 else math.log(threshold) - math.log1p(-threshold)
         states, tokens = self.states(memory), vectors
         rank, width = self.tokens.weight.shape
-        if mask.numel() * (width - rank) < width * rank:  # few positions: mapping all tokens costs more
+        if mask.numel() * (width - rank) < width * rank:  # few positions: projecting all token vectors would cost more
             states = states @ self.tokens.weight
         else:
             tokens = self.tokens(vectors)

@@ -5,18 +5,18 @@ logit l̄:
 
     nll = lse − l_y        label smoothing: (1−ε)·nll + ε·(lse − l̄)        z-loss: z·lse²
 
-With a teacher's distribution q, the loss also has a share λ of KL(q‖p) = lse − Σ_v q_v (l_v − log q_v). The second term
-is linear in l: its gradients are −q in the products with W and h, and Σ_v q_v l_v = h · (q W) + q · b comes from the
-product that computes one of them (`teacher_agreement`).
+With a teacher's distribution q, the loss also contains λ·KL(q‖p), KL(q‖p) = lse − Σ_v q_v (l_v − log q_v). The second
+term is linear in l: its gradients are −q in the products with W and h, and Σ_v q_v l_v = h · (q W) + q · b comes from
+the product that computes one of them (`teacher_agreement`).
 
-The logits of a chunk fit the cache. Two things keep a chunk cheap. Logits are not shifted by their maximum: floats are
-as precise at e⁴⁰ as at 1, and a chunk whose sum is very large or very small is computed again with a shift. And
-probabilities are not normalised element by element: exp(l) goes into the matrix products, and the rows of the small
+The logits of a chunk fit the cache. Two measures save passes over a chunk. Logits are not shifted by their maximum:
+floats are as precise at e⁴⁰ as at 1, and a chunk whose sum is very large or very small is computed again with a shift.
+Probabilities are not normalised element by element: exp(l) enters the matrix products, and the rows of the small
 results are divided instead. The label's own term is excluded from the sums and kept in fp32, so that p_y − 1 does not
 cancel when the model is confident.
 
-Nothing is compiled: exp and its sum take 1 ms of a chunk whose three products take 91 ms (V = 32k, one core, fp32);
-torch.compile took 6 ms for the same.
+torch.compile is not used: exp and its sum take 1 ms of a chunk whose three products take 91 ms (V = 32k, one core,
+fp32); compiled, they took 6 ms.
 
 `chunked_loss` is the same scheme for losses other than the softmax's, such as those of entmax and sigmoid heads.
 """
@@ -32,13 +32,13 @@ from translume.model import LossOptions
 from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
-"""Logits, or probabilities of a teacher, held at a time."""
+"""Number of logits, or of a teacher's probabilities, in memory at a time."""
 UNSHIFTED = (1e-25, 1e25)
 """Range of sums of exponentials that need no shift: their products with weights neither overflow nor vanish."""
 
 
 def teacher_agreement(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: TeacherTargets) -> Tensor:
-    """Σ over rows of Σ_v q_v (l_v − log q_v), fp32 (fp64 for fp64), of logits l = W h + b and the teacher's q.
+    """Return Σ over rows of Σ_v q_v (l_v − log q_v), fp32 (fp64 for fp64), of logits l = W h + b and the teacher's q.
 
     hidden: [n, D].  weight: [V, D].  bias: [V].  Tokens with q_v = 0 contribute nothing.
     """
@@ -51,7 +51,7 @@ class _TeacherAgreement(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: TeacherTargets) -> Tensor:
         rows = max(1, CHUNK_ELEMENTS // weight.size(0))
         total = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
-        grown = LinearGradients(hidden, weight, bias)
+        accumulated = LinearGradients(hidden, weight, bias)
         for start in range(0, len(hidden), rows):
             place = slice(start, min(start + rows, len(hidden)))
             logs = targets(torch.arange(place.start, place.stop, device=hidden.device))
@@ -60,9 +60,9 @@ class _TeacherAgreement(torch.autograd.Function):
             total -= torch.linalg.vecdot(probabilities, logs).sum(dtype=total.dtype)
             if bias is not None:
                 total += (probabilities @ bias.to(probabilities.dtype)).sum(dtype=total.dtype)
-            grown.add(place, probabilities)
-            total += (hidden[place] * grown.hidden[place]).sum(dtype=total.dtype)
-        ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+            accumulated.add(place, probabilities)
+            total += (hidden[place] * accumulated.hidden[place]).sum(dtype=total.dtype)
+        ctx.save_for_backward(accumulated.hidden, accumulated.weight, accumulated.bias)
         return total
 
     @staticmethod
@@ -103,15 +103,15 @@ class _Chunk:
 def softmax_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: LossOptions
 ) -> SoftmaxLoss:
-    """Cross entropy of labels [n] under softmax(W h + b), with label smoothing, z-loss and a teacher's share, exact.
+    """Return the exact cross entropy of labels [n] under softmax(W h + b), with label smoothing, z-loss and teacher.
 
     hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are computed in the forward pass,
     where the exponentials are available.
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    wanted = torch.is_grad_enabled() and learnt
+    needs_gradient = torch.is_grad_enabled() and learnt
     objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        hidden, weight, bias, labels, options, wanted
+        hidden, weight, bias, labels, options, needs_gradient
     )
     if options.teacher_targets is not None:
         objective = objective - options.share * teacher_agreement(hidden, weight, bias, options.teacher_targets)
@@ -119,7 +119,7 @@ def softmax_loss(
 
 
 def lse_and_label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass recomputes the chunks."""
+    """Return (lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass recomputes the chunks."""
     lse, picked = _LseAndLabelLogits.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
 
@@ -160,7 +160,7 @@ class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        options: LossOptions, wanted: bool,
+        options: LossOptions, needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         smoothing, z, share = options.label_smoothing, options.z_loss, options.share
         rest = 1.0 - share
@@ -170,7 +170,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         mean = MeanToken(weight, bias, options.smoothed) if smoothing else None
         objective = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         nll = objective.clone()
-        grown = _Gradients(hidden, weight, bias) if wanted else None
+        accumulated = _Gradients(hidden, weight, bias) if needs_gradient else None
         for start in range(0, count, rows):
             part, label = hidden[start : start + rows], labels[start : start + rows]
             chunk = _exponentials(part, weight, bias, label, buffer)
@@ -184,13 +184,13 @@ class _SoftmaxLoss(torch.autograd.Function):
                 objective += rest * smoothing * (chunk.label_logit - mean.logit(part)).sum()
             if z:
                 objective += rest * z * lse.square().sum()
-            if grown is not None:
+            if accumulated is not None:
                 slope = share + rest * (1.0 + 2.0 * z * lse)  # of the objective in lse
-                grown.add_chunk(start, chunk, slope, slope - rest * (1.0 - smoothing), label)
-        if grown is not None:
+                accumulated.add_chunk(start, chunk, slope, slope - rest * (1.0 - smoothing), label)
+        if accumulated is not None:
             if mean is not None:
-                grown.add_mean(-rest * smoothing, mean)
-            ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+                accumulated.add_mean(-rest * smoothing, mean)
+            ctx.save_for_backward(accumulated.hidden, accumulated.weight, accumulated.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll
 
@@ -247,21 +247,21 @@ class _LseAndLabelLogits(torch.autograd.Function):
         by_lse, by_picked = gradients
         rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
         buffer = hidden.new_empty(rows, weight.size(0))
-        grown = _Gradients(hidden, weight, bias)
+        accumulated = _Gradients(hidden, weight, bias)
         for start in range(0, hidden.size(0), rows):
             place = slice(start, start + rows)
             chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
             slope = by_lse[place]
-            grown.add_chunk(start, chunk, slope, slope + by_picked[place], labels[place])
-        by_bias = None if grown.bias is None else grown.bias.to(weight.dtype)
-        return grown.hidden, grown.weight.to(weight.dtype), by_bias, None
+            accumulated.add_chunk(start, chunk, slope, slope + by_picked[place], labels[place])
+        by_bias = None if accumulated.bias is None else accumulated.bias.to(weight.dtype)
+        return accumulated.hidden, accumulated.weight.to(weight.dtype), by_bias, None
 
 
 class LogitLoss(Protocol):
     """A loss of labels under logits that computes its own gradient."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Losses [c] of labels [c]; logits [c, V], fp32 or fp64, become the gradients of the losses, in place."""
+        """Return the losses [c] of labels [c]. Replaces logits [c, V], fp32 or fp64, by their gradients, in place."""
 
 
 def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rule: LogitLoss) -> Tensor:
@@ -270,9 +270,9 @@ def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
     hidden: [n, D].  weight: [V, D].  bias: [V].
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    wanted = torch.is_grad_enabled() and learnt
+    needs_gradient = torch.is_grad_enabled() and learnt
     loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        hidden, weight, bias, labels, rule, wanted
+        hidden, weight, bias, labels, rule, needs_gradient
     )
     return loss
 
@@ -280,13 +280,19 @@ def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rule: LogitLoss, wanted: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        rule: LogitLoss,
+        needs_gradient: bool,
     ) -> Tensor:
         kept = accumulation_dtype(hidden)
         rows = min(chunk_rows(weight.size(0)), max(1, len(hidden)))
         buffer = hidden.new_empty(rows, weight.size(0))
         total = hidden.new_zeros((), dtype=kept)
-        grown = LinearGradients(hidden, weight, bias) if wanted else None
+        accumulated = LinearGradients(hidden, weight, bias) if needs_gradient else None
         for start in range(0, hidden.size(0), rows):
             part, label = hidden[start : start + rows], labels[start : start + rows]
             out = buffer[: len(part)]
@@ -298,10 +304,10 @@ class _ChunkedLoss(torch.autograd.Function):
             if part.dtype != kept:
                 logits.scatter_(1, label[:, None], label_logits(part, weight, bias, label)[:, None])
             total += rule(logits, label).sum()
-            if grown is not None:
-                grown.add(slice(start, start + rows), logits)
-        if grown is not None:
-            ctx.save_for_backward(grown.hidden, grown.weight, grown.bias)
+            if accumulated is not None:
+                accumulated.add(slice(start, start + rows), logits)
+        if accumulated is not None:
+            ctx.save_for_backward(accumulated.hidden, accumulated.weight, accumulated.bias)
         return total
 
     @staticmethod

@@ -49,7 +49,7 @@ class ClassifyHead(Head):
         self.weights.copy_(torch.from_numpy(weights))
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        """labels: classes [n], or [n, C] of 0 and 1, the only case in which n×C is held."""
+        """labels: classes [n], or [n, C] of 0 and 1. Only in the second case are n×C elements in memory."""
         if self.several:
             return self._decisions_loss(hidden, labels)
         if self.weights is None:
@@ -74,7 +74,7 @@ class ClassifyHead(Head):
         return HeadLoss(objective, nll, len(labels))
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        """[n]: log-probabilities of classes [n]; with several labels, of a positive decision."""
+        """Return [n]: log-probabilities of classes [n]; with several labels, of a positive decision."""
         if self.several:
             return F.logsigmoid(self._logits(hidden).gather(1, labels[:, None])[:, 0])
         lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)

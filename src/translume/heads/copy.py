@@ -16,9 +16,9 @@ from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 NEVER = -1e30
-"""Log-probability of the impossible: finite, so that no gradient is NaN and a sum of two stays finite."""
+"""Log-probability of impossible events: finite, so that no gradient is NaN and a sum of two is finite."""
 FIRST_GATE = 2.0
-"""Initial logit of the gate: 0.88 for the vocabulary, so that an untrained model costs 0.13 nats more than ln V."""
+"""Initial logit of the gate: g = 0.88, so that the loss of an untrained model is 0.13 nats more than ln V."""
 
 
 class CopyHead(Head):
@@ -26,7 +26,7 @@ class CopyHead(Head):
 
     a = softmax over source positions of (A h)·m_i / √D, the head's own attention over the memory m (Luong et al. 2015,
     "general"), which needs no separate keys; g = σ(w·[h; Σ_i a_i m_i] + c).
-    Source tokens that are not in the target vocabulary, or are special, have no a_i; if a source has no others, g = 1.
+    Source tokens that are special or not in the target vocabulary have no a_i; if a source has only such tokens, g = 1.
     `copied` maps source to target tokens: by spelling after `learn`, before that by id if the vocabularies have the
     same size.
     Label smoothing is exact; z-loss is that of the softmax.
@@ -56,7 +56,7 @@ class CopyHead(Head):
     def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Copyable":
         ids = self.copied[source].masked_fill(~mask, -1)
         same = (ids[:, :, None] == ids[:, None]) & (ids >= 0)[:, None]
-        first = same.byte().argmax(-1)  # the first place of the same token
+        first = same.byte().argmax(-1)  # the first position of the same token
         owners = torch.arange(len(ids), device=ids.device)
         return Copyable(ids, first, memory, owners)
 
@@ -190,8 +190,8 @@ def _sum_equal(logs: Tensor, group: Tensor) -> Tensor:
 class _Copying:
     """The copy distribution of n rows.
 
-    ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], their log((1−g) Σ a), NEVER or less for none.
-    gate: [n], log g.  attention: [n, S], log a of every place of the source.
+    ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], their log((1−g) Σ a), at most NEVER for none.
+    gate: [n], log g.  attention: [n, S], log a of every source position.
     """
 
     ids: Tensor
@@ -200,7 +200,7 @@ class _Copying:
     attention: Tensor
 
     def of(self, tokens: Tensor) -> Tensor:
-        """[n, m]: log((1−g) Σ a) of tokens [n, m]."""
+        """Return log((1−g) Σ a) [n, m] of tokens [n, m]."""
         same = tokens[:, :, None] == self.ids[:, None]
         found = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
         return found.masked_fill(~same.any(-1), NEVER)
@@ -234,7 +234,7 @@ class CopyBelief:
         return self._copying.attention.exp().masked_fill(none, 0.0)
 
     def _check(self) -> None:
-        broken = self._copying.gate.isnan()  # as it is if any of the attention is
+        broken = self._copying.gate.isnan()  # NaN in the attention makes the gate NaN
         if bool(broken.any()):
             row = int(broken.nonzero()[0, 0])
             raise BeliefError(row, f"the head's attention or gate of row {row} is NaN")
@@ -253,7 +253,7 @@ class CopyBelief:
         return torch.logaddexp(written, self._copying.of(ids))
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
-        """Search the k + 1 best tokens of the softmax and the source tokens; no other token can be among the k best."""
+        """Rank the k + 1 best tokens of the softmax and the source tokens; no other token can be among the k best."""
         k = min(k, self.size)
         found = self._among_few(k, bias) if k < self.size else None
         if found is None:
@@ -287,7 +287,7 @@ class CopyBelief:
 
 
 def _of_candidates(bias: Bias, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return [N, C]: what a bias adds to candidate ids [N, C], some of which may be V."""
+    """Return the values [N, C] that a bias adds to candidate ids [N, C], some of which may be V."""
     same = ids[bias.rows] == bias.ids[:, None]
     zeros = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
     added = zeros.index_add(0, bias.rows, torch.where(same, bias.values.to(dtype)[:, None], 0.0))

@@ -13,25 +13,25 @@ from translume.heads.linear import accumulation_dtype
 from translume.model import LossOptions
 
 SLACK = 4
-"""How many times fewer than V the candidates must be for looking at them alone to pay."""
+"""Search only among candidates if V is at least this many times their number; otherwise a full search is faster."""
 
 
 class MonotoneBelief(ABC):
-    """A belief of logits [N, V] where a token with a larger logit has no smaller log-probability.
+    """A distribution of logits [N, V] in which a token with a larger logit never has a smaller log-probability.
 
-    Raises BeliefError when it is read and the logits hold a NaN or an infinity.
+    Reading it raises BeliefError if the logits contain a NaN or an infinity.
     """
 
     normalised: bool = True
 
     def __init__(self, logits: Tensor) -> None:
-        """logits: [N, V], any float dtype; computed with in fp32, or fp64 if they are."""
+        """logits: [N, V], any float dtype; computed in fp32 (fp64 for fp64)."""
         self._logits = logits.to(accumulation_dtype(logits))
         self._largest: Tensor | None = None
 
     @abstractmethod
     def _of(self, logits: Tensor) -> Tensor:
-        """The log-probabilities of tokens of each row that have these logits [N, m]."""
+        """Return the log-probabilities [N, m] of tokens with logits [N, m]."""
 
     @property
     def rows(self) -> int:
@@ -42,7 +42,7 @@ class MonotoneBelief(ABC):
         return self._logits.size(1)
 
     def _peak(self) -> Tensor:
-        """[N, 1]: the largest logits."""
+        """Return the largest logits [N, 1]."""
         if self._largest is None:
             self._largest = self._logits.amax(-1, keepdim=True)
             refuse_broken(self._largest)
@@ -69,16 +69,16 @@ class MonotoneBelief(ABC):
         return self.log_probs() if bias is None else bias.add_to(self.log_probs())
 
     def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
-        """(log-probabilities with bias, ids) [N, k] of the best, found among those with the largest logits.
+        """Return (log-probabilities with bias, ids) [N, k] of the best, found among tokens with the largest logits.
 
-        None where these need not hold the best: a bias that lifts, a mask, or more tokens as good as the last.
+        None if these may not contain the best: with a positive bias, a mask, or more tokens that tie with the last.
         """
         lowered = 0 if bias is None else bias.lowered()
         if lowered is None or (k + lowered + 1) * SLACK > self.size:
             return None
         logits, ids = exact_topk(self._logits, k + lowered + 1)
         ranks = self._of(logits)
-        outside = ranks[:, -1]  # what is not among them is at most as likely as the last of them
+        outside = ranks[:, -1]  # an upper bound for all other tokens
         if bias is not None and lowered:
             ranks = ranks + bias.of(ids)
         ids, by_id = ids.sort(-1)
@@ -93,16 +93,16 @@ class MonotoneBelief(ABC):
 
 
 PATIENCE = 16
-"""Groups computed best first before a flat distribution is computed as a whole."""
+"""Maximum number of groups computed best first; if more can matter, the whole distribution is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
     """A vocabulary divided into groups.
 
-    order: [V], ids group by group, ascending within a group, so that tokens of a group that tie are in order.
-    rank: [V], the index of each id in `order`.  starts: [G], the index at which each group begins; tokens before the
-    first group are in the first level themselves.
+    order: [V], ids group by group, ascending within a group, so that ties within a group are in order of ids.
+    rank: [V], the index of each id in `order`.  starts: [G], the index in `order` at which each group begins; tokens
+    before the first group belong to the first level directly.
     """
 
     order: Tensor
@@ -156,7 +156,7 @@ def normalised(logits: Tensor, rows: Tensor) -> Tensor:
     logits = logits.to(accumulation_dtype(logits))
     peak = logits.amax(-1, keepdim=True)
     refuse_broken(peak, rows)
-    # Never above zero, so that a token never ranks before its group.
+    # At most zero, so that a token never ranks before its group.
     return (logits - peak) - (logits - peak).exp().sum(-1, keepdim=True).log()
 
 
@@ -199,8 +199,8 @@ class TwoLevel(ABC):
         places = self._groups.rank[ids]
         groups = self._groups.of(places)
         found = first.gather(1, torch.where(groups < 0, places, self._direct + groups))
-        wanted = groups.new_zeros(self._slots, dtype=torch.bool).scatter_(1, groups + 1, value=True)[:, 1:]
-        rows, opened = wanted.nonzero(as_tuple=True)
+        needed = groups.new_zeros(self._slots, dtype=torch.bool).scatter_(1, groups + 1, value=True)[:, 1:]
+        rows, opened = needed.nonzero(as_tuple=True)
         for part in self._open(rows, opened):
             slots = _Slots(rows[part.which], opened[part.which], self._slots)
             row = torch.arange(self.rows, device=ids.device)[:, None].expand_as(ids)
@@ -257,7 +257,7 @@ class TwoLevel(ABC):
         begin, count, k = 0, 1, best.ranks.size(1)
         while begin < limits.size(1):
             window = limits[:, begin : begin + count]
-            # Also where equal: of tokens that tie the smaller id goes first.
+            # Also if equal: ties are broken by the smaller id.
             rows, columns = ((window >= best.ranks[:, -1:]) & ~window.isneginf()).nonzero(as_tuple=True)
             if not len(rows):
                 break

@@ -17,18 +17,17 @@ from translume.heads.linear import accumulation_dtype, label_logits, output_bias
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
-MOST_STEPS = 100
-"""Of Newton's method; fewer than ln V + 10 are needed."""
+MAX_STEPS = 100
+"""Maximum number of Newton steps; fewer than ln V + 10 are needed."""
 
 
 class EntmaxHead(Head):
     """p_v = max((α−1)·l_v − τ, 0)^(1/(α−1)) with l = W h + b, τ such that Σ p = 1 (α-entmax; Peters et al. 2019).
 
-    The loss is that of Fenchel and Young, Σ_v p_v (l_v − l_y) + H_α(p) with Tsallis' entropy H_α, whose
-    gradient in the logits is p − e_y; it is finite where p_y is zero and −log p_y is not, and zero where p_y is one.
-    Label smoothing adds ε·(l_y − l̄), as for the softmax (Peters and Martins 2021). There is no log Σ exp, so
-    that z-loss adds nothing. There is no nll, which is infinite as soon as one label is off the support; `score` tells
-    the finite ones.
+    The loss is the Fenchel-Young loss Σ_v p_v (l_v − l_y) + H_α(p) with the Tsallis entropy H_α. Its gradient in the
+    logits is p − e_y; it is finite if p_y is zero, unlike −log p_y, and zero if p_y is one. Label smoothing adds
+    ε·(l_y − l̄), as for the softmax (Peters and Martins 2021). z-loss has no effect, since there is no log Σ exp. The
+    nll is not defined: it is infinite if any label is outside the support.
     """
 
     full_support = False
@@ -48,7 +47,7 @@ class EntmaxHead(Head):
         return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        """[n], fp32: log-probabilities of labels [n]; −inf off the support, with no gradient there."""
+        """Return log-probabilities [n], fp32, of labels [n]; −inf without gradient outside the support."""
         rows = chunked_cross_entropy.chunk_rows(self.vocabulary)
         parts = [
             checkpoint(self._score, part, label, use_reentrant=False)
@@ -68,45 +67,45 @@ class EntmaxHead(Head):
 
 
 class Sparse(MonotoneBelief):
-    """The belief of α-entmax over logits [N, V]; log-probabilities are −inf off the support."""
+    """The α-entmax of logits [N, V]; log-probabilities are −inf outside the support."""
 
     def __init__(self, logits: Tensor, alpha: float) -> None:
         super().__init__(logits)
         self._alpha = alpha
-        self._solved: tuple[Tensor, Tensor] | None = None
+        self._tau_and_mass: tuple[Tensor, Tensor] | None = None
 
     def _threshold(self) -> tuple[Tensor, Tensor]:
-        """[N, 1] each: τ of logits below their peak, and the logarithm of what rounding leaves Σ p to be."""
-        if self._solved is None:
+        """Return τ for logits minus their largest, and log Σ p, which rounding may leave unequal to 0; [N, 1] each."""
+        if self._tau_and_mass is None:
             scores = (self._logits - self._peak()) * (self._alpha - 1.0)
             power = 1.0 / (self._alpha - 1.0)
             tau: Tensor = _Threshold.apply(scores, power)  # type: ignore[no-untyped-call]  # torch's has no types
             with torch.no_grad():
                 mass = (scores - tau).clamp_(min=0.0).pow_(power).sum(-1, keepdim=True).log_()
-            self._solved = tau, mass
-        return self._solved
+            self._tau_and_mass = tau, mass
+        return self._tau_and_mass
 
     def _of(self, logits: Tensor) -> Tensor:
         tau, mass = self._threshold()
         above = (logits - self._peak()) * (self._alpha - 1.0) - tau
         inside = above > 0
-        # One instead of what has no logarithm, whose gradient would be a NaN.
+        # 1 outside the support, since the gradient of log 0 would be NaN.
         log_probs = above.where(inside, 1.0).log() / (self._alpha - 1.0) - mass
         return log_probs.masked_fill(~inside, -torch.inf)
 
 
 def threshold(scores: Tensor, power: float) -> Tensor:
-    """τ [N, 1] with Σ_v max(s_v − τ, 0)^power = 1, of scores [N, V] whose largest are 0; power at least 1.
+    """Return τ [N, 1] with Σ_v max(s_v − τ, 0)^power = 1, for scores [N, V] with row maxima 0; power at least 1.
 
-    Newton's method from below: the sum is convex and falls in τ, so that no step goes too far, and what a step has left
-    below τ stays there. For power 1 it is Michelot's (1986) and ends at the exact support.
+    Newton's method from below: the sum is convex and decreasing in τ, so steps never overshoot, and scores below τ stay
+    below it. For power 1 this is Michelot's algorithm (1986), which ends at the exact support.
     """
     tau = scores.new_full((len(scores), 1), -1.0)
     tolerance = 2.0 * torch.finfo(scores.dtype).eps
     buffer = scores.new_empty(0)
-    for step in range(MOST_STEPS):
+    for step in range(MAX_STEPS):
         if step < 2:
-            scores = _without_hopeless(scores, tau)
+            scores = _drop_columns_below(scores, tau)
         if buffer.shape != scores.shape:
             buffer = torch.empty_like(scores)
         above = torch.sub(scores, tau, out=buffer).clamp_(min=0.0)
@@ -123,8 +122,8 @@ def threshold(scores: Tensor, power: float) -> Tensor:
     return tau
 
 
-def _without_hopeless(scores: Tensor, tau: Tensor) -> Tensor:
-    """Scores [N, V] without blocks of columns that are all below τ [N, 1], if that leaves half of them or fewer."""
+def _drop_columns_below(scores: Tensor, tau: Tensor) -> Tensor:
+    """Remove blocks of columns of scores [N, V] that are all below τ [N, 1], if at most half of the columns remain."""
     blocks = scores.size(-1) // BLOCK
     body, rest = scores[:, : blocks * BLOCK].view(len(scores), blocks, BLOCK), scores[:, blocks * BLOCK :]
     if blocks < 2 or not len(scores):
@@ -137,7 +136,7 @@ def _without_hopeless(scores: Tensor, tau: Tensor) -> Tensor:
 
 
 class _Threshold(torch.autograd.Function):
-    """`threshold`, whose gradient in s_v is (s_v − τ)^(power−1), divided by the sum of these over the support."""
+    """`threshold` with its gradient: (s_v − τ)^(power−1) in s_v, normalised to sum to one over the support."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, power: float) -> Tensor:
@@ -156,7 +155,7 @@ class _Threshold(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _FenchelYoung:
-    """The loss, with smoothing of weight `smoothing`, of which each token has its part of `spread` [V] (None: none)."""
+    """The Fenchel-Young loss.  smoothing: ε.  spread: [V], the share of ε of each token; None without smoothing."""
 
     alpha: float
     smoothing: float
@@ -173,7 +172,7 @@ class _FenchelYoung:
         probabilities.div_(probabilities.sum(-1, keepdim=True))
         mean = torch.bmm(probabilities[:, None, :], above[:, :, None])[:, :, 0]  # Σ p·above, [c, 1]
         losses = (peak - own + (mean + tau) / less + (1.0 - mean) / (self.alpha * less))[:, 0]
-        # p_y − 1 is minus what the others have: it does not cancel where the model is sure.
+        # p_y − 1 is computed as −Σ_{v≠y} p_v, which does not cancel when the model is confident.
         others = probabilities.scatter_(1, place, 0.0).sum(-1, keepdim=True)
         logits.scatter_(1, place, self.smoothing - others)
         if smoothed is None or self.spread is None:

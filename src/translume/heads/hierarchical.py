@@ -23,8 +23,8 @@ class HierarchicalHead(Head):
 
     All classes but the last have the same number of tokens, so that with √V classes a row costs 2·√V·D instead of V·D.
     W may be the target embedding.
-    Label smoothing: between classes ε is spread as over tokens; in the label's class over that class; other classes
-    get nothing. z-loss is summed over both softmaxes of a row.
+    Label smoothing: between classes, each class gets the share of its tokens in ε; in the label's class ε is spread
+    over its tokens; other classes get none. z-loss is summed over both softmaxes of a row.
     """
 
     exact_smoothing = False
@@ -33,8 +33,8 @@ class HierarchicalHead(Head):
         """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        wanted = settings.classes or math.isqrt(sizes.vocabulary - 1) + 1
-        self._each = -(-sizes.vocabulary // wanted)  # tokens per class
+        classes = settings.classes or math.isqrt(sizes.vocabulary - 1) + 1
+        self._each = -(-sizes.vocabulary // classes)  # tokens per class
         classes = -(-sizes.vocabulary // self._each)
         self._grouping = settings.grouping
         self.weight = output_weight(sizes.vocabulary, sizes.width, tied)

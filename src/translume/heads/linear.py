@@ -46,7 +46,7 @@ def spread(options: LossOptions, vocabulary: int, like: Tensor) -> Tensor | None
 
 
 class MeanToken:
-    """The mean vector and bias of the tokens of label smoothing; their logit is the mean of the tokens' logits.
+    """The mean vector and bias of the tokens of label smoothing, whose logit is the mean of these tokens' logits.
 
     share: [V], the weight of each token; None for 1/V.  row: [D].  Row and bias are differentiable, at least fp32.
     """
@@ -120,6 +120,6 @@ def scaled(factor: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) 
 
 
 def _graph_is_kept() -> bool:
-    """Whether the running backward pass may be followed by another; True if this version of torch cannot say."""
+    """Return whether the running backward pass may be followed by another; True if this version of torch cannot say."""
     asked = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
     return asked is None or bool(asked())

@@ -58,9 +58,9 @@ class MixtureHead(Head):
         return (log_prior + own - lse).logsumexp(-1), lse
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        beside = spread(options, self.vocabulary, hidden)
-        if beside is not None:
-            target = _Target(1.0 - options.label_smoothing, beside, options.z_loss)
+        shares = spread(options, self.vocabulary, hidden)
+        if shares is not None:
+            target = _Target(1.0 - options.label_smoothing, shares, options.z_loss)
             objective, nll = _smoothed_loss(*self._components(hidden), self.weight, self.bias, labels, target)
             return HeadLoss(objective, nll, labels.numel())
         log_probs, lse = self._picked(hidden, labels)
@@ -86,29 +86,29 @@ class MixtureHead(Head):
 def _smoothed_loss(
     states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, target: "_Target"
 ) -> tuple[Tensor, Tensor]:
-    """(objective, nll) with label smoothing over all of the mixture's log-probabilities, exact, never holding n×V.
+    """Return the exact (objective, nll) with label smoothing over the mixture's log-probabilities, in chunks of rows.
 
     states: [n, K, D].  log_prior: [n, K].  labels: [n].
     """
     learnt = any(each is not None and each.requires_grad for each in (states, log_prior, weight, bias))
-    wanted = torch.is_grad_enabled() and learnt
+    needs_gradient = torch.is_grad_enabled() and learnt
     found: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        states, log_prior, weight, bias, labels, target, wanted
+        states, log_prior, weight, bias, labels, target, needs_gradient
     )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What is wanted: `certainty` of the label, `beside` [V] of every token, and `z_loss` times lse²."""
+    """The smoothed target distribution: `label` for the label plus `spread` [V] for all tokens.  z_loss: of lse²."""
 
-    certainty: float
-    beside: Tensor
+    label: float
+    spread: Tensor
     z_loss: float
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """−Σ_v t_v log p_v, where t is (1−ε) for the label beside ε spread over tokens, with its gradients.
+    """−Σ_v t_v log p_v and its gradients; the target t is 1−ε for the label plus ε spread over tokens.
 
     With r_kv the share of component k in p_v and q_k its softmax, the gradient of l_kv is q_kv Σ_w t_w r_kw − t_v r_kv.
     """
@@ -116,14 +116,14 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        target: "_Target", wanted: bool,
+        target: "_Target", needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, parts = accumulation_dtype(states), log_prior.size(1)
         rows = max(1, chunked_cross_entropy.chunk_rows(weight.size(0)) // parts)
         objective = states.new_zeros((), dtype=kept)
         nll = objective.clone()
         by_prior = torch.empty_like(log_prior)
-        grown = LinearGradients(states.flatten(0, 1), weight, bias) if wanted else None
+        accumulated = LinearGradients(states.flatten(0, 1), weight, bias) if needs_gradient else None
         for start in range(0, len(labels), rows):
             place = slice(start, start + rows)
             part, label = states[place], labels[place]
@@ -135,10 +135,10 @@ class _SmoothedLoss(torch.autograd.Function):
             losses, slopes, by_prior[place] = _losses(logits, log_prior[place], label, target)
             objective += losses[0]
             nll += losses[1]
-            if grown is not None:
-                grown.add(slice(start * parts, (start + rows) * parts), slopes.flatten(0, 1))
-        if grown is not None:
-            ctx.save_for_backward(by_prior, grown.hidden.view_as(states), grown.weight, grown.bias)
+            if accumulated is not None:
+                accumulated.add(slice(start * parts, (start + rows) * parts), slopes.flatten(0, 1))
+        if accumulated is not None:
+            ctx.save_for_backward(by_prior, accumulated.hidden.view_as(states), accumulated.weight, accumulated.bias)
         ctx.mark_non_differentiable(nll)
         return objective, nll
 
@@ -152,17 +152,17 @@ class _SmoothedLoss(torch.autograd.Function):
 def _losses(
     logits: Tensor, log_prior: Tensor, labels: Tensor, target: _Target
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """((objective, nll), gradient in the logits [c, K, V], gradient in log π [c, K]); the logits are used up."""
+    """Return ((objective, nll), gradient in the logits [c, K, V], gradient in log π [c, K]). Overwrites the logits."""
     lse = logits.logsumexp(-1, keepdim=True)  # [c, K, 1]
     own = labels[:, None]
     logits -= lse
     joint = logits + log_prior[..., None]
     log_probs = joint.logsumexp(1)  # [c, V]
     nll = -log_probs.gather(1, own).sum()
-    objective = target.certainty * nll - (log_probs @ target.beside).sum()
+    objective = target.label * nll - (log_probs @ target.spread).sum()
     joint.sub_(log_probs[:, None]).exp_()  # r
-    of_label = joint.gather(2, own[:, None].expand(-1, joint.size(1), 1)).mul_(target.certainty)
-    joint.mul_(target.beside).scatter_add_(2, own[:, None].expand_as(of_label), of_label)
+    of_label = joint.gather(2, own[:, None].expand(-1, joint.size(1), 1)).mul_(target.label)
+    joint.mul_(target.spread).scatter_add_(2, own[:, None].expand_as(of_label), of_label)
     mass = joint.sum(-1, keepdim=True)
     slope = mass
     if target.z_loss:

@@ -1,4 +1,4 @@
-"""A softmax after a map to another size: wider to raise the rank of the logits, or narrower to save time."""
+"""A softmax after a projection: to a larger size, which raises the rank of the logits, or to a smaller, faster one."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from translume.model.state import Selectable
 
 
 class ProjectedHead(Head):
-    """softmax(W f(A h) + b), with A [size, D] and f = tanh or nothing.
+    """softmax(W f(A h) + b), with A [size, D] and f = tanh or the identity.
 
-    The logits of a softmax over D-wide states have rank D at most (Yang et al. 2018); tanh(A h) of a larger size raises
-    that limit for one more product; a smaller size makes the product with W cheaper.
+    The logits of a softmax over states of size D have rank D at most (Yang et al. 2018). A larger size with tanh raises
+    that limit, at the cost of one more product; a smaller size makes the product with W cheaper.
     """
 
     blends_teacher_loss = True

@@ -19,7 +19,7 @@ from translume.model.dropout import drawn_seed
 from translume.model.state import Selectable
 
 RARELY = -1e30
-"""Logit of a sample to ignore: negligible, yet finite."""
+"""Logit of an ignored sample: its probability is negligible, yet the logit is finite."""
 
 
 class SampledHead(Head):

@@ -17,7 +17,7 @@ from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 MOST_ROWS, SENTENCES = 1.0, 16
-"""Gather rows of W up to this share of them for this many sentences; beyond that a product with all of W is cheaper."""
+"""Gather rows of W if at most this share of them is needed, for at most this many sentences; otherwise use all of W."""
 SELECTOR_SHARE = 0.1
 """Weight of a learned selector's loss: small compared with the rest of the gradient when that is clipped."""
 
@@ -25,14 +25,13 @@ SELECTOR_SHARE = 0.1
 class ShortlistHead(Head):
     """softmax(W h + b) over the candidates of a sentence: frequent tokens, and those that a selector chooses.
 
-    The selector is a table of translations of the sentence's tokens, or learned: then `Selector` reads the encoder's
-    states, and its loss is added in training mode. The selector's gradient does not
-    reach the encoder.
+    The selector is a table of likely translations of the sentence's tokens, or a learned `Selector` that reads the
+    encoder states. In training mode the loss of a learned selector is added; it has no gradient in the encoder.
     The rest of the loss is that of the full softmax, as are distribution and score in training mode and before `learn`.
-    In evaluation mode with a context, distribution and score cover the candidates only and are −inf elsewhere; there is
-    no nll, since a label may not be a candidate.
-    A sentence's list does not depend on its batch (Marian and CTranslate2 take the union of the batch's lists), and its
-    rows of W are gathered once, before the first token.
+    In evaluation mode with a context, distribution and score are −inf except for candidates, and the nll is not
+    defined, since a label may not be a candidate.
+    A sentence's candidates do not depend on its batch (Marian and CTranslate2 use the union over the batch). Their rows
+    of W are gathered once, before the first token.
     """
 
     full_support = False
@@ -116,7 +115,7 @@ class ShortlistHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Training data of a learned selector: states [B, S, D] where mask [B, S]; the sentence `owners` [N] of rows."""
+    """Inputs of a learned selector: states [B, S, D] with mask [B, S], and the sentence `owners` [N] of each row."""
 
     memory: Tensor
     mask: Tensor
@@ -142,10 +141,10 @@ class _Lists:
         self._rows: list[tuple[Tensor, Tensor | None]] = []
 
     def logits(self, hidden: Tensor, owners: Tensor, softmax: SoftmaxHead) -> Tensor:
-        """[N, L]: logits of the candidates of sentences `owners` [N] after hidden states [N, D]; −inf for missing ones.
+        """Return logits [N, L] of the candidates of sentences `owners` [N] after hidden states [N, D]; −inf if missing.
 
-        Each sentence's are a product of their own, whatever the batch, unless all of them are dearer than the whole
-        vocabulary's or rows of one sentence do not stand together.
+        Each sentence has a product of its own, independent of the batch, unless rows of a sentence are not adjacent or
+        one product with the whole vocabulary is cheaper.
         """
         ids = self.ids[owners]
         runs, counts = torch.unique_consecutive(owners, return_counts=True)
@@ -161,7 +160,7 @@ class _Lists:
         return whole.gather(1, ids.clamp(max=self.size - 1)).masked_fill(ids == self.size, -torch.inf)
 
     def _gathered(self, softmax: SoftmaxHead) -> list[tuple[Tensor, Tensor | None]]:
-        """Rows of the weight and the bias for each sentence; made once where they need no gradient."""
+        """Return weight and bias rows of the candidates for each sentence; cached if no gradient is needed."""
         if self._rows:
             return self._rows
         parts = [ids[:length] for ids, length in zip(self.ids, self.lengths, strict=True)]
@@ -173,7 +172,7 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class Shortlists:
-    """The candidates of some sentences, and the sentence `owners` [N] that each row belongs to."""
+    """The candidates of some sentences, and the sentence `owners` [N] of each row."""
 
     lists: _Lists
     owners: Tensor
@@ -183,7 +182,7 @@ class Shortlists:
 
 
 class Listed:
-    """The belief of a softmax over the candidates of each row's sentence; all other tokens are impossible."""
+    """The distribution of a softmax over the candidates of each row's sentence; other tokens have probability 0."""
 
     normalised = True
 
@@ -211,7 +210,7 @@ class Listed:
         return TopK(ids, self.log_prob_of(ids), ranks)
 
     def _of_columns(self, bias: Bias) -> Bias:
-        """A bias over the list's columns instead of the vocabulary."""
+        """Return the bias indexed by columns of the candidate list instead of token ids."""
         columns, found = self._columns(bias.ids[:, None], bias.rows)
         columns, found = columns[:, 0], found[:, 0]
         allowed = bias.allowed
@@ -221,7 +220,7 @@ class Listed:
         return Bias(bias.rows[found], columns[found], bias.values[found], allowed)
 
     def _columns(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Where ids [P, m] stand in the lists of `rows` [P], and whether they do."""
+        """Return the columns of ids [P, m] in the lists of `rows` [P], and whether each id is in its list."""
         lists = self._ids[rows]
         columns = torch.searchsorted(lists, ids).clamp_(max=lists.size(1) - 1)
         return columns, lists.gather(1, columns) == ids

@@ -1,4 +1,4 @@
-"""Independent decisions for every token: no normalisation over the vocabulary, and not a distribution."""
+"""An independent decision for every token, without normalisation over the vocabulary."""
 
 import math
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class SigmoidHead(Head):
 
     The loss is −log σ(l_y) − α Σ_{v≠y} log(1 − σ(l_v)). The constant makes every probability 1/V where W h + b is zero,
     so that the initial loss is about ln V + α instead of growing with V.
-    With label smoothing the targets of the decisions are (1−ε)·[v = y] + ε/V instead of 0 and 1. There is no normaliser
-    and no distribution, hence neither z-loss nor nll.
+    With label smoothing the targets of the decisions are (1−ε)·[v = y] + ε/V instead of 0 and 1. Without a normaliser,
+    z-loss and nll are not defined.
     """
 
     normalised = False
@@ -38,8 +38,8 @@ class SigmoidHead(Head):
         self._offset = math.log(max(1, sizes.vocabulary - 1))
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        beside = spread(options, self.vocabulary, hidden)
-        rule = _Decisions(self._negatives, self._offset, 1.0 - options.label_smoothing, beside)
+        shares = spread(options, self.vocabulary, hidden)
+        rule = _Decisions(self._negatives, self._offset, 1.0 - options.label_smoothing, shares)
         return HeadLoss(chunked_loss(hidden, self.weight, self.bias, labels, rule), None, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
@@ -61,18 +61,18 @@ class Decisions(MonotoneBelief):
 
 @dataclass(frozen=True, slots=True)
 class _Decisions:
-    """The loss of V decisions: target 1 − ε for the label, beside `spread` [V] for all (None: nothing)."""
+    """The loss of V decisions, with targets 1 − ε for the label plus `spread` [V] for all tokens (None: 0)."""
 
     negatives: float
     offset: float
-    certainty: float
+    label_share: float
     spread: Tensor | None
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits.sub_(self.offset)
         place = labels[:, None]
         own = logits.gather(1, place)
-        target = self.certainty if self.spread is None else self.certainty + self.spread[place]
+        target = self.label_share if self.spread is None else self.label_share + self.spread[place]
         refusal = self.negatives * (1.0 - target)
         own_loss = target * F.softplus(-own) + refusal * F.softplus(own)
         own_slope = refusal * own.sigmoid() - target * (-own).sigmoid()

@@ -40,9 +40,9 @@ DIRECTIONS = 32
 def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int64]:
     """Return token ids [V] such that each run of `each` ids has similar neighbours in the training targets.
 
-    A token is described by the square roots of the shares of its neighbours (Hellinger distance), in their principal
-    directions. The tokens are then halved along the direction in which they differ most, and the halves again, down to
-    runs. Always the same for the same pairs; O(V·log V) after the counting. Takes 2·128 numbers a token.
+    A token is described by the square roots of its neighbours' relative frequencies (Hellinger distance), projected to
+    principal components. Tokens are split in halves along the direction of largest variance, recursively, down to runs.
+    Deterministic; O(V·log V) after counting. Needs 2·128 numbers per token.
     """
     counts = target_counts(data, vocabulary)
     ranked = by_frequency(counts)
@@ -63,7 +63,7 @@ def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int6
 
 
 def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64]) -> NDArray[np.float32]:
-    """[V, 2·CONTEXTS]: square roots of the shares of each token's left and right neighbours."""
+    """Return [V, 2·CONTEXTS]: square roots of the relative frequencies of each token's left and right neighbours."""
     numbers, end = spread_evenly(data.corpus.pairs, MOST_PAIRS), np.array([data.end])
     sides = [np.zeros(vocabulary * CONTEXTS, np.float32) for _ in range(2)]
     for begin in range(0, len(numbers), 1 << 14):
@@ -80,7 +80,7 @@ def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64])
 
 
 def _principal(points: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """[V, DIRECTIONS]: points along the directions in which those of seen tokens differ most."""
+    """Return [V, DIRECTIONS]: points projected to the principal components of tokens that occur."""
     seen = (counts > 0).astype(np.float32)[:, None]
     points = (points - (points * seen).sum(0) / max(seen.sum(), 1)) * seen
     _, vectors = np.linalg.eigh(points.T @ points)
@@ -89,7 +89,7 @@ def _principal(points: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArra
 
 
 def _along(points: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[n]: where points [n, d] lie along the direction in which they differ most."""
+    """Return [n]: points [n, d] projected to their first principal component."""
     centred = points - points.mean(0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     direction = vectors[:, -1]

@@ -1,4 +1,4 @@
-"""Features of this machine's processor, its C compiler, and the folder that caches what depends on them."""
+"""This machine's processor features and C compiler, and the user's cache folder."""
 
 import atexit
 import functools
@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def temporary_folder() -> Path:
-    """Return a folder of this process, deleted when it ends."""
+    """Return a temporary folder that is deleted when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="translume-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -35,7 +35,7 @@ def temporary_folder() -> Path:
 
 @functools.cache
 def _cpuinfo() -> tuple[str, ...]:
-    """The lines of /proc/cpuinfo; empty if the system has no such file."""
+    """Return the lines of /proc/cpuinfo; empty if the system has no such file."""
     try:
         return tuple(Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
     except OSError:
@@ -43,7 +43,7 @@ def _cpuinfo() -> tuple[str, ...]:
 
 
 def _cpuinfo_field(name: str) -> str:
-    """The value of a field for the last processor listed; empty if the field is missing."""
+    """Return the value of a field for the last processor listed; empty if the field is missing."""
     values = [line.partition(":")[2] for line in _cpuinfo() if line.partition(":")[0].strip() == name]
     return values[-1].strip() if values else ""
 
@@ -61,7 +61,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> str:
-    """Return the instruction sets that the system lists: machines that share a cache may differ in them."""
+    """Return the instruction sets of the processor. Machines that share a cache folder may have different ones."""
     if not _cpuinfo():
         return platform.machine()
     fields = ("flags", "Features", "CPU implementer", "CPU part", "isa")

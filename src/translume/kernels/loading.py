@@ -31,7 +31,7 @@ ALIGNMENT: Final = 64
 
 
 class NativeError(RuntimeError):
-    """The compiled kernels are not available, or cannot express this model; the message says why."""
+    """The compiled kernels are not available or do not support this model; the message gives the reason."""
 
 
 class Linear(ctypes.Structure):
@@ -139,7 +139,7 @@ class SearchState(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The loaded library and what it supports on this processor.
+    """The loaded library and its capabilities on this processor.
 
     int8: whether it has int8 products.  fp16: whether keys and values may be stored in fp16.
     panel: number of outputs whose weights are stored together.
@@ -152,7 +152,7 @@ class Kernels:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Return the address of a tensor's data; the caller keeps the tensor alive while it is used."""
+    """Return the address of a tensor's data. The caller must keep the tensor alive while the address is in use."""
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -169,7 +169,7 @@ def kernels() -> Kernels:
 
 @functools.cache
 def load_once() -> "Kernels | str":
-    """Return the kernels, or the reason why they are not available; a process tries once."""
+    """Return the kernels, or the reason why they are not available. Computed once per process."""
     command = compiler()
     if command is None:
         return "no C compiler was found (cc, gcc, clang), or TRANSLUME_NATIVE is 0"

@@ -1,4 +1,4 @@
-"""The network: ids in, hidden states out. Knows neither text nor files."""
+"""The network: from token ids to hidden states. Independent of text and files."""
 
 from translume.model.head import Head, HeadData, HeadLoss, HeadSizes, LossOptions, TrainingPairs
 from translume.model.state import DecoderState, StaleStateError

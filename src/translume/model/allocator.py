@@ -1,4 +1,4 @@
-"""Settings of the C memory allocator for steps that free and allocate the same large tensors repeatedly."""
+"""Tune the C memory allocator for steps that repeatedly allocate and free large tensors of the same sizes."""
 
 import ctypes
 import sys
@@ -14,9 +14,9 @@ _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 
 
 def keep_freed_memory() -> bool:
-    """Make the allocator reuse freed blocks, in huge pages, instead of returning them; False if not supported.
+    """Make the allocator keep freed blocks in huge pages instead of returning them. Return False if not supported.
 
-    Returning pages and faulting them in again costs more than the computation on them. Linux with glibc only.
+    Returning pages and faulting them in again would cost more time than computing on them. Linux with glibc only.
     """
     if not sys.platform.startswith("linux"):
         return False

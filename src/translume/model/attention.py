@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2): packed batches in training, a cache in decoding."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2), over packed batches in training and a cache in decoding."""
 
 import math
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from translume.model.positions import NO_POSITIONS, AttentionPositions
 from translume.model.state import KeyValue, LayerPast
 
 AttentionBackend = Literal["plain", "fused"]
-"""How attention is computed: matrix products and a softmax written out, or torch's scaled_dot_product_attention."""
+"""Implementation of attention: explicit matrix products and softmax, or torch's scaled_dot_product_attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
     """Options of `packed_attention`.
 
-    dropout: rate on the attention weights.  causal: each token reads itself and those before it.
-    positions: of self-attention, for the G places of the layout's grid.
+    dropout: rate on the attention weights.  causal: each token reads only itself and earlier ones.
+    positions: position information of self-attention, for the G places of the layout's grid.
     """
 
     heads: int
@@ -38,8 +38,8 @@ def packed_attention(
 ) -> Tensor:
     """Attend over whole sequences whose tokens are packed without padding, as in training and scoring.
 
-    Return [n, D] from queries, keys and values [n, 3D] of one sequence, or from queries [n, D] and keys and values
-    [m, 2D] of two. layouts: of the queries, and of the keys and values.
+    first, second: queries, keys and values [n, 3D] and None for self-attention; otherwise queries [n, D], and keys and
+    values [m, 2D]. layouts: of the queries, and of the keys and values. Returns [n, D].
     """
     if options.backend == "fused":
         return _fused(first, second, layouts, options)
@@ -52,7 +52,7 @@ def packed_attention(
 def _split_heads(
     first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [B, H, G, d], keys and values [B, H, S, d]; queries and keys are rotated where positions say so."""
+    """Return queries [B, H, G, d], keys and values [B, H, S, d], with queries and keys rotated for rotary positions."""
     layout, memory_layout = layouts
     if second is None:
         query, keys, values = layout.split(first, 3, options.heads).unbind(0)
@@ -79,14 +79,14 @@ def _fused(first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout],
 
 
 def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-    """[B or 1, H, t, S]: the bias [H, t, S], −inf where a bool mask is False or, if causal, keys follow the query."""
+    """Return [B or 1, H, t, S]: the bias [H, t, S] with −inf where `mask` is False and, if causal, at later keys."""
     if causal:
         mask = causal_mask(bias.size(1), bias.size(2) - bias.size(1), bias.device)
     return bias[None] if mask is None else bias.masked_fill(~mask, -math.inf).reshape(-1, *bias.shape)
 
 
 class _Plain(torch.autograd.Function):
-    """softmax(Q Kᵀ / √d + bias) V written out, with a backward pass that builds one gradient for each input."""
+    """softmax(Q Kᵀ / √d + bias) V by matrix products, with a backward pass that makes one gradient tensor per input."""
 
     @staticmethod
     def forward(
@@ -104,7 +104,7 @@ class _Plain(torch.autograd.Function):
             future = torch.full(weights.shape[-2:], -math.inf, dtype=weights.dtype, device=weights.device).triu_(1)
             weights += future
         padding = memory_layout.bias(weights.dtype)
-        if padding is not None and not options.causal:  # causal rows end in padding, which no token of theirs reads
+        if padding is not None and not options.causal:  # causal masking already hides the padding at the end of a row
             weights += padding
         weights = torch.softmax(weights, -1)
         if memory_layout.empty_rows:
@@ -148,20 +148,20 @@ class _Plain(torch.autograd.Function):
 
 
 def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """Turn the gradient in the weights [B, H, T, S], the softmax of the scores, into that in the scores, in place."""
+    """Replace the gradient of the softmax weights [B, H, T, S] by the gradient of the scores, in place."""
     grad.mul_(weights)
     return grad.addcmul_(weights, grad.sum(-1, keepdim=True), value=-1.0)
 
 
 def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Batched product of [B, H, T, x] and [B, H, x, S], written to `out` if given."""
+    """Multiply [B, H, T, x] by [B, H, x, S], writing to `out` if given."""
     batch, heads, rows, _ = left.shape
     flat = None if out is None else out.view(batch * heads, rows, -1)
     return torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=flat).view(batch, heads, rows, -1)
 
 
 class SelfAttention(nn.Module):
-    """softmax(Q Kᵀ / √d) V with H heads, of a sequence over itself."""
+    """Multi-head self-attention: softmax(Q Kᵀ / √d) V with H heads over one sequence."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class SelfAttention(nn.Module):
         initialise(self.output)
 
     def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
-        """x [n, D], the tokens of a layout, to the same shape; positions: of the G places of its grid."""
+        """Map the tokens x [n, D] of a layout to the same shape.  positions: for the G places of its grid."""
         dropout = self.dropout if self.training else 0.0
         options = AttentionOptions(self.heads, self.backend, dropout, causal, positions)
         result: Tensor = self.output(packed_attention(self.query_key_value(x), None, (layout, layout), options))
@@ -186,7 +186,7 @@ class SelfAttention(nn.Module):
         return KeyValue(none, none, 0)
 
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
-        """x [N, t, D] at places `place` … to the same shape; their keys and values are added to the cache."""
+        """Map t tokens x [N, t, D] from position `place` on to the same shape; add their keys and values to `past`."""
         assert isinstance(past, KeyValue)
         query, keys, values = self._heads(x, positions)
         past.write(keys, values, place)
@@ -198,7 +198,7 @@ class SelfAttention(nn.Module):
         return result
 
     def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
-        """Return the attention weights [N, H, t, t] of tokens x [N, t, D]; mask [N, t]."""
+        """Return the attention weights [N, H, t, t] between tokens x [N, t, D] with mask [N, t]."""
         query, keys, _ = self._heads(x, positions)
         allowed = mask[:, None, None]
         if causal:
@@ -213,7 +213,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """softmax(Q Kᵀ / √d) V with H heads, of the target over the memory."""
+    """Multi-head cross-attention: softmax(Q Kᵀ / √d) V with H heads, from the target to the memory."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -228,19 +228,19 @@ class CrossAttention(nn.Module):
         initialise(self.output)
 
     def read(self, memory: Tensor) -> KeyValue:
-        """Return the keys and values of a memory [B, S, D], computed once a sentence."""
+        """Return the keys and values of a memory [B, S, D], computed once per sentence."""
         keys, values = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, -1))
         return KeyValue(keys, values, memory.size(1))
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
-        """x [n, D] and memory [m, D], the tokens of two layouts with the same rows, to [n, D]."""
+        """Return [n, D] from target tokens x [n, D] and memory [m, D], packed by two layouts with the same rows."""
         options = AttentionOptions(self.heads, self.backend, self.dropout if self.training else 0.0)
         mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), options)
         result: Tensor = self.output(mixed)
         return result
 
     def cached(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
-        """x [B·K, t, D] over the memory of B sentences, mask [B, S], to the shape of x.
+        """Map x [B·K, t, D] to the same shape, attending to the memory of B sentences with mask [B, S].
 
         The K rows of a sentence are one long query, so that its keys are not copied K times.
         """
@@ -257,15 +257,15 @@ class CrossAttention(nn.Module):
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """query [N, H, t, d] over keys and values [N, H, S, d]; mask: True where reading is allowed, or added to scores.
+    """Return softmax(Q Kᵀ / √d + mask) V, [N, H, t, d], of a query [N, H, t, d], and keys and values [N, H, S, d].
 
-    A query that may read nothing gets zeros.
+    mask: bool, True where reading is allowed, or floats added to the scores. A query with no allowed key gets zeros.
     """
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
 
 def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the weights [N, H, t, S] that `attend` applies; zeros for a query that may read nothing."""
+    """Return the weights [N, H, t, S] that `attend` applies; zeros for a query with no allowed key."""
     scores = query @ keys.mT / math.sqrt(query.size(-1))
     if bias is not None:
         scores = scores + bias
@@ -273,7 +273,7 @@ def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor
 
 
 def causal_mask(count: int, place: int, device: torch.device) -> Tensor | None:
-    """[count, place + count]: True where tokens at `place` … may read; None for a single one, which reads all."""
+    """Return the mask [count, place + count] for tokens from position `place` on; None for one token: it reads all."""
     if count == 1:
         return None
     return torch.ones(count, place + count, dtype=torch.bool, device=device).tril(place)

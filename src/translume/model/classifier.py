@@ -20,11 +20,11 @@ Way = Literal["mean", "max", "first", "attention", "ngrams"]
 
 
 class Pooling(nn.Module):
-    """States of a source to one vector, in fp32 (fp64 for fp64); of a source without any token to zeros.
+    """Pools the states of a source into one vector, in fp32 (fp64 for fp64); zeros for a source without tokens.
 
-    "attention": Σ_s a_s h_s with a = softmax(q·h_s / √D) over the source's tokens, with a learnt q [D] (as Yang et al.
-    2016 do over words, without their hidden layer). q is initialised to zero, which gives the mean.
-    size: of the vector: the number of filters for "ngrams", else D.
+    "attention": Σ_s a_s h_s with a = softmax(q·h_s / √D) over the source's tokens, with a learned q [D] (Yang et al.
+    2016, without their hidden layer). q is initialised to zero, which gives the mean.
+    size: of the vector: the number of filters for "ngrams", otherwise D.
     """
 
     def __init__(self, way: Way, width: int, ngrams: "NGrams | None" = None) -> None:
@@ -41,7 +41,7 @@ class Pooling(nn.Module):
         return cls(settings.pooling, width, ngrams)
 
     def forward(self, memory: Tensor, mask: Tensor) -> Tensor:
-        """Memory [B, S, D] where mask [B, S] is True to [B, size], of the memory's dtype."""
+        """Pool memory [B, S, D] where mask [B, S] is True; return [B, size] in the memory's dtype."""
         states = memory.to(torch.promote_types(memory.dtype, torch.float32))
         inside = mask[..., None]
         if self.ngrams is not None:
@@ -58,10 +58,10 @@ class Pooling(nn.Module):
         return pooled.to(memory.dtype)
 
     def weights(self, memory: Tensor, mask: Tensor) -> Tensor:
-        """[B, S]: how much each state counts, a row's sum is one (zero without any token).
+        """Return the weight [B, S] of each state in the pooled vector; rows sum to one (zero without tokens).
 
-        "max": the share of the D components that are the state's; a tie counts for the earliest. "ngrams": the share of
-        the filters that respond whose best window the state is in, the states of a window sharing it evenly.
+        "max": share of the D components whose maximum is in this state; ties go to the earliest. "ngrams": share of the
+        responding filters whose best window contains the state, divided evenly among the window's states.
         """
         states = memory.to(torch.promote_types(memory.dtype, torch.float32))
         inside = mask.to(states.dtype)
@@ -82,17 +82,17 @@ class Pooling(nn.Module):
 
 
 def _attended(states: Tensor, mask: Tensor, query: Tensor) -> Tensor:
-    """[B, S]: softmax(q·h_s / √D) over the tokens of each source."""
+    """Return [B, S]: softmax(q·h_s / √D) over the tokens of each source."""
     scores = states @ query.to(states.dtype) / math.sqrt(states.size(-1))
-    # Not −inf, which would leave NaN where no token stands; what is masked is multiplied away.
+    # Not −inf, which would give NaN for sources without tokens. Masked entries are multiplied by 0 afterwards.
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
 
 
 class NGrams(nn.Module):
-    """The largest response of each filter to some neighbouring states (Kim 2014, equations 2 to 4).
+    """Convolution and max-pooling: the largest response of each filter over windows of states (Kim 2014, eq. 2 to 4).
 
     For each length w, F filters f [w·D] with biases b: max_s relu(f·[h_s; …; h_{s+w−1}] + b), over all windows that
-    hold a token; what is masked or lies beyond the ends is zeros in them. size: F times the number of lengths.
+    contain a token. Masked states and positions beyond the ends are zeros. size: F times the number of lengths.
     """
 
     def __init__(self, width: int, lengths: tuple[int, ...], filters: int) -> None:
@@ -101,11 +101,11 @@ class NGrams(nn.Module):
         self.filters = nn.ModuleList(nn.Conv1d(width, filters, length, padding=length - 1) for length in lengths)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """States [B, S, D] where mask [B, S] is True to [B, size]."""
+        """Return the responses [B, size] to states [B, S, D] where mask [B, S] is True."""
         return torch.cat([each.amax(-1) for each in self._responses(states, mask)], 1).relu()
 
     def shares(self, states: Tensor, mask: Tensor) -> Tensor:
-        """[B, S]: as `Pooling.weights` has it; zeros where no filter responds."""
+        """Return the weights [B, S] of `Pooling.weights`; zeros if no filter responds."""
         counts = torch.zeros_like(mask, dtype=states.dtype)
         for each in self._responses(states, mask):
             strength, place = each.max(-1)  # [B, F]
@@ -119,9 +119,9 @@ class NGrams(nn.Module):
         return counts / counts.sum(1, keepdim=True).clamp(min=1)
 
     def _responses(self, states: Tensor, mask: Tensor) -> Iterator[Tensor]:
-        """For each length w [B, F, S + w − 1]: to the windows that begin w − 1 before the source up to its last state.
+        """Yield for each length w the responses [B, F, S + w − 1] to all windows; −inf for windows without a token.
 
-        −inf of those without a token.
+        The first window begins w − 1 positions before the source, the last one at its last state.
         """
         columns, inside = (states * mask[..., None]).mT, mask.to(states.dtype)[:, None]
         for each in cast("list[nn.Conv1d]", list(self.filters)):

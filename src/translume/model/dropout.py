@@ -1,8 +1,8 @@
-"""Dropout (Srivastava et al. 2014) with cheap random numbers on CPUs.
+"""Dropout (Srivastava et al. 2014) with few random numbers on CPUs.
 
 torch draws one number per element, which takes longer than the matrix products of a narrow layer. Here one 64-bit draw
-decides eight elements: the rate is rounded to a multiple of 1/256, and kept elements are scaled by the rounded rate, so
-that expectations are exact.
+decides eight elements: the rate is rounded to a multiple of 1/256, and kept elements are scaled by the rounded
+rate, so that expectations are exact.
 """
 
 import threading
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 
 def rounded(rate: float) -> tuple[int, float]:
-    """(threshold, scale) of a rate: a byte below `threshold` drops, and what is kept is multiplied by `scale`.
+    """Return (threshold, scale) of a rate: elements with a byte below `threshold` are dropped, others times `scale`.
 
-    A rate above zero never rounds to zero, one below one never to one.
+    A rate above zero is not rounded to zero, nor one below one to one.
     """
     threshold = min(max(round(rate * 256), 1), 255) if rate > 0 else 0
     return threshold, 256 / (256 - threshold)
@@ -64,7 +64,7 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 class _DropAdd(torch.autograd.Function):
-    """residual + x * mask * scale, or x * mask * scale when there is no residual."""
+    """residual + x * mask * scale, or x * mask * scale without a residual."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, rate: float) -> Tensor:
@@ -93,7 +93,7 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x and residual of one shape to dropped x, plus residual."""
+        """Return dropout(x), plus the residual of the same shape if given."""
         if not self.training or self.rate == 0.0:
             return x if residual is None else residual + x
         if x.device.type == "cpu":

@@ -18,18 +18,18 @@ from translume.model.positions import position_encoding
 class BandedTable(nn.Module):
     """An embedding in bands of tokens, each with its own vector size (Baevski and Auli 2019, section 3).
 
-    Band 0 holds vectors of size D; band j > 0 holds vectors of size d = D/factorʲ (at least 1) and a projection [d, D]
-    that widens them. An output head may share both. order: [V], ids band by band, ascending within a band.  rank: [V],
-    where each id stands in `order`.  Both are in order of ids until `arrange`.
+    Band 0 has vectors of size D; band j > 0 has vectors of size d = D/factorʲ (at least 1) and a projection [d, D]. An
+    output head may share both. order: [V], ids band by band, ascending within a band.  rank: [V], the index of each id
+    in `order`.  Both are the identity until `arrange` is called.
     """
 
     order: Tensor
     rank: Tensor
 
     def __init__(self, size: int, width: int, cutoffs: Sequence[int], factor: int) -> None:
-        """cutoffs: where bands end, in tokens by frequency; empty: an eighth and a half of the `size` tokens.
+        """cutoffs: ends of the bands, as frequency ranks; empty: an eighth and a half of the `size` tokens.
 
-        Raises SettingsError unless they ascend from 1 to below `size`.
+        Raises SettingsError unless cutoffs are ascending numbers from 1 to below `size`.
         """
         super().__init__()
         chosen = cutoffs or sorted({cut for cut in (size // 8, size // 2) if cut})
@@ -51,14 +51,14 @@ class BandedTable(nn.Module):
 
     @torch.no_grad()
     def arrange(self, by_frequency: Tensor) -> None:
-        """Fill the bands with ids [V], the most frequent first. Vectors stay where they are."""
+        """Assign ids [V], most frequent first, to the bands. Does not move any vectors."""
         begins = (0, *self.ends)
         bands = [by_frequency[begin:end].sort().values for begin, end in pairwise(begins)]
         self.order.copy_(torch.cat(bands))
         self.rank[self.order] = torch.arange(self.num_embeddings, device=self.rank.device)
 
     def bands_of(self, places: Tensor) -> Tensor:
-        """The band of each place in `order`, of any shape."""
+        """Return the band of each index in `order`; `places` may have any shape."""
         bands = torch.zeros_like(places)
         for end in self.ends[:-1]:
             bands += places >= end
@@ -66,15 +66,15 @@ class BandedTable(nn.Module):
 
     @property
     def matrices(self) -> Sequence[Tensor]:
-        """Of each band, [tokens, size]."""
+        """The vectors of each band, [tokens, size]."""
         return list(cast(Iterable[Tensor], self.bands))
 
     def widened(self, vectors: Tensor, band: int) -> Tensor:
-        """Vectors [n, d] of a band as [n, D]."""
+        """Project vectors [n, d] of a band to [n, D]."""
         return vectors @ self.projections[band - 1] if band else vectors
 
     def narrowed(self, hidden: Tensor, band: int) -> Tensor:
-        """Hidden states [n, D] as [n, d]: their product with a band's vectors is that with the widened vectors."""
+        """Project hidden states [n, D] to [n, d], such that narrowed · vector = hidden · widened vector."""
         return F.linear(hidden, self.projections[band - 1]) if band else hidden
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class BandedTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """E[id]·√D + position (+ segment), dropped; √D only with `scale_embeddings`.
+    """dropout(E[id]·√D + position (+ segment)); the factor √D only with `scale_embeddings`.
 
     separators: [V], the number of segment separators in each token; only with segments.
     frozen: [V], True for rows of the table that training must not change; only with `freezable`.
@@ -115,7 +115,7 @@ class Embedding(nn.Module):
         self.drop = Dropout(settings.dropout)
 
     def keep_frozen(self) -> None:
-        """Zero the table's gradients where `frozen` is True from now on. Call once, after tying."""
+        """Register a hook that zeroes the table's gradients where `frozen` is True. Call once, after tying."""
         if self.frozen is not None:
             self.table.weight.register_hook(self._without_frozen)  # type: ignore[no-untyped-call]  # torch's has no types
 
@@ -130,7 +130,7 @@ class Embedding(nn.Module):
         return (counts.cumsum(1) - counts).clamp_(max=self.segments.num_embeddings - 1)
 
     def forward(self, ids: Tensor, places: Tensor, segments: Tensor | None = None) -> Tensor:
-        """ids, places and segments of one shape [...] to vectors [..., D]."""
+        """Return vectors [..., D] for ids, positions and segments of the same shape [...]."""
         x = self.table(ids)
         if self.scale != 1.0:
             x = x * self.scale

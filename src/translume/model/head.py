@@ -49,8 +49,8 @@ class Teacher:
 class HeadLoss:
     """A loss over labels: fp32 sums in nats, to be divided once by all tokens of an update.
 
-    objective: the quantity to differentiate.  nll: −Σ log p of the labels under the full distribution, None if that is
-    not defined.  tokens: the number of labels.
+    objective: the quantity to differentiate.  nll: −Σ log p of the labels under the full distribution; None if not
+    defined.  tokens: the number of labels.
     """
 
     objective: Tensor
@@ -62,14 +62,14 @@ class HeadLoss:
 class LossOptions:
     """The terms of a loss other than the nll.
 
-    label_smoothing: share of the target that is spread over tokens in proportion to the weights `smoothed` [V]; None:
-    evenly over all.
+    label_smoothing: share ε of the target probability that is spread over tokens.
+    smoothed: [V], weights by which ε is spread; None: evenly over all tokens.
     z_loss: weight of (log normaliser)².
     confidence_penalty: weight of the negative entropy (Pereyra et al. 2017).
     r_drop: weight α of the divergence of two passes with different dropout (Wu et al. 2021); 0 makes one pass.
     teacher: the model to distil from; None learns from the labels only.
     teacher_targets: the teacher's distributions for one batch.
-    Heads ignore everything from `confidence_penalty` on, which `model.penalties` adds for any head, except that heads
+    Heads ignore `confidence_penalty` and the fields after it: `model.penalties` adds these terms for any head. Heads
     with `blends_teacher_loss` add the teacher's term themselves.
     """
 
@@ -157,11 +157,11 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        """Return the loss of labels [n] after hidden states [n, D], without padding. Must not hold n×V."""
+        """Return the loss of labels [n] after hidden states [n, D], without padding. Must not hold n×V elements."""
 
     @abstractmethod
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        """Return log-probabilities [n], fp32, of labels [n] after hidden states [n, D]. Must not hold n×V."""
+        """Return log-probabilities [n], fp32, of labels [n] after hidden states [n, D]. Must not hold n×V elements."""
 
     @abstractmethod
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
@@ -179,8 +179,8 @@ class Head(nn.Module, ABC):
         return None
 
     def plain(self) -> Mapping[str, Tensor]:
-        """`weight` [V, D] and perhaps `bias` [V], if the head is one linear map and a softmax; else an empty mapping.
+        """Return `weight` [V, D] and optionally `bias` [V] if the head is one linear map and a softmax; else empty.
 
-        Export targets that support only such heads use this and refuse others by name. Default: empty.
+        Export formats that support only such heads use this and reject other heads. Default: empty.
         """
         return {}

@@ -16,7 +16,7 @@ from translume.model.state import Cells, LayerPast
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, at every token alone; three maps with "swiglu"."""
+    """Two linear maps with an activation between them, applied to each token separately; three maps with "swiglu"."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class FeedForward(nn.Module):
         initialise(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] to the same shape."""
+        """Map x [..., D] to the same shape."""
         hidden = self.inner(x)
         if self.activation == "relu":
-            hidden = F.relu(hidden, inplace=True)  # spares a tensor of n·F
+            hidden = F.relu(hidden, inplace=True)  # saves a tensor of n·F elements
         elif self.activation == "gelu":
             hidden = F.gelu(hidden)
         elif self.activation == "swish":
@@ -45,10 +45,10 @@ class FeedForward(nn.Module):
 
 
 class Ssru(nn.Module):
-    """relu(c_t) of cells c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ W x_t, f_t = sigmoid(W_f x_t + b_f), and none before t = 0.
+    """Simpler simple recurrent unit (Kim et al. 2019), which replaces the self-attention of a decoder layer.
 
-    It replaces a decoder's self-attention: the cell carries all information about earlier tokens. Cells are fp32 (fp64
-    for fp64) whatever the dtype of the weights, since a forget gate near 1 adds little at a time.
+    Output relu(c_t) with cells c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ W x_t, f_t = sigmoid(W_f x_t + b_f), c_{−1} = 0. Cells
+    are fp32 (fp64 for fp64) regardless of the weights' dtype, because a forget gate near 1 adds small increments.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -59,7 +59,7 @@ class Ssru(nn.Module):
         initialise(self.update)
 
     def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
-        """x [n, D], the tokens of a layout, to the same shape; causal must be True. An SSRU needs no positions."""
+        """Map the tokens x [n, D] of a layout to the same shape. `causal` must be True; `positions` are ignored."""
         assert causal
         forget, update = (layout.unpack(each) for each in self._gates(x))  # [B, T, D]
         cells = recurrence(forget, update, forget.new_zeros(forget.size(0), forget.size(2)))
@@ -70,7 +70,7 @@ class Ssru(nn.Module):
         return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_wide(memory)))
 
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
-        """x [N, t, D] at places `place` … to the same shape; their cells are added to the cache."""
+        """Map t tokens x [N, t, D] from position `place` on to the same shape; write their cells to `past`."""
         assert isinstance(past, Cells)
         cells = recurrence(*self._gates(x), past.read(place))
         past.write(cells, place)
@@ -82,15 +82,15 @@ class Ssru(nn.Module):
 
 
 def recurrence(forget: Tensor, update: Tensor, start: Tensor) -> Tensor:
-    """Cells c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ u_t, [B, T, D], of gates f and updates u [B, T, D] and c_{−1} [B, D]."""
+    """Return cells c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ u_t, [B, T, D]; gates f and updates u [B, T, D], c_{−1} [B, D]."""
     cells: Tensor = _Recurrence.apply(forget, update, start)  # type: ignore[no-untyped-call]  # torch's has no types
     return cells
 
 
 class _Recurrence(torch.autograd.Function):
-    """One pass over time forwards and one backwards, with one operation on [B, D] per place.
+    """The recurrence and its gradient, one operation on [B, D] per position.
 
-    A parallel scan does log T times the work: on a CPU it took ten times as long for 64 rows of 30 places.
+    A parallel scan does log T times the work: on a CPU it took ten times as long for 64 rows of 30 positions.
     """
 
     @staticmethod
@@ -104,14 +104,14 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         forget, update, start, cells = ctx.saved_tensors
-        grown = gradients[0].clone(memory_format=torch.contiguous_format)  # of each cell, what came after it included
-        for place in range(grown.size(1) - 1, 0, -1):
-            grown[:, place - 1].addcmul_(grown[:, place], forget[:, place])
-        carried = grown * forget
+        total = gradients[0].clone(memory_format=torch.contiguous_format)  # of each cell, including through later cells
+        for place in range(total.size(1) - 1, 0, -1):
+            total[:, place - 1].addcmul_(total[:, place], forget[:, place])
+        carried = total * forget
         before = update.neg()  # c_{t−1} − u_t
         before[:, 1:] += cells[:, :-1]
         before[:, :1] += start[:, None]
-        return before.mul_(grown), grown - carried, carried[:, 0] if carried.size(1) else torch.zeros_like(start)
+        return before.mul_(total), total - carried, carried[:, 0] if carried.size(1) else torch.zeros_like(start)
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -138,7 +138,7 @@ class Residual(nn.Module):
         self.before = settings.norm == "pre"
 
     def forward(self, x: Tensor, sublayer: SubLayer) -> Tensor:
-        """x of any shape [..., D] to the same shape."""
+        """Map x [..., D] to the same shape."""
         if self.before:
             result: Tensor = self.drop(sublayer(self.norm(x)), x)
         else:
@@ -156,14 +156,14 @@ class EncoderLayer(nn.Module):
         self.around_attention, self.around_feed_forward = Residual(settings), Residual(settings)
 
     def forward(self, x: Tensor, attend: SubLayer) -> Tensor:
-        """x [n, D] to the same shape; `attend` applies this layer's self-attention."""
+        """Map x [n, D] to the same shape.  attend: applies this layer's self-attention."""
         x = self.around_attention(x, attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the target so far, or an SSRU in its place; cross-attention over the memory; feed-forward."""
+    """Self-attention over the target so far (or an SSRU), cross-attention over the memory, then feed-forward."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer) -> Tensor:
-        """x [..., D] to the same shape; `attend` and `cross_attend` apply attention over target and memory."""
+        """Map x [..., D] to the same shape.  attend, cross_attend: apply attention over the target and the memory."""
         x = self.around_self(x, attend)
         x = self.around_cross(x, cross_attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)

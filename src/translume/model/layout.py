@@ -12,13 +12,13 @@ SHORTEST = 16
 
 @dataclass(slots=True)
 class Layout:
-    """The n tokens of B rows of up to T places.
+    """Indices that convert between n packed tokens and B padded rows of up to T positions.
 
     mask: [B, T], True where there is a token.
-    tokens: [n], the flat place b·T + t of every token.
-    places: [n], t of every token.
-    grid: [B, G], the mask for attention, padded to at least SHORTEST places.
-    rank: [B, G], the index of the token at a place; 0 at padding.
+    tokens: [n], the flat index b·T + t of each token.
+    places: [n], the position t of each token.
+    grid: [B, G], the mask for attention, padded to at least SHORTEST positions.
+    rank: [B, G], the index among the packed tokens; 0 at padding.
     """
 
     mask: Tensor
@@ -27,7 +27,7 @@ class Layout:
     grid: Tensor
     rank: Tensor
     full: bool
-    """Whether every place of `mask` has a token."""
+    """Whether `mask` is True everywhere."""
     empty_rows: bool
     """Whether some row has no token."""
     _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Layout:
 
     @classmethod
     def of(cls, mask: Tensor) -> "Layout":
-        """The layout of a mask [B, T]."""
+        """Build the layout of a mask [B, T]."""
         tokens = mask.flatten().nonzero()[:, 0]
         full = tokens.numel() == mask.numel()
         grid = F.pad(mask, (0, max(0, SHORTEST - mask.size(1))))
@@ -46,11 +46,11 @@ class Layout:
         return cls(mask, tokens, tokens % mask.size(1), grid, rank, full, empty)
 
     def pack(self, grid: Tensor) -> Tensor:
-        """grid [B, T, ...] to tokens [n, ...]."""
+        """Return the tokens [n, ...] of a padded grid [B, T, ...]."""
         return grid.flatten(0, 1).index_select(0, self.tokens) if not self.full else grid.flatten(0, 1)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """tokens [n, ...] to a grid [B, T, ...], zero at padding."""
+        """Return a padded grid [B, T, ...] of tokens [n, ...], zero at padding."""
         shape = (*self.mask.shape, *packed.shape[1:])
         if self.full:
             return packed.view(shape)
@@ -58,7 +58,7 @@ class Layout:
         return grid.index_copy(0, self.tokens, packed).view(shape)
 
     def split(self, packed: Tensor, parts: int, heads: int) -> Tensor:
-        """tokens [n, parts·D] to one grid per part and head, [parts, B, H, G, D/H]; padding holds any finite value."""
+        """Return one grid per part and head, [parts, B, H, G, D/H], of tokens [n, parts·D]; padding is finite."""
         if not self.tokens.numel():
             return packed.new_zeros(
                 parts, self.grid.size(0), heads, self.grid.size(1), packed.size(-1) // parts // heads
@@ -73,7 +73,7 @@ class Layout:
         return rows.index_select(0, self._heads[key]).view(parts, batch, heads, length, -1)
 
     def join(self, grids: Tensor) -> Tensor:
-        """One grid per part and head, [parts, B, H, G, D/H], to tokens [n, parts·D]: the inverse of `split`."""
+        """Return the tokens [n, parts·D] of grids [parts, B, H, G, D/H]: the inverse of `split`."""
         parts, batch, heads, length, width = grids.shape
         key = (parts, heads)
         if key not in self._places:
@@ -85,13 +85,13 @@ class Layout:
         return rows.view(self.tokens.numel(), parts * heads * width)
 
     def clear_padding(self, grid: Tensor) -> Tensor:
-        """grid [B, H, G, w], set to zero in place at padding."""
+        """Set a grid [B, H, G, w] to zero at padding, in place, and return it."""
         if self.tokens.numel() < self.grid.numel():
             grid.mul_(self.grid[:, None, :, None].to(grid.dtype))
         return grid
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """[B, 1, 1, G]: −inf at padding, else 0; None without padding."""
+        """Return [B, 1, 1, G]: −inf at padding, else 0; None without padding."""
         if self.tokens.numel() == self.grid.numel():
             return None
         if dtype not in self._bias:

@@ -25,10 +25,10 @@ def with_penalties(
 ) -> HeadLoss:
     """Add the penalties of `options` to a head's loss after hidden states [n, D].
 
-    With a teacher the loss is (1−λ)·(the loss without one) + λ·KL(q‖p), q being the teacher's distribution (Kim and
-    Rush 2016, section 3.1; the entropy of q is included, which has no gradient).
-    With R-Drop the rows are those of two passes over the same sentences, one after the other, and the result is the
-    mean of both passes (Wu et al. 2021, eq. 4, halved).
+    Teacher: (1−λ)·(loss without teacher) + λ·KL(q‖p) with the teacher's distribution q (Kim and Rush 2016, section 3.1;
+    including the entropy of q, which has no gradient).
+    R-Drop: the rows of two passes over the same sentences follow each other; the result is the mean of both passes (Wu
+    et al. 2021, eq. 4, halved).
     """
     objective, nll, tokens = loss.objective, loss.nll, loss.tokens
     rest = 1.0 - options.share
@@ -46,7 +46,7 @@ def with_penalties(
 
 
 def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
-    """Σ over rows of H(p) = −Σ_v p_v log p_v, in nats, after hidden states [n, D]."""
+    """Return Σ over rows of H(p) = −Σ_v p_v log p_v, in nats, after hidden states [n, D]."""
 
     def of(rows: Tensor, hidden: Tensor) -> Tensor:
         log_probs = _log_probs(head, hidden, context, rows)
@@ -56,30 +56,30 @@ def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
 
 
 def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (None, None)) -> Tensor:
-    """Σ over rows of KL(p‖q) + KL(q‖p), in nats, of the distributions after hidden states [n, D] and `other` [n, D].
+    """Return Σ over rows of KL(p‖q) + KL(q‖p), in nats, for distributions after states `hidden` and `other` [n, D].
 
-    contexts: the head's contexts for each.
+    contexts: the head's context for each of the two.
     Computed as Σ_v (p_v − q_v)(log p_v − log q_v), so that probabilities that underflow in both contribute nothing.
     """
 
     def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
         pairs = zip((hidden, other), contexts, strict=True)
         first, second = (_log_probs(head, each, context, rows) for each, context in pairs)
-        apart: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]  # torch's has no types
-        return apart
+        total: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]  # torch's has no types
+        return total
 
     return _summed(of, head, hidden, other)
 
 
 def distance(head: Head, hidden: Tensor, context: Selectable | None, targets: TeacherTargets) -> Tensor:
-    """Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats: q of the teacher, p after hidden states [n, D].
+    """Return Σ over rows of KL(q‖p) = Σ_v q_v (log q_v − log p_v), in nats; q: the teacher's, p: after `hidden` [n, D].
 
     Tokens with q_v = 0 contribute nothing.
     """
 
     def of(rows: Tensor, hidden: Tensor) -> Tensor:
-        wanted = targets(rows)
-        return _product(wanted.exp(), wanted - _log_probs(head, hidden, context, rows)).sum()
+        teacher = targets(rows)
+        return _product(teacher.exp(), teacher - _log_probs(head, hidden, context, rows)).sum()
 
     return _summed(of, head, hidden)
 

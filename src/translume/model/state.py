@@ -1,4 +1,4 @@
-"""What the decoder carries from one step to the next."""
+"""The decoder state: the encoded source and the KV cache."""
 
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 GROWTH = 32
-"""Places by which a full buffer grows."""
+"""Number of positions by which a full buffer grows."""
 
 
 class Selectable(Protocol):
@@ -18,60 +18,61 @@ class Selectable(Protocol):
 
 @dataclass(slots=True)
 class KeyValue:
-    """Keys and values of one attention, each [N, H, capacity, D/H], of which the first `length` places are filled."""
+    """Keys and values of one attention layer, each [N, H, capacity, D/H]."""
 
     keys: Tensor
     values: Tensor
     length: int
 
     def write(self, keys: Tensor, values: Tensor, place: int) -> None:
-        """Put keys and values [N, H, t, D/H] at `place`, in place; the buffers grow when they are full."""
+        """Write keys and values [N, H, t, D/H] at position `place`, in place; replace full buffers by larger ones."""
         self.keys, self.values = _written(self.keys, keys, place), _written(self.values, values, place)
         self.length = place + keys.size(2)
 
     def read(self, length: int) -> tuple[Tensor, Tensor]:
-        """The keys and values of the first `length` places."""
+        """Return the keys and values of the first `length` positions."""
         return self.keys[:, :, :length], self.values[:, :, :length]
 
     def select(self, rows: Tensor, length: int) -> "KeyValue":
-        """A copy of rows [M] of the first `length` places, with room for more."""
+        """Return a copy of the given rows [M] of the first `length` positions, with spare capacity."""
         keys, values = self.read(length)
         return KeyValue(keys.index_select(0, rows), values.index_select(0, rows), length)
 
 
 @dataclass(slots=True)
 class Cells:
-    """What one recurrent unit held after each place of the target, [N, capacity, D]; all are kept."""
+    """The cells of one recurrent unit after each position of the target, [N, capacity, D]."""
 
     cells: Tensor
 
     def write(self, cells: Tensor, place: int) -> None:
-        """Put cells [N, t, D] at `place`, in place; the buffer grows when it is full."""
+        """Write cells [N, t, D] at position `place`, in place; replace a full buffer by a larger one."""
         self.cells = _written(self.cells, cells, place)
 
     def read(self, length: int) -> Tensor:
-        """The cell [N, D] after the first `length` places; zeros before the first."""
+        """Return the cell [N, D] after the first `length` positions; zeros if `length` is 0."""
         if not length:
             return self.cells.new_zeros(self.cells.size(0), self.cells.size(2))
         return self.cells[:, length - 1]
 
     def select(self, rows: Tensor, length: int) -> "Cells":
-        """A copy of rows [M] of the first `length` places, with room for more."""
+        """Return a copy of the given rows [M] of the first `length` positions, with spare capacity."""
         return Cells(self.cells[:, :length].index_select(0, rows))
 
 
 def _written(buffer: Tensor, new: Tensor, place: int) -> Tensor:
-    """The buffer [N, ..., capacity, w] with `new` [N, ..., t, w] at `place`: the same one, unless it was full.
+    """Write `new` [N, ..., t, w] at position `place` of a buffer [N, ..., capacity, w], and return the buffer.
 
-    Where gradients flow it is a new one, since the old one's numbers are still needed.
+    A full buffer is replaced by a larger one. With gradients enabled the result is always a new buffer, since the
+    backward pass needs the old values.
     """
     if new.requires_grad or (place == 0 and buffer.size(-2) == 0 and torch.is_grad_enabled()):
         return torch.cat([buffer.narrow(-2, 0, place), new], -2)
     end = place + new.size(-2)
     if end > buffer.size(-2):
-        grown = new.new_empty(*new.shape[:-2], (end // GROWTH + 1) * GROWTH, new.size(-1))
-        grown.narrow(-2, 0, place).copy_(buffer.narrow(-2, 0, place))
-        buffer = grown
+        larger = new.new_empty(*new.shape[:-2], (end // GROWTH + 1) * GROWTH, new.size(-1))
+        larger.narrow(-2, 0, place).copy_(buffer.narrow(-2, 0, place))
+        buffer = larger
     buffer.narrow(-2, place, new.size(-2)).copy_(new)
     return buffer
 
@@ -91,20 +92,20 @@ class Past:
 
 
 class StaleStateError(RuntimeError):
-    """A decoder state was used after a later state wrote over its buffers; branch with `select` before."""
+    """A decoder state was used after a later state had changed its buffers. Branch with `select` before."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """An encoded source and the target read so far; one row per hypothesis, `width` rows a sentence.
+    """An encoded source and the target read so far: one row per hypothesis, `width` rows per sentence.
 
     memory: [B, S, D] and memory_mask [B, S] of B sentences; rows b·width … (b+1)·width−1 belong to sentence b.
     cross: per layer, keys and values of the memory [B, H, S, D/H].
-    past: keys and values of the target, or cells, written in place; only the newest state may be used, or one that was
-        branched off by `select`.
+    past: keys and values of the target, or cells, written in place. Only the newest state may be used, or a branch made
+        by `select`.
     context: the head's context of the source, or None.
     attention: [N, S], fp32, the cross-attention of the last token: the mean over the attention heads of the last layer.
-        Before the first token 0, and 1 at source padding. None, and never computed, unless requested.
+        Before the first token 0, and 1 at source padding. None, and not computed, unless requested.
     """
 
     memory: Tensor
@@ -128,14 +129,14 @@ class DecoderState:
             raise StaleStateError("this decoder state was used already; branch with state.select before using it twice")
 
     def advanced(self, count: int, attention: Tensor | None = None) -> "DecoderState":
-        """The state after `count` more tokens were written; attention as in the fields."""
+        """Return the state after `count` more tokens were written, with the given attention."""
         self.past.generation += 1
         return replace(self, position=self.position + count, attention=attention, generation=self.past.generation)
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """A branch with rows [M] of the current N: kept, repeated, dropped or reordered; this state stays usable.
+        """Return a branch with rows [M] of the current N, repeated, dropped or reordered. This state stays usable.
 
-        The memory is kept once a sentence as long as each sentence keeps as many rows as the others, side by side.
+        The memory is stored once per sentence as long as every sentence has the same number of adjacent rows.
         """
         self.check()
         sentences, width = self._groups(rows)
@@ -153,7 +154,7 @@ class DecoderState:
         )
 
     def _groups(self, rows: Tensor) -> tuple[Tensor | None, int]:
-        """The sentences that rows [M] belong to, None if they are all of them in order, and how many rows each has."""
+        """Return the sentences of rows [M] (None if they are all sentences in order) and the number of rows of each."""
         owners = rows // self.width
         sentences, counts = torch.unique_consecutive(owners, return_counts=True)
         width = int(counts[0]) if counts.numel() else 1

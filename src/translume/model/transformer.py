@@ -35,12 +35,12 @@ class Encoder(nn.Module):
         return cast(Iterable[EncoderLayer], self.layers)
 
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
-        """Source ids and mask [B, S] to memory [B, S, D], zero at padding."""
+        """Return the memory [B, S, D], zero at padding, of source ids [B, S] with mask [B, S]."""
         layout = Layout.of(mask)
         return layout.unpack(self.packed(source, layout))
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
-        """Return the memory of the tokens of a layout only, [n, D]."""
+        """Return the memory [n, D] of the tokens of a layout, packed."""
         x, positions = self.embed(source, layout), self.positions(layout)
         for layer in self.stack:
             x = layer(x, partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False))
@@ -80,10 +80,10 @@ class Decoder(nn.Module):
         return DecoderState(memory, mask, cross, past, position=0, context=context)
 
     def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next t target ids [N, t]: hidden states [N, t, D] and the state after them.
+        """Read the next t target ids [N, t]; return hidden states [N, t, D] and the new state.
 
-        Any split of a target into such calls gives the same hidden states. Raises StaleStateError for a state that
-        was used before.
+        Hidden states do not depend on how a target is split into calls. Raises StaleStateError for a state that was
+        used before.
         """
         state.check()
         start, count = state.position, target.size(1)
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=True, device=layout.grid.device)
 
     def _attention(self, inputs: Tensor, state: DecoderState) -> Tensor:
-        """Return the mean cross-attention [N, S] of the last token, from the inputs [N, t, D] of the last layer's."""
+        """Return the cross-attention [N, S] of the last token, averaged over heads, from its inputs [N, t, D]."""
         query = inputs[:, -1].view(state.memory.size(0), -1, inputs.size(2))  # [B, K, D]
         attention = list(self.stack)[-1].cross_attention
         weights = attention.weights(query, state.cross[-1], state.memory_mask)  # [B, H, K, S]
@@ -153,16 +153,16 @@ class Transformer(nn.Module):
                 module.backend = backend
 
     def start(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """Encode source ids [B, S] where mask [B, S] is True; the state before the first target token."""
+        """Encode source ids [B, S] where mask [B, S] is True; return the state before the first target token."""
         memory = self.encoder(source, mask)
         return self.decoder.start(memory, mask, self.head.begin(source, mask, memory))
 
     def start_with_attention(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """As `start`; this state and all that follow it hold `DecoderState.attention`."""
+        """As `start`, but this state and its successors have `DecoderState.attention`."""
         return replace(self.start(source, mask), attention=(~mask).float())
 
     def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
-        """Return the distribution of the token after prefix [N, t]; computes only the tokens that the state lacks."""
+        """Return the distribution of the token after prefix [N, t]. Computes only tokens that are not in the state."""
         hidden, state = self.decoder(prefix[:, state.position :], state)
         return self.head.next_token(hidden[:, -1], state.context), state
 
@@ -195,7 +195,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
-        """[B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
+        """Return [B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
         hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
         return layout.unpack(self.head.score(hidden, layout.pack(labels), context))
 
@@ -206,14 +206,14 @@ class Transformer(nn.Module):
     ) -> Iterator[tuple[NextToken, Tensor]]:  # fmt: skip
         """Yield distributions for labels [B, T] where target_mask is True, with these labels [m], in order.
 
-        At most `rows` at a time, so that n×V is never held.
+        At most `rows` at a time, so that n×V elements are never in memory.
         """
         hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
-        wanted = layout.pack(labels)
-        for start in range(0, len(wanted), rows):
-            chosen = torch.arange(start, min(start + rows, len(wanted)), device=wanted.device)
+        packed_labels = layout.pack(labels)
+        for start in range(0, len(packed_labels), rows):
+            chosen = torch.arange(start, min(start + rows, len(packed_labels)), device=packed_labels.device)
             part = None if context is None else context.select(chosen)
-            yield self.head.next_token(hidden[chosen], part), wanted[chosen]
+            yield self.head.next_token(hidden[chosen], part), packed_labels[chosen]
 
     def _teacher_forced(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor

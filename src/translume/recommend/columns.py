@@ -14,7 +14,7 @@ from translume.errors import DataError, SettingsError
 Columns = tuple[int | str, ...]
 
 SURVEYED_LINES = 10_000
-"""Lines read to tell labels from texts."""
+"""Number of lines read to distinguish labels from texts."""
 
 
 def parse_columns(option: str) -> Columns:

@@ -18,7 +18,7 @@ _MAX_SURVEYED = 200_000
 """Texts whose characters and words are counted. The rest are not read."""
 _RARE = 5
 _COVERED = 0.999
-"""The share of texts that the model should read whole."""
+"""Share of the texts that the model should read without truncation."""
 FEW_TEXTS = 20
 
 
@@ -51,7 +51,7 @@ class Side:
 
 
 def survey(texts: Iterable[str], language: str) -> Side:
-    """Return what the first 200,000 texts of one side look like."""
+    """Return statistics of the first 200,000 texts of one side."""
     counts: Counter[str] = Counter()
     sentences = words = apart = ended = 0
     for text in texts:
@@ -127,7 +127,7 @@ class Labelled:
 
 
 def survey_labelled(pairs: Iterable[Pair], *, unspaced: bool) -> Labelled:
-    """Return what texts and their labels look like; words are counted in the first 200,000 texts."""
+    """Return statistics of texts and their labels; words are counted in the first 200,000 texts."""
     counts: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     lengths: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Classification: an encoder reads a text, a head gives its label or labels; there is no decoder."""
+"""Classification: an encoder reads a text, and a head predicts its label or labels. There is no decoder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017)."""
+"""Sequence to sequence: an encoder reads the source, and a decoder generates the target (Vaswani et al. 2017)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """The interface of a task, and the registry of the tasks in this package.
 
-A task is everything that differs between translating, classifying and so on. Code outside this package never asks which
-task it has: it takes the part it needs from the task's description. Each part is named as a string and imported when it
-is used, so a description may name code of any package, and reading settings stays fast.
+A `Task` contains everything that differs between translation, classification and other tasks. Code outside this package
+does not branch on the task's name, but uses the attributes of its `Task`. Parts are named by strings and imported when
+used, so that a task may refer to code of any package and reading settings stays fast.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
 _INTERFACE = "task"
-"""This module, the only one of the package that describes no task."""
+"""This module, the only one of the package that does not define a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +27,22 @@ class Task:
 
     Words:
 
-    summary: what is learnt, for `--help`.  model: what a model of the task is called in messages, such as "translator".
-    command: the verb that runs a model, `translume COMMAND`.  example: what one line of training data is called.
-    target: what the target vocabulary consists of.  keys: default keys of JSONL files.
+    summary: description for `--help`.  model: name of a model of the task in messages, such as "translator".
+    command: the subcommand that runs a model, `translume COMMAND`.  example: name of one line of training data.
+    target: name of the entries of the target vocabulary.  keys: default keys of JSONL files.
     missing_target: the reason under which a line without a target is counted.
-    keep_target: how to give a student the target vocabulary of its teacher: `{file}` is the teacher's file, `{count}`
-    the size of the student's vocabulary.
-    vocabulary_files: the files of the model folder that hold source and target vocabulary; of "source.json" and
-    "target.json", a shared one is in "tokenizer.json".
+    keep_target: advice for giving a student the target vocabulary of its teacher: `{file}` is the teacher's file,
+    `{count}` the size of the student's vocabulary.
+    vocabulary_files: the files of the model folder with source and target vocabulary; a shared one is in
+    "tokenizer.json" instead of "source.json" and "target.json".
 
     Rules, as functions:
 
-    predicts: which output heads fit, by their `predicts`.  metrics: names allowed for `training.metric` besides "nll",
-    and whether a larger value is better.
-    check: raises SettingsError, naming the place, where settings do not fit the task.
-    describe_vocabulary: sizes of source and target, and whether both are the same vocabulary, in words.
-    next_steps: what to type after a training, given the model folder.
+    predicts: the value of `predicts` of suitable output heads.  metrics: names allowed for `training.metric` besides
+    "nll", and whether a larger value is better.
+    check: raises SettingsError, naming the place, if settings do not fit the task.
+    describe_vocabulary: (source size, target size, shared) -> a phrase.
+    next_steps: (model folder) -> commands to run after training.
 
     Parts, as "package.module:name":
 
@@ -51,7 +51,7 @@ class Task:
     vocabularies: (config, callback or None) -> the vocabularies of source and target.
     encode_targets, make_batch: target texts -> ids, and ragged ids -> `Batch`; see `data`.
     loss_options: (training settings, target vocabulary) -> `LossOptions`.
-    head_data: (source tokenizer, target vocabulary, corpus) -> the `HeadData` that an output head learns from.
+    head_data: (source tokenizer, target vocabulary, corpus) -> the `HeadData` from which a head computes its tables.
     validation: (run's `Model`, corpus, network, device) -> a function that measures the metrics, or None.
     checkpoint: the class that holds a loaded model.  user_class: what `translume.load` returns, made from a checkpoint.
     card: (config) -> the words of the model card.
@@ -122,7 +122,7 @@ def metric_names() -> list[str]:
 
 
 def check_settings(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
-    """Raise SettingsError, naming `place`, where task, output head, metric and loss terms do not fit together."""
+    """Raise SettingsError, naming `place`, if task, output head, metric and loss terms do not fit together."""
     from translume.config.heads import head_kinds  # here, since it loads pydantic
 
     task = find_task(data.task)

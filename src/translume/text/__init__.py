@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, lossless unless the settings say otherwise."""
+"""Tokenizers: convert text to ids and back, without loss unless settings such as `lowercase` change the text."""
 
 from translume.text.labels import Labels
 from translume.text.learning import train_tokenizer

@@ -35,7 +35,7 @@ class MergeDropout:
     """
 
     def __init__(self, pieces: Sequence[str], pairs: Mapping[tuple[int, int], int], first: int) -> None:
-        """pieces: by id.  pairs: what each pair of ids merges to, in merge order.  first: the first id of text."""
+        """pieces: by id.  pairs: the id that each pair merges to, in merge order.  first: the first id of text."""
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._made = pairs
         self._pieces = pieces

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from translume.errors import DataError, ModelFolderError, nearest
 
 MAX_LABELS = 65_536
-"""With more distinct names the column holds texts, not labels."""
+"""Maximum number of distinct labels; a column with more of them probably contains texts."""
 _SHOWN = 20
 
 
@@ -64,7 +64,7 @@ class Labels:
         return self.separator.join(self.names[id_] for id_ in ids)
 
     def drop(self, ids: list[int], dropout: float, seed: int) -> list[int]:
-        """Return the ids as they are: labels have no subwords that dropout could split differently."""
+        """Return the ids unchanged, since labels have no subwords to drop merges of."""
         return ids
 
     def pieces(self) -> list[str]:

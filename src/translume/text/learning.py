@@ -1,4 +1,4 @@
-"""Learn a vocabulary from text, with the `tokenizers` library. The same text gives the same vocabulary."""
+"""Learn a vocabulary from text with the `tokenizers` library. Deterministic: equal texts give equal vocabularies."""
 
 import json
 from collections import Counter
@@ -103,7 +103,7 @@ def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str
 
 
 def _known(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
-    """Runs of characters of the alphabet, which no piece reaches beyond."""
+    """Return the segments cut at characters outside the alphabet, with their counts."""
     runs: Counter[str] = Counter()
     for segment, count in counts.items():
         if alphabet.issuperset(segment):

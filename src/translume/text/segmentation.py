@@ -1,10 +1,10 @@
 """Normalise a text and cut it into segments; no token crosses the end of a segment.
 
-A space belongs to the word that follows it and marks the word boundary, so no character is reserved: `▁` is only shown
-to people. The first word of a text is marked as well, so that a word is the same at the start and in the middle of a
-text. Scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Burmese) are never marked. Segments are runs of
-letters, runs of punctuation and symbols, or single digits. A special token such as `</s>` mixes two of these, so it
-cannot be a piece learned from text.
+The space before a word belongs to the word and marks its beginning. No character is reserved for this; `▁` is only used
+for display. The first word of a text is marked as well, so that a word has the same tokens at the start and in the
+middle of a text. Scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Burmese) are not marked. Segments are
+runs of letters, runs of punctuation and symbols, or single digits. A special token such as `</s>` mixes two of these,
+so it cannot be a piece learned from text.
 """
 
 import re

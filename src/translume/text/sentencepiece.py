@@ -14,9 +14,9 @@ from typing import Any, Self
 from translume.text.specials import SpecialIds
 
 SPACE = "▁"
-"""SentencePiece's character for a space. It treats one in a text as a space."""
+"""SentencePiece's character for a space. If a text contains it, SentencePiece reads a space."""
 UNKNOWN_PENALTY = 10.0
-"""Log-probability of an unknown character below that of the rarest piece, in nats."""
+"""Difference in nats between the log-probabilities of the rarest piece and of an unknown character."""
 CODE = re.compile(r">>.*?<<", re.DOTALL)
 """The target language at the beginning of a source, as multilingual Marian models expect it."""
 
@@ -40,7 +40,7 @@ class SentencePieces:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_dict` returned. Raises ValueError, KeyError or TypeError for anything else."""
         scores = {str(piece): float(score) for piece, score in values["scores"].items()}
         rules = {str(given): str(put) for given, put in values["rules"].items()}
         if not scores or not all((*scores, *rules)):
@@ -49,7 +49,7 @@ class SentencePieces:
 
 
 class SentenceIds:
-    """Texts to ids: what SentencePiece finds, by its spelling in a vocabulary that may be another model's too."""
+    """Encodes texts: segments them with SentencePiece, and looks the pieces up in a vocabulary."""
 
     def __init__(self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds) -> None:
         assert specials.unk is not None  # checked where the vocabulary is read

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialIds:
-    """Ids of special tokens, which no text is encoded to. Code must not assume their values or that they differ.
+    """Ids of special tokens. No text is encoded to them. Code must not assume their values, nor that they differ.
 
     `unk` is None if characters outside the vocabulary are encoded as bytes.
     """

@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back."""
+"""The tokenizer: converts text to ids and back."""
 
 import codecs
 import hashlib
@@ -22,7 +22,7 @@ from translume.text.specials import SpecialIds
 from translume.text.vocabulary import BYTES, MODELS, Vocabulary
 
 MARK: Final = "▁"
-"""Shown to people instead of the space before a word. A `▁` of the text is shown doubled."""
+"""Displayed instead of the space before a word. A `▁` in the text is displayed twice."""
 CACHE_SIZE: Final = 200_000
 """Maximum number of segments whose ids are cached. A full cache is emptied."""
 UNKNOWN: Final = "\ufffd"
@@ -81,7 +81,7 @@ class _WordIds(dict[str, tuple[int, ...]]):
 
 @final
 class Tokenizer:
-    """Text to ids and back. Immutable and thread-safe.
+    """Converts text to ids and back. Immutable and thread-safe.
 
     With `unknown = "bytes"`, `decode(encode(text)) == normalise(text)` for any text. Special tokens are never matched
     in text: a typed `</s>` is text.
@@ -198,7 +198,7 @@ class Tokenizer:
             return self._sentences.spans(text)
         text = self.normalise(text)
         if self._kind != "word":
-            return self.spans(self.encode(text))  # an unknown token stands for one character and is shown as one
+            return self.spans(self.encode(text))  # an unknown token stands for one character and is decoded as one
         marked = with_mark(text, self._kind)
         ends = [0, *accumulate(map(len, self._segments(marked)))]
         shift = len(marked) - len(text)
@@ -215,7 +215,7 @@ class Tokenizer:
 
     @property
     def spellings(self) -> tuple[bytes, ...]:
-        """What each id adds to a text, in UTF-8. `decode` removes the space before the first word."""
+        """The UTF-8 bytes that each id adds to a text. `decode` removes the space before the first word."""
         return tuple(self._bytes)
 
     def spelling(self, text: str) -> bytes:

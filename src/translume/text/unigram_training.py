@@ -1,7 +1,7 @@
 """Learn the pieces of a unigram language model (Kudo 2018, section 3.2).
 
-The `tokenizers` library learns different models from the same text (it sums in the order of a randomly seeded hash
-table), so learning is done here, on arrays of all words of a length.
+The `tokenizers` library learns different models from the same text, because it sums in the order of a randomly seeded
+hash table. This implementation is deterministic. It works on arrays of all words of equal length.
 """
 
 from collections import Counter
@@ -110,7 +110,7 @@ def _maximised(frequencies: Floats, required: int, alive: NDArray[np.bool_]) -> 
 
 
 def _digamma(values: Floats) -> Floats:
-    """ψ(x) for x > 0, by recurrence to x + 6 and the asymptotic series (Abramowitz and Stegun 6.3.5, 6.3.18)."""
+    """Return ψ(x) for x > 0, by recurrence to x + 6 and the asymptotic series (Abramowitz and Stegun 6.3.5, 6.3.18)."""
     shifted = values + 6
     series = np.log(shifted) - 1 / (2 * shifted) - 1 / (12 * shifted**2) + 1 / (120 * shifted**4)
     return series - sum((1 / (values + k) for k in range(6)), np.zeros_like(values))

@@ -1,4 +1,4 @@
-"""The vocabulary of a tokenizer as plain values, and its JSON file: checked on reading, canonical on writing."""
+"""The vocabulary of a tokenizer and its JSON file, which is validated on reading and canonical on writing."""
 
 import json
 from collections.abc import Mapping

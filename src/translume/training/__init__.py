@@ -1,4 +1,4 @@
-"""Training: `train` yields events while it makes a model folder, and goes on wherever an earlier run was cut off."""
+"""Training: `train` trains a model into a folder, yields events, and resumes interrupted runs."""
 
 from translume.training.events import (
     Event,

@@ -13,7 +13,7 @@ from translume.model.head import HeadLoss
 
 
 class BatchStream:
-    """Training batches, epoch after epoch. `epoch` and `position` name the next one; a resumed run replays nothing."""
+    """Training batches, epoch after epoch. A run is resumed by `epoch` and `position` of the next batch."""
 
     def __init__(
         self, corpus: TokenizedCorpus, *, max_tokens: int, seed: int, dropout: float, epoch: int = 0, position: int = 0
@@ -24,7 +24,7 @@ class BatchStream:
         self._plan = self._plan_of(epoch)
 
     def next(self) -> Batch:
-        """Return the next batch; at the end of an epoch, the first one of the next epoch."""
+        """Return the next batch; after the last of an epoch, the first of the next epoch."""
         if self.position >= len(self._plan):
             self.epoch, self.position = self.epoch + 1, 0
             self._plan = self._plan_of(self.epoch)
@@ -37,9 +37,9 @@ class BatchStream:
 
 
 def seed_of(*numbers: int) -> int:
-    """Return a seed in [0, 2⁶³) from integers: the same on every machine, and different for different integers.
+    """Return a seed in [0, 2⁶³) derived from integers, the same on every machine.
 
-    Everything random in an update is seeded by (seed, update, batch), so no generator state has to be saved.
+    All random numbers of an update are seeded by (seed, update, batch), so no generator state has to be saved.
     """
     text = ",".join(map(str, numbers)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
@@ -96,7 +96,7 @@ def gather(updater: Accumulator, batches: Iterable[Batch], *, seed: int, update:
 def _attempt(
     updater: Accumulator, parts: Sequence[Sequence[Batch]], sums: Sums, seed: int, update: int
 ) -> tuple[int, int] | None:
-    """Accumulate all parts; return the place of a part that did not fit into CUDA's memory, else None."""
+    """Accumulate all parts. Return the index of a part that did not fit into CUDA memory, or None."""
     for index, pieces in enumerate(parts):
         for place, batch in enumerate(pieces):
             torch.manual_seed(seed_of(seed, update, index, place))

@@ -1,8 +1,8 @@
-"""Data parallelism on a CPU: replicas of the network that share its weights and compute a share of every batch each.
+"""Data parallelism on a CPU: replicas of the network share its weights, and each computes a part of every batch.
 
-Parallelism inside single operations synchronises all threads after each operation, and in translation models most
-operations are too short for that: two threads on one batch are hardly faster than one, while two halves of a batch on
-one thread each take nearly half the time.
+Parallelism within operations synchronises all threads after each operation, and most operations of translation models
+are too short for that: two threads on one batch are hardly faster than one, whereas two half batches on one thread each
+take little more than half the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from translume.model.classifier import Network
 from translume.model.dropout import drawn_from
 
 MOST = 4
-"""Maximum number of replicas. Each has gradients of its own; more replicas cost too much memory for their speed."""
+"""Maximum number of replicas. Each has its own gradients; more replicas would need too much memory for their speed."""
 
 Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """source, source_mask, target, labels and target_mask of some rows of a batch."""
@@ -41,7 +41,7 @@ def _tensors(model: Network) -> list[Tensor]:
 
 
 def shares_of(batch: Share, count: int) -> list[Share]:
-    """Deal the rows of a batch out in turn, and cut each share to its longest row."""
+    """Distribute the rows of a batch in turn to `count` shares, and cut each share to its longest row."""
     shares = []
     for first in range(min(count, batch[0].size(0))):
         source, source_mask, target, labels, target_mask = (tensor[first::count] for tensor in batch)
@@ -52,7 +52,7 @@ def shares_of(batch: Share, count: int) -> list[Share]:
 
 
 class ReplicaPool:
-    """Threads that run one share each, with their own random numbers and an equal part of the cores."""
+    """Threads that run one share each, with independent random numbers and an equal number of cores."""
 
     def __init__(self, count: int, threads: int) -> None:
         each = max(1, threads // count)

@@ -11,12 +11,12 @@ from translume.config.heads import Measure
 from translume.data import Account
 
 Reason = Literal["updates", "patience"]
-"""Why a run ends: all updates are done, or `training.patience` validations in a row found nothing better."""
+"""Reason why a run ended: all updates are done, or `training.patience` validations without improvement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing:
-    """A step that can take long begins before the first update: "tokenizer", "training data", …"""
+    """A long step before the first update begins: "tokenizer", "training data", …"""
 
     what: str
 
@@ -86,10 +86,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """The present weights, or their moving average with `training.ema`, were measured on the validation set.
+    """The current weights, or their moving average with `training.ema`, were evaluated on the validation set.
 
-    nll: nats per target token of what `measure` names: −log p, or the objective without smoothing for a head without
-    −log p.  metrics: values by name, such as {"bleu": 35.2}; empty if `metric` is "nll".
+    nll: nats per target token of the quantity in `measure`: −log p, or the objective without smoothing for a head
+    without −log p.  metrics: values by name, such as {"bleu": 35.2}; empty if `metric` is "nll".
     best: whether this is the best so far by `training.metric`.
     """
 
@@ -122,9 +122,8 @@ class Interrupted:
 class Finished:
     """The run is over and the folder holds the model.
 
-    nll, metrics: quality of the kept weights on the validation set, as far as it was measured.  measure: as in
-    Validated.
-    kept: which weights those are, in words.  already: whether nothing was left to do when `train` was called.
+    nll, metrics: quality of the kept weights on the validation set, if measured.  measure: as in Validated.
+    kept: a description of these weights.  already: whether the run was complete when `train` was called.
     """
 
     update: int
@@ -148,14 +147,14 @@ class History:
     """The log of a folder. Lines written after the last commit are cut off when the run is resumed."""
 
     def __init__(self, folder: Path, *, keep_bytes: int) -> None:
-        """Truncate the log to `keep_bytes`: what follows belongs to updates that will be computed again."""
+        """Truncate the log to `keep_bytes`; later lines belong to updates that will be repeated."""
         self._folder = folder
         path = folder / NAME
         if path.exists() and path.stat().st_size > keep_bytes:
             os.truncate(path, keep_bytes)
 
     def add(self, event: Event, *, elapsed: float) -> None:
-        """Write an event, but only logged ones of Progress.  elapsed: seconds of the run so far."""
+        """Write an event, except Progress events that are not `logged`.  elapsed: seconds of the run so far."""
         if isinstance(event, Preparing | Saved) or (isinstance(event, Progress) and not event.logged):
             return
         line = {"event": type(event).__name__.lower(), "elapsed": round(elapsed, 3)}

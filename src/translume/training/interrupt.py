@@ -1,6 +1,6 @@
-"""What training does on Ctrl-C (SIGINT) and SIGTERM: finish the update, save, yield `Interrupted`.
+"""Signal handling: on Ctrl-C (SIGINT) and SIGTERM, training finishes the update, saves, and yields `Interrupted`.
 
-`Signals` only sets a flag. `Run.events` in `train.py` reads it after each update, and validation between batches.
+`Signals` only sets a flag. `Run.events` in `train.py` checks it after each update, and validation between batches.
 """
 
 import signal

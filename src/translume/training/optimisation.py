@@ -1,4 +1,4 @@
-"""Optimisation: learning rate schedules, loss options, Adam on fp32 weights, averages of weights."""
+"""Optimisation: learning rate schedules, loss options, Adam on fp32 weights, and moving averages of weights."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,19 +18,19 @@ from translume.training.precision import Precision
 
 
 def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
-    """rate · min(u / w, √(w / u)): linear warm-up, then 1/√u (Vaswani et al. 2017, equation 3, by its peak)."""
+    """Return rate · min(u / w, √(w / u)): linear warm-up, then 1/√u (Vaswani et al. 2017, eq. 3, with peak `rate`)."""
     warmup = max(1, settings.warmup_updates)
     return settings.learning_rate * min(update / warmup, math.sqrt(warmup / update))
 
 
 def noam(update: int, settings: TrainingSettings, width: int) -> float:
-    """rate · D^-½ · min(u^-½, u · w^-1.5) (Vaswani et al. 2017, equation 3, with `learning_rate` as a factor)."""
+    """Return rate · D^-½ · min(u^-½, u · w^-1.5) (Vaswani et al. 2017, equation 3, times `learning_rate`)."""
     warmup = max(1, settings.warmup_updates)
     return settings.learning_rate / math.sqrt(width) * min(1 / math.sqrt(update), update / math.pow(warmup, 1.5))
 
 
 def cosine(update: int, settings: TrainingSettings, width: int) -> float:
-    """Linear warm-up, then rate · ½ (1 + cos(π (u − w) / (U − w))) (Loshchilov and Hutter 2017, equation 5)."""
+    """Return, after linear warm-up, rate · ½ (1 + cos(π (u − w) / (U − w))) (Loshchilov and Hutter 2017, eq. 5)."""
     warmup = settings.warmup_updates
     if update <= warmup:
         return settings.learning_rate * update / warmup
@@ -39,7 +39,7 @@ def cosine(update: int, settings: TrainingSettings, width: int) -> float:
 
 
 def constant(update: int, settings: TrainingSettings, width: int) -> float:
-    """Linear warm-up, then a constant rate."""
+    """Return a constant rate after linear warm-up."""
     return settings.learning_rate * min(1.0, update / max(1, settings.warmup_updates))
 
 
@@ -86,7 +86,7 @@ def class_loss_options(settings: TrainingSettings, labels: Labels) -> LossOption
 
 
 class TrainingBatch(Protocol):
-    """The part of a batch that an update reads: ids and masks [B, S] and [B, T]."""
+    """The fields of a batch that an update reads: ids and masks [B, S] and [B, T]."""
 
     @property
     def source(self) -> Tensor: ...
@@ -160,9 +160,8 @@ class _Flat:
 class Updater:
     """Accumulates gradients over batches, and applies Adam to fp32 weights.
 
-    With bf16 the network holds rounded copies of the weights, refreshed after each step; gradients of several batches
-    are summed in fp32. On a CPU, the threads that torch has at construction are divided among replicas
-    of the network.
+    With bf16 the network has rounded copies of the weights, refreshed after each step; gradients of several batches are
+    summed in fp32. On a CPU, the number of threads that torch has at construction is divided among replicas.
     """
 
     def __init__(
@@ -276,7 +275,7 @@ class Updater:
         return tensors
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Restore what `state` returned."""
         if "step" not in state:
             return
         for flat in self._flats:

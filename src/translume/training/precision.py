@@ -1,4 +1,4 @@
-"""Choose how a run computes: fp32 or bf16 (`choose_precision`), and which attention kernels (`choose_attention`)."""
+"""Choose the precision of a run (`choose_precision`) and its attention backend (`choose_attention`)."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ from translume.model.layout import Layout
 Precision = Literal["fp32", "bf16"]
 
 FASTER = 1.5
-"""How many times faster than "plain" the fused kernels must be; a closer result could differ the next time."""
+"""Minimum speed-up of the fused kernels over "plain"; with a smaller margin the choice could vary between runs."""
 
 _BACKENDS: tuple[AttentionBackend, AttentionBackend] = ("plain", "fused")
 ROWS, PLACES, ROUNDS = 64, 24, 12
@@ -33,7 +33,7 @@ def choose_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.devi
 
 
 def _processor_features() -> frozenset[str]:
-    """Return the processor's flags in /proc/cpuinfo; empty where there is no such file."""
+    """Return the processor's flags in /proc/cpuinfo; empty if there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

@@ -58,8 +58,7 @@ _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout")
 class Prepared:
     """Everything a run needs.
 
-    ema: None without `training.ema`.  outdated: whether the settings now choose other weights than the
-    folder has.
+    ema: None without `training.ema`.  outdated: whether the settings now select other weights than the folder's.
     """
 
     model: Model
@@ -74,7 +73,7 @@ class Prepared:
     outdated: bool
 
     def live(self, *, whole: bool) -> Live:
-        """Return the present tensors, with those of the optimiser if `whole`."""
+        """Return the current tensors, including those of the optimiser if `whole`."""
         raw = self.updater.parameters_fp32()
         buffers = {name: value for name, value in unique_tensors(self.transformer).items() if name not in raw}
         return Live(
@@ -96,7 +95,7 @@ class Plan:
 
     @property
     def outdated(self) -> bool:
-        """Whether the settings now choose other weights, or another mean of weights, than the folder has."""
+        """Whether the settings now select other weights, or another mean of weights, than the folder's."""
         if self.state is None or self.stored is None:
             return False
         return self.stored.config.training.average_last != self.config.training.average_last
@@ -241,7 +240,7 @@ def _updater(
 
 
 def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
-    """Return what a new run must keep when it is resumed."""
+    """Return the facts about a new run that must not change when it is resumed."""
     precision = choose_precision(model.config.training.precision, device)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     return Begun(
@@ -320,7 +319,7 @@ def _transformer(plan: Plan, model: Model, corpus: TokenizedCorpus, device: torc
 
 
 def token_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpus) -> HeadData:
-    """Return what an output head over target tokens learns from before training."""
+    """Return the data from which an output head over target tokens computes its tables before training."""
     specials = target.specials
     return HeadData(
         corpus=corpus,
@@ -334,7 +333,7 @@ def token_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpu
 
 
 def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) -> HeadData:
-    """Return what an output head over classes learns from before training."""
+    """Return the data from which an output head over classes computes its tables before training."""
     return HeadData(
         corpus=corpus, source_pieces=source.pieces(), target_pieces=labels.pieces(), end=-1, specials=frozenset()
     )

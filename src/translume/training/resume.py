@@ -1,4 +1,4 @@
-"""What a resumed run needs: its state, the tensors in `resume/`, and which weights are the model."""
+"""The state of a run: what is stored in `resume/`, and which weights become the model."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +57,7 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Begun:
-    """What a run keeps from its beginning: digests, arithmetic, the fine-tuned model and the teacher ("" for none)."""
+    """Facts that stay fixed for a run: digests, precision, the fine-tuned model and the teacher ("" for none)."""
 
     source_tokenizer: str
     target_tokenizer: str
@@ -72,7 +72,7 @@ class Begun:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """The state of a run after `update` updates. Everything random follows from it and from the settings.
+    """The state of a run after `update` updates. With the settings, it determines all random numbers.
 
     epoch, position: batches used.  validated: update of the last complete validation.  best_update, best_nll,
     best_metrics: the best validation by `metric`, None before the first.  waiting: validations since then.
@@ -102,16 +102,16 @@ class State:
     seconds: float = 0.0
 
     def forget_best(self) -> None:
-        """Forget the best validation, so that the next one counts as the best: earlier values are not comparable."""
+        """Discard the best validation, since earlier values are not comparable. The next one becomes the best."""
         self.best_update, self.best_nll, self.best_metrics, self.waiting = 0, None, {}, 0
         self.keeps_best = False
 
     def forget_mean(self) -> None:
-        """Forget the quality of the mean, which is of other weights now."""
+        """Discard the quality of the mean, because the mean has changed."""
         self.mean_nll, self.mean_metrics, self.keeps_best = None, {}, False
 
     def kept_quality(self, settings: TrainingSettings) -> tuple[float | None, Mapping[str, float]]:
-        """Return nll and metrics of the weights that are the model, as far as they were measured."""
+        """Return nll and metrics of the weights that become the model, if measured."""
         if settings.average_last > 1 and not self.keeps_best:
             return self.mean_nll, self.mean_metrics
         return self.best_nll, self.best_metrics
@@ -157,7 +157,7 @@ def refuse_other(folder: str, what: str, began: str, found: str) -> None:
 
 
 def _inner(path: str, old: Any, new: Any) -> tuple[str, Any, Any]:
-    """Return the first field that differs between two groups of settings of one class; other values as they are."""
+    """Return the path and values of the first field in which two groups of settings differ, or of the values given."""
     if isinstance(old, Settings) and type(old) is type(new):
         for name in type(old).model_fields:
             if getattr(old, name) != getattr(new, name):
@@ -197,7 +197,7 @@ class Live:
 
     @property
     def shown(self) -> Mapping[str, Tensor]:
-        """The weights that are validated, averaged and kept: the moving average if there is one."""
+        """The weights to validate, average and keep: the moving average if there is one, else the raw weights."""
         return self.ema or self.raw
 
 
@@ -219,7 +219,7 @@ class Store:
         self._taken: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
     def has(self, name: str) -> bool:
-        """Return whether the last commit holds a file of this name."""
+        """Return whether the last commit contains a file of this name."""
         return name in self._manifest.files
 
     def tensors(self, name: str) -> Weights:
@@ -240,7 +240,7 @@ class Store:
         return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
 
     def take_in(self, config: Config) -> tuple[Config, dict[str, bytes]]:
-        """Read the files that [decoding] names, once, and return what the folder will hold of them.
+        """Read the files that [decoding] names, once. Return the settings with their new names, and their content.
 
         Raises DataError if a file cannot be read.
         """
@@ -255,7 +255,7 @@ class Store:
         self._commit(files, [name for name in TOKENIZERS if name not in files])
 
     def save(self, state: State, model: Model, live: Live, best: Weights | None) -> None:
-        """Commit the present state of a run.  best: the best weights if they changed since the last commit."""
+        """Commit the current state of a run.  best: the best weights if they changed since the last commit."""
         settings = model.config.training
         weights = {**self.kept(state, settings, live, best), **live.buffers}
         files = self._files(model, weights)
@@ -273,9 +273,9 @@ class Store:
         self._commit(files, [name for name in names if name not in wanted])
 
     def kept(self, state: State, settings: TrainingSettings, live: Live, best: Weights | None) -> Mapping[str, Tensor]:
-        """Return the weights that are the model: the mean of the last `average_last`, else the best, else the present.
+        """Return the weights that become the model: the mean of the last `average_last`, the best, or the current ones.
 
-        They are also the best ones if the mean was measured and is worse.
+        With averaging, the best are returned if the mean was measured and is worse.
         """
         if settings.average_last > 1 and not state.keeps_best:
             earlier = averaged_with(state, settings)
@@ -299,9 +299,9 @@ class Store:
 
 
 def add_candidate(state: State, settings: TrainingSettings) -> bool:
-    """Add the present weights to the candidates for averaging, if `average_last` is above 1, and drop the oldest.
+    """Add the current weights to the candidates for averaging if `average_last` is above 1, and drop the oldest.
 
-    Return whether they were added: they have no file before the next save.
+    Return whether they were added. Their file is written by the next save.
     """
     most = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
     new = most > 0 and state.update not in state.candidates
@@ -312,7 +312,7 @@ def add_candidate(state: State, settings: TrainingSettings) -> bool:
 
 
 def averaged_with(state: State, settings: TrainingSettings) -> list[int]:
-    """Return the updates whose weights are averaged with the present ones."""
+    """Return the updates whose weights are averaged with the current ones."""
     earlier = [update for update in state.candidates if update != state.update]
     return earlier[1 - settings.average_last :] if settings.average_last > 1 else []
 

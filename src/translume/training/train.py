@@ -45,12 +45,12 @@ def train(
 ) -> Iterator[Event]:
     """Train a model into `folder`, and yield events. The same call again resumes where the last one ended.
 
-    source: a model folder to fine-tune a copy of, with its settings in [model] and [tokenizer].  threads: None for as
-    many as the run began with; a new run begins with as many as torch uses.
-    A run in `folder` is resumed, bit for bit on the same machine's CPU, at whatever instant the process died. `updates`
-    and settings of validation, saving and logging may change in between. Raises TrainingError for any other change, for
-    a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM the run is saved and
-    ends with `Interrupted`, if the generator runs in the main thread.
+    source: a model folder; a copy of it is fine-tuned with its [model] and [tokenizer] settings.  threads: None for the
+    number with which the run began; for a new run, torch's number.
+    A run in `folder` is resumed, even if its process was killed; on the same machine's CPU the result is the same, bit
+    for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
+    any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM
+    the run is saved and ends with `Interrupted`, if the generator runs in the main thread.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
@@ -89,7 +89,7 @@ def _refuse_another_readme(folder: Path) -> None:
 
 
 def _finished_already(plan: Plan, store: Store) -> Finished | None:
-    """Return the last event of a run that is over, before anything is read or built; None for a run to continue."""
+    """Return the last event of a run that is complete, without reading data; None if it must continue."""
     state, settings = plan.state, plan.config.training
     if state is None:
         return None
@@ -113,7 +113,7 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
 
 
 def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
-    """Yield the state of the run, and warnings about what changed since the last process."""
+    """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
     yield Started(
         update=state.update,
@@ -139,7 +139,7 @@ def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
 
 
 def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
-    """Describe what changed for a resumed run, and forget the best validation if it is not comparable any more."""
+    """Yield warnings about changes since a resumed run began; discard the best validation if it is not comparable."""
     state, settings = prepared.state, prepared.model.config.training
     begun, threads = state.begun, torch.get_num_threads()
     for what, then, now in (("threads", begun.threads, threads), ("torch", begun.torch, torch.__version__)):
@@ -159,11 +159,11 @@ def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
 
 
 def _validator(prepared: Prepared) -> Validator:
-    """Make a validator with a network of its own in fp32, so that what is measured is what would be saved."""
+    """Make a validator with its own fp32 network, so that the measured weights are those that would be saved."""
     model = prepared.model
     with torch.random.fork_rng(devices=[]):
         network = build_network(model.config, len(model.source), len(model.target)).to(prepared.device)
-    network.load_state_dict(prepared.transformer.state_dict())  # for what is neither trained nor averaged
+    network.load_state_dict(prepared.transformer.state_dict())  # for buffers, which are neither trained nor averaged
     validation = task_of(model.config).part("validation")
     return Validator(
         model=network,
@@ -209,7 +209,7 @@ class Run:
                 reason = None if self._validation_due() else self._reason()
                 save = self._multiple_of(self._settings.save_every)
                 if save and add_candidate(self._state, self._settings):
-                    self._unsaved = True  # a resumed run with other settings may stand at a saved update
+                    self._unsaved = True  # a resumed run with other settings may begin at a saved update
                 last: Event | None = None
                 if reason is not None:
                     last = self._finished(reason)

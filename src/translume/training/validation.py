@@ -1,4 +1,4 @@
-"""How good weights are on the validation set: nats per token, and the task's metrics."""
+"""Validation: nats per token and the task's metrics on the validation set."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ from translume.translator import Translator
 from translume.translator.classifier import LABEL_THRESHOLD
 
 _AT_ONCE = 128
-"""Sentences translated between two checks of whether to stop."""
+"""Number of sentences translated between two checks of the stop function."""
 
 Stop = Callable[[], bool]
 Metrics = Callable[[Stop], Mapping[str, float] | None]
-"""Metrics by name, of the weights as they are when it is called; None soon after the function it is given is true."""
+"""A function that returns metrics of the current weights by name, or None soon after its stop function returns true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Quality:
 
 
 def better(larger: bool, value: float, best: float | None) -> bool:
-    """Return whether a value beats the best so far, where a larger or a smaller one is better; NaN beats nothing."""
+    """Return whether a value is better than the best so far; NaN never is.  larger: whether larger is better."""
     if best is None:
         return value == value
     return value > best if larger else value < best
@@ -109,9 +109,8 @@ def translation_metrics(
 ) -> Metrics | None:
     """Return a function that measures `training.metric` on translations of validation sentences; None for the nll.
 
-    Sources and references are read again from their files; they are translated as [decoding] says and measured as
-    [evaluation] says. Raises SettingsError or DataError for impossible settings in [decoding] or [evaluation], whatever
-    the metric.
+    Sources and references are read again from their files, translated with [decoding] and measured with [evaluation].
+    Raises SettingsError or DataError for invalid settings in [decoding] or [evaluation], whatever the metric.
     """
     from translume.evaluation import measure, metric_from  # here, since they load sacreBLEU
 

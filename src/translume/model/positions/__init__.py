@@ -1,7 +1,7 @@
 """Position encodings: the interface, and one module for each encoding.
 
-`POSITIONS` in `config.model` maps the values of `model.positions` to classes. The engine and the exporters ask a class
-what it needs and where it can be expressed; no other code branches on its name.
+`POSITIONS` in `config.model` maps the values of `model.positions` to classes. Class attributes state what an encoding
+needs and which formats support it; no code branches on its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from translume.config.model import POSITIONS
 
 @dataclass(frozen=True, slots=True)
 class AttentionPositions:
-    """What self-attention is given about the positions of t queries and S keys; the default is nothing.
+    """Position information for self-attention of t queries over S keys. By default none.
 
     rotation: [2, t, D/H], the cosines and sines by which queries and keys are rotated.
     bias: [H, t, S], added to the scores before the softmax.
@@ -32,7 +32,7 @@ NO_POSITIONS = AttentionPositions()
 
 
 class PositionEncoding(nn.Module):
-    """How an encoder or a decoder knows where its tokens are. This class is the encoding "none".
+    """Base class of position encodings. The class itself is the encoding "none".
 
     A subclass sets `table`, or overrides `for_attention` and sets `in_attention`.
     """
@@ -60,7 +60,7 @@ class PositionEncoding(nn.Module):
         return x if self.table is None else x + self.table[places]
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
-        """Return what self-attention applies to queries at start … start+count−1 over keys at 0 … start+count−1.
+        """Return the position information for queries at start … start+count−1 and keys at 0 … start+count−1.
 
         causal: whether keys after a query are masked, as in a decoder. Computed once for all layers of a stack.
         """

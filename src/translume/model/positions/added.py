@@ -11,7 +11,7 @@ from translume.model.positions import PositionEncoding
 
 
 def sinusoids(count: int, width: int, *, longest_last: bool = False) -> Tensor:
-    """[count, width]: the sines, then the cosines, of positions 0 … count−1 at width/2 wavelengths from 2π to 10000·2π.
+    """Return [count, width]: sines, then cosines, of positions 0 … count−1 at width/2 wavelengths, 2π to 10000·2π.
 
     Vaswani et al. 2017, section 3.5, with sines and cosines in two halves instead of interleaved, as in Marian and
     fairseq (a permutation of the columns). The paper's last wavelength is one step below 10000·2π; with `longest_last`

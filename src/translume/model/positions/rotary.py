@@ -12,7 +12,7 @@ from translume.model.positions import AttentionPositions, PositionEncoding
 
 
 def rotation(places: Tensor, head_width: int) -> Tensor:
-    """[2, *places.shape, head_width]: cosines and sines that rotate pairs of components (Su et al. 2021, eq. 34)."""
+    """Return cosines and sines [2, *places.shape, head_width] for rotating component pairs (Su et al. 2021, eq. 34)."""
     exponent = torch.arange(0, head_width, 2, device=places.device) / head_width
     angles = places[..., None] * torch.exp(-math.log(10_000) * exponent)
     angles = torch.cat([angles, angles], -1)
