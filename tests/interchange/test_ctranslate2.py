@@ -124,7 +124,7 @@ def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(TranslumeError) as error:
         export(tmp_path / "model", "ctranslate2", tmp_path / "out")
-    assert str(error.value) == f"{tmp_path / 'out'}: is there already, expected a new or empty folder"
+    assert str(error.value) == f"{tmp_path / 'out'}: already exists, expected a new or empty folder"
     with pytest.raises(SettingsError) as error:
         export(tmp_path / "model", "ctranslate", tmp_path / "new")
     assert str(error.value) == "export: found 'ctranslate'; did you mean 'ctranslate2'?"

@@ -414,7 +414,7 @@ def test_an_existing_target_or_missing_source_is_refused(folder, tmp_path):
     (out / "mine").write_text("kept")
     with pytest.raises(TranslumeError) as error:
         translume.import_model(folder, out)
-    assert str(error.value) == f"{out}: is there already, expected a new or empty folder"
+    assert str(error.value) == f"{out}: already exists, expected a new or empty folder"
     assert (out / "mine").read_text() == "kept"
     with pytest.raises(ModelFolderError) as error:
         translume.import_model(tmp_path / "none", tmp_path / "new")

@@ -282,9 +282,9 @@ class Tab:
 
     def shows(self, wanted: str) -> None:
         """Wait until just this stands there as a translation, with nothing still to come."""
-        begun = time.monotonic()
+        started = time.monotonic()
         while (found := self.page.evaluate(SHOWN)) != [wanted, 0]:
-            assert time.monotonic() - begun < 20, found
+            assert time.monotonic() - started < 20, found
             time.sleep(0.02)
 
     def tokens(self) -> Any:

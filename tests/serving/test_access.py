@@ -64,9 +64,9 @@ def gate(start: Start, translator: Translator, tmp_path: Path) -> Iterator[Gate]
 
 
 def until(true: Callable[[], bool]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - started < 20
         time.sleep(0.005)
 
 

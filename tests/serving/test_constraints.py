@@ -16,8 +16,8 @@ def test_a_translation_holds_what_it_is_asked_to_as_the_translator_does_it(live:
     for phrases in ("xy z", ["xy z"]):
         (found,) = live.post("/v1/translate", text="ab cd", constraints=phrases, **KNOBS).json()["translations"]
         assert (found["text"], found["warnings"]) == (wanted.text, wanted.to_dict()["warnings"])
-    begun = live.post("/v1/translate/stream", text="ab cd", constraints=["xy z"], **KNOBS).body.decode()
-    assert found["text"] in begun
+    started = live.post("/v1/translate/stream", text="ab cd", constraints=["xy z"], **KNOBS).body.decode()
+    assert found["text"] in started
 
 
 def test_each_of_many_texts_has_its_own(live: Any) -> None:

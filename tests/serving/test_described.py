@@ -63,9 +63,9 @@ def test_the_answer_of_every_address_is_described(live: Any) -> None:
     address = send(live, "/translate_file")["translatedFileUrl"]
     live.get(address.removeprefix(live.url))
     place = f"/v1/files/{send(live, '/v1/files')['id']}"
-    begun = time.monotonic()
+    started = time.monotonic()
     while live.get(place).json()["status"] != "done":
-        assert time.monotonic() - begun < 60
+        assert time.monotonic() - started < 60
         time.sleep(0.02)
     live.get(f"{place}/result")
     live.ask("DELETE", place)

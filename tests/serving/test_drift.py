@@ -25,9 +25,9 @@ def sums(live: Any, name: str) -> tuple[int, float]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - started < 20
         time.sleep(0.005)
 
 

@@ -36,7 +36,7 @@ class Disturbed:
 
     def __init__(self, translator: Translator) -> None:
         self.errors: list[BaseException] = []
-        self.begun, self.open = threading.Event(), threading.Event()
+        self.started, self.open = threading.Event(), threading.Event()
         self.texts: list[str] = []
         self._translator = translator
 
@@ -56,7 +56,7 @@ class Disturbed:
         return self._translator.translate_lines(lines, settings, held, go_on)
 
     def _wait(self) -> None:
-        self.begun.set()
+        self.started.set()
         assert self.open.wait(30)
 
 
@@ -68,9 +68,9 @@ def disturbed(translator: Translator) -> Iterator[Disturbed]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - started < 20
         time.sleep(0.005)
 
 
@@ -106,9 +106,9 @@ def test_a_client_that_goes_in_mid_stream_leaves_nothing_behind(
 ) -> None:
     live = start(Served.of("en-de", disturbed), batch_tokens=16)
     connection = sent(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
-    begun = b""
-    while b"event: prefix" not in begun:
-        begun += connection.recv(65536)
+    started = b""
+    while b"event: prefix" not in started:
+        started += connection.recv(65536)
     assert live.server.scheduler.waiting == 2
     connection.close()
     until(lambda: open_requests(live) == 0)
@@ -194,7 +194,7 @@ def test_a_jump_of_the_clock_on_the_wall_ends_no_request_and_keeps_none(
     live = start(Served.of("en-de", disturbed))
     with ThreadPoolExecutor(2) as clients:
         timely = clients.submit(live.post, "/v1/translate", text="abc")
-        assert disturbed.begun.wait(20)
+        assert disturbed.started.wait(20)
         late = clients.submit(live.post, "/v1/translate", text="de", timeout_seconds=0.3)
         for jump in (1e9, 4e9):
             monkeypatch.setattr(time, "time", lambda jump=jump: jump)
@@ -210,7 +210,7 @@ def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back
 ) -> None:
     live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
     taken = [sent(live.port, "/v1/translate", text="a")]
-    assert disturbed.begun.wait(20)
+    assert disturbed.started.wait(20)
     taken.append(sent(live.port, "/v1/translate", text=["b", "c", "d"]))
     until(lambda: live.server.scheduler.waiting == 3)
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
@@ -232,7 +232,7 @@ def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back
 def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, disturbed: Disturbed) -> None:
     live = start(Served.of("en-de", disturbed), queue=1, lines=1, texts=1)
     taken = [sent(live.port, "/v1/translate", text="a")]
-    assert disturbed.begun.wait(20)
+    assert disturbed.started.wait(20)
     taken.append(sent(live.port, "/v1/translate", text="b"))
     until(lambda: live.server.scheduler.waiting == 1)
     for path in ("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"):
@@ -242,7 +242,7 @@ def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, 
             answer.begin()
             found = json.loads(answer.read())
             assert (answer.status, found["code"]) == (503, "queue_full")
-            assert found["error"] == "1 lines wait and 1 came, expected at most 1; try later"
+            assert found["error"] == "the queue is full: 1 lines waiting, 1 new, at most 1; try later"
             assert answer.headers["Retry-After"] == "1"
             # The body that comes late is passed over, and the connection is as good as before.
             connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -14,7 +14,7 @@ import pytest
 
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.files.jobs import FOLDER_PREFIX, Jobs, Order, PrivateFolder
+from translume.serving.files.jobs import FOLDER_PREFIX, FileTask, Jobs, PrivateFolder
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Scheduler
 from translume.translator import Translation, Translator
@@ -179,7 +179,7 @@ def working(tmp_path: Path, queue: int = 2048, **limits: float) -> Iterator[tupl
     jobs, echo = Jobs(scheduler, Limits(**limits), parent=tmp_path), Echo()
 
     def take(text: str = "a b.\n") -> Any:
-        return jobs.submit(Order(name="a", suffix=".txt", data=text.encode(), language="en", work=lambda _: echo))
+        return jobs.submit(FileTask(name="a", suffix=".txt", data=text.encode(), language="en", work=lambda _: echo))
 
     try:
         yield jobs, take, echo
@@ -322,7 +322,7 @@ def test_no_room_for_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
     scheduler = Scheduler(queue=10, batch_tokens=10)
     jobs = Jobs(scheduler, Limits(), parent=tmp_path / "file")
     with pytest.raises(RequestError, match=r"^there is no space for the translated file: try later$"):
-        jobs.submit(Order(name="a", suffix=".txt", data=b"", language="en", work=lambda _: Echo()))
+        jobs.submit(FileTask(name="a", suffix=".txt", data=b"", language="en", work=lambda _: Echo()))
     jobs.close()
     scheduler.close(5)
 

@@ -69,9 +69,9 @@ def request_of(port: int, text: str) -> socket.socket:
 
 
 def until(true: Callable[[], bool]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - started < 20
         time.sleep(0.005)
 
 

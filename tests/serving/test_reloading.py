@@ -33,9 +33,9 @@ TEXT = "a man sleeps"
 
 
 def until(true: Callable[[], bool]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
         time.sleep(0.01)
 
 
@@ -53,7 +53,7 @@ class Running:
         self.write('[models]\nen-de = "model"\n')
         self.loader = Loader(pool.load)
         settings = ServeSettings.read(self.path)
-        models = self.loader.first({name: Path(place) for name, place in settings.models.items()})
+        models = self.loader.load_all({name: Path(place) for name, place in settings.models.items()})
         self.live = start(*models)
         self.server = self.live.server
         self.reloader = Reloader(self.server, self.loader, settings, lambda: ServeSettings.read(self.path))

@@ -42,13 +42,13 @@ def test_garbage_is_not_looked_for_among_what_was_there_before_a_server_answers(
     server = Server(models=Models([Served.of("en-de", translator)]))
     found: list[bool] = []
 
-    def begun() -> None:
+    def started() -> None:
         found.extend(map(looked_at, (server.models, [server])))
         raise EnoughError
 
     assert looked_at(server.models)
     with listen("127.0.0.1", 0) as bound, pytest.raises(EnoughError):
-        serve(build_app(server), bound, server.limits, begun)
+        serve(build_app(server), bound, server.limits, started)
     assert found == [False, True]
     assert server.close()
 

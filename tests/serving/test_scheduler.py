@@ -115,7 +115,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
         with pytest.raises(RequestError) as caught:  # while the worker is held
             made.submit(work, [4, 5, 6], 60)
         assert (caught.value.status, caught.value.code) == (503, "queue_full")
-        assert str(caught.value) == "3 lines wait and 3 came, expected at most 5; try later"
+        assert str(caught.value) == "the queue is full: 3 lines waiting, 3 new, at most 5; try later"
         assert caught.value.headers == {"Retry-After": "1"}
         taken = made.submit(work, [4, 5], 60)
         work.open.set()
@@ -198,7 +198,7 @@ def test_what_waits_past_its_deadline_is_given_up_unworked() -> None:
         late, timely = made.submit(work, [2], 0.01), made.submit(work, [3], 60)
         time.sleep(0.02)
         work.open.set()
-        with pytest.raises(RequestError, match=r"^the text waited for its turn until its deadline$") as caught:
+        with pytest.raises(RequestError, match=r"^the text was still in the queue at its deadline$") as caught:
             late[0].result(10)
         assert caught.value.status == 504
         assert timely[0].result(10) == 6
@@ -225,7 +225,7 @@ def test_closing_finishes_what_waits_and_takes_no_more() -> None:
     closer.start()
     while not made.closing:
         time.sleep(0.001)
-    with pytest.raises(RequestError, match=r"^the server is shutting down, expected another one$") as caught:
+    with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$") as caught:
         made.submit(work, [4], 60)
     assert (caught.value.status, caught.value.code) == (503, "shutting_down")
     work.open.set()
@@ -240,7 +240,7 @@ def test_closing_in_haste_tells_those_who_wait() -> None:
     running, waiting = made.submit(work, [1], 60), made.submit(work, [2], 60)
     work.begun.wait(10)
     assert not made.close(0.01)
-    with pytest.raises(RequestError, match=r"^the server was stopped before the text's turn$"):
+    with pytest.raises(RequestError, match=r"^the server stopped before it processed the text$"):
         waiting[0].result(10)
     work.open.set()
     assert running[0].result(10) == 2
@@ -312,7 +312,7 @@ def test_deadlines_do_not_move_with_the_clock_on_the_wall(monkeypatch: pytest.Mo
             time.sleep(0.02)
         work.open.set()
         assert timely[0].result(10) == 4
-        with pytest.raises(RequestError, match=r"^the text waited for its turn until its deadline$"):
+        with pytest.raises(RequestError, match=r"^the text was still in the queue at its deadline$"):
             late[0].result(10)
 
 
@@ -348,7 +348,7 @@ def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
             made.submit(slow, [2], 1)
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 1)
         assert re.fullmatch(
-            r"about [\d.]+ s of lines wait, expected at most 0\.5, half of the request's time; try later",
+            r"the wait is about [\d.]+ s, expected at most 0\.5 s, half of the request's timeout; try later",
             str(caught.value),
         )
         refused = made.refusal(1)

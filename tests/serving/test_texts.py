@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import SplitTexts, Texts
+from translume.serving.api.texts import RequestTexts, SplitTexts
 from translume.translator import TextHypothesis, Translation, Translator
 
 
@@ -21,7 +21,7 @@ def itself(line: str) -> Translation:
 
 
 def split(*texts: str, language: str | None = "en", **limits: int) -> SplitTexts:
-    asked = Texts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
+    asked = RequestTexts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
     return asked.split(Limits(**limits))
 
 

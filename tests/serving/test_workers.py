@@ -38,9 +38,9 @@ PLAIN = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=1)
 
 
 def until(true: Callable[[], Any]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     while not true():
-        assert time.monotonic() - begun < 120
+        assert time.monotonic() - started < 120
         time.sleep(0.01)
 
 
@@ -244,7 +244,7 @@ def test_an_unexpected_error_is_sent_to_the_server(
     def unreadable(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("translume.serving.workers.main.served_in", unreadable)
+    monkeypatch.setattr("translume.serving.workers.main.load_served", unreadable)
     (error,) = load(connection, folder)
     assert "PermissionError" in error
     assert "Permission denied" not in error.replace('raise PermissionError(13, "Permission denied")', "")

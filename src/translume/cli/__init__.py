@@ -1,4 +1,4 @@
-"""The command line: one file a verb, imported when it is asked for."""
+"""The command line: one module per command, imported when the command runs."""
 
 from translume.cli.group import main
 

@@ -9,7 +9,7 @@ from translume.cli.options import FILE, decoding_options, json_option, set_optio
 
 @click.command(
     "config",
-    short_help="Every setting a run would use.",
+    short_help="Print every setting that a run would use.",
     epilog="Example: translume config en-de.toml --set model.width=128",
 )
 @click.argument("file", type=FILE)

@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command(
-    "check", short_help="What each cleaning rule drops.", epilog="Example: translume data check en-de.toml"
+    "check", short_help="Count what each cleaning rule drops.", epilog="Example: translume data check en-de.toml"
 )
 @click.argument("config", type=FILE)
 @json_option
@@ -37,7 +37,9 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
 
 
-@command.command("stats", short_help="Pairs, tokens and lengths.", epilog="Example: translume data stats en-de.toml")
+@command.command(
+    "stats", short_help="Count pairs, tokens and lengths.", epilog="Example: translume data stats en-de.toml"
+)
 @click.argument("config", type=FILE)
 @json_option
 @set_option

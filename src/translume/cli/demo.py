@@ -32,7 +32,7 @@ BAR_WIDTH = 20
 @click.option("--updates", type=click.IntRange(min=1), help="Training updates.  [default: enough for the demo]")
 @compute_options
 def command(languages: str, out: Path | None, pairs: int, updates: int | None, compute: Compute) -> None:
-    """Generate a small real corpus offline, train on it in minutes, measure, translate and inspect."""
+    """Generate a small real corpus offline, train a model on it in minutes, evaluate it, translate and inspect."""
     if importlib.util.find_spec("babel") is None:
         raise TranslumeError("the demo needs the package babel: pip install 'translume[demo]'")
     from translume.demo import UPDATES, demo_config, make_corpus, write_recipe

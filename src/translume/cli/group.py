@@ -110,7 +110,7 @@ class LazyCommands(CommandGroup):
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether memory ran out. torch has an error class only for the memory of a device."""
+    """Return whether memory ran out. torch has an error class only for the memory of a device."""
     return isinstance(error, MemoryError) or any(
         sign in str(error) for sign in ("can't allocate memory", "out of memory")
     )

@@ -21,7 +21,7 @@ from translume.cli.options import FOLDER, Compute, json_option, limit_threads, t
     type=click.Choice(["hf", "marian"]),
     default="hf",
     show_default=True,
-    help="Sinusoids as transformers computes them, or as Marian trained with.",
+    help="Sinusoidal positions as transformers (hf) or Marian computes them.",
 )
 @json_option
 @threads_option

@@ -45,7 +45,7 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str) -> "Task":
 )
 @click.argument("train_source", type=FILE)
 @click.argument("train_target", type=FILE, required=False)
-@click.option("--valid-source", type=FILE, help="Validation sources.  [default: a file beside the training file]")
+@click.option("--valid-source", type=FILE, help="Validation sources.  [default: next to the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
 @click.option("--valid", type=FILE, help="Validation data in one TSV or JSONL file.")
 @click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, default="sequence", show_default=True, help="")
@@ -53,7 +53,7 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str) -> "Task":
     "--columns",
     metavar="A,B",
     help="For one file: the columns of a TSV file, from 0, or the keys of a JSONL file that are source and target, or "
-    "text and label.  [default: found if there are two]",
+    "text and label.  [default: the only two, if there are two]",
 )
 def command(
     train_source: Path,
@@ -84,12 +84,15 @@ def command(
     files: dict[str, Value] = {}
     if train_target is not None:
         files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
-        valid_source, valid_target = valid_source or _beside(train_source), valid_target or _beside(train_target)
+        valid_source, valid_target = (
+            valid_source or _validation_file(train_source),
+            valid_target or _validation_file(train_target),
+        )
     else:
         labelled = task.predicts == "classes"
         found = parse_columns(columns) if columns else find_columns(train_source, task.keys, labelled=labelled)
         if valid_source is None:
-            valid = valid or _beside(train_source)
+            valid = valid or _validation_file(train_source)
         files |= {"columns": found} if found else {}
         files |= {"train": (str(train_source),)}
         files |= {"valid": (str(valid),)} if valid else {}
@@ -132,8 +135,8 @@ def _count(data: "DataSettings", split: "Split") -> int:
         return bar.done
 
 
-def _beside(training: Path) -> Path | None:
-    """Return the validation file beside "train.en": "valid.en", "val.en" or "dev.en", compressed or not."""
+def _validation_file(training: Path) -> Path | None:
+    """Return the validation file in the folder of "train.en": "valid.en", "val.en" or "dev.en", compressed or not."""
     for name in VALIDATION_NAMES:
         for file in (training.name, training.name.removesuffix(".gz").removesuffix(".zst")):
             path = training.with_name(file.replace("train", name, 1))

@@ -80,7 +80,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
 
 @click.command(
     "inspect",
-    short_help="What the model predicted, token by token.",
+    short_help="Show what the model predicted, token by token.",
     epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
 )
 @click.argument("model", type=FOLDER)
@@ -93,10 +93,10 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     "other",
     type=FOLDER,
     metavar="OTHER_MODEL",
-    help="With --corpus: another model, and where the two differ.",
+    help="With --corpus: compare with another model, and list where the two differ.",
 )
 @click.option("--target", metavar="TEXT", help="Inspect this target instead of the model's own translation.")
-@click.option("--reference", metavar="TEXT", help="Was it the search that missed this target, or the model?")
+@click.option("--reference", metavar="TEXT", help="Report whether the search or the model missed this target.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -120,7 +120,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     "--why-not",
     multiple=True,
     metavar="TEXT",
-    help="Why is this not the translation? Shows where the two differ and what each scores. Instead of a trace.",
+    help="Show why this is not the translation: where the two differ, and both scores. Instead of a trace.",
 )
 @click.option(
     "--force",
@@ -133,7 +133,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     "--edit",
     multiple=True,
     metavar="TEXT",
-    help="How does this source change the translation and its probabilities? Instead of a trace.",
+    help="Show how this source changes the translation and its probabilities. Instead of a trace.",
 )
 @decoding_options
 @json_option
@@ -160,8 +160,8 @@ def command(
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
     ranked them, and which source tokens were attended to.
 
-    For a classifier: the classes, and which tokens of TEXT speak for and against each. With --corpus, two files of
-    texts and labels: how reliable its probabilities are.
+    For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus, two files
+    of texts and labels: how reliable its probabilities are.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of

@@ -14,7 +14,7 @@ from translume.errors import SettingsError
 EXAMPLE = "Example: translume keys add keys.json alice --requests-per-minute 60"
 
 
-@click.group("keys", cls=CommandGroup, short_help="API keys of a server.")
+@click.group("keys", cls=CommandGroup, short_help="Manage the API keys of a server.")
 def command() -> None:
     """Add, list and remove the API keys that `translume serve --keys FILE` accepts.
 
@@ -79,4 +79,4 @@ def remove(file: Path, name: str) -> None:
     from translume.serving.access.keys import remove_key
 
     remove_key(file, name)
-    note(f"removed {name} from {file}; a running server forgets it on SIGHUP")
+    note(f"removed {name} from {file}; a running server rejects it after SIGHUP")

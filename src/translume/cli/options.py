@@ -186,7 +186,7 @@ decoding_options = _group(
         _number("--diversity", float, "Penalty for a token of another group: decoding.diversity."),
         _number("--min-length", int, "Minimum target tokens: decoding.min_length."),
         _number("--max-length", int, "Maximum target tokens: decoding.max_length."),
-        _text("--prefix", "How every target begins: decoding.prefix.", metavar="TEXT"),
+        _text("--prefix", "Text that every target begins with: decoding.prefix.", metavar="TEXT"),
         _text("--ban", "Forbid a phrase; @FILE: one a line: decoding.ban.", metavar="TEXT", multiple=True),
         _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),
         _number("--repetition-penalty", float, "At least 1: decoding.repetition_penalty."),
@@ -258,7 +258,7 @@ def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrate:
-    """What `evaluate` does about calibration. picture: where to draw it; "-" is nowhere, None measures nothing."""
+    """The calibration options of `evaluate`. picture: where to draw it; "-" is nowhere, None measures nothing."""
 
     picture: Path | None = None
     fit: bool = False

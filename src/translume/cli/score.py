@@ -12,7 +12,7 @@ from translume.cli.terminal import ProgressBar, note
 
 @click.command(
     "score",
-    short_help="Log-probabilities of given translations.",
+    short_help="Print log-probabilities of given translations.",
     epilog="Example: translume score models/en-de test.en test.de > log_probs.txt",
 )
 @click.argument("model", type=FOLDER)

@@ -81,7 +81,7 @@ def command(
         pool = stack.enter_context(WorkerPool(settings.limits.workers, compute.to_load()))
         loader = Loader(with_manifest(pool.load))
         server = Server(
-            models=loader.first({name: Path(folder) for name, folder in settings.models.items()}),
+            models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
             limits=settings.limits,
             access=access,
             cors_origins=settings.cors_origins,
@@ -99,8 +99,8 @@ def command(
         reload_on_hangup(reloader.request)
         if access is None and not _is_loopback(settings.host):
             note(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
-        told = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
-        serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, told))
+        message = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
+        serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, message))
 
 
 def _settings_reader(

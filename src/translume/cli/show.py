@@ -13,7 +13,7 @@ from translume.cli.terminal import note
 
 @click.command(
     "show",
-    short_help="A model's size, scores, settings and curves.",
+    short_help="Show a model's size, scores, settings and curves.",
     epilog="Example: translume show models/en-de --plot curves.png",
 )
 @click.argument("model", type=FOLDER)

@@ -66,7 +66,9 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path, overrides: t
 
 
 @command.command(
-    "encode", short_help="Text to tokens.", epilog="Example: translume tokenizer encode models/en-de < text > tokens"
+    "encode",
+    short_help="Convert text to tokens.",
+    epilog="Example: translume tokenizer encode models/en-de < text > tokens",
 )
 @click.argument("tokenizer", type=FILE)
 @click.option("--target", is_flag=True, help="Use the target tokenizer, if the model has two.")
@@ -87,7 +89,7 @@ def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
 
 @command.command(
     "decode",
-    short_help="Ids to text.",
+    short_help="Convert ids to text.",
     epilog="Example: translume tokenizer decode models/en-de < ids > text",
 )
 @click.argument("tokenizer", type=FILE)

@@ -275,5 +275,5 @@ def _untranslated(token: Token) -> bool:
 
 
 def _is_inline(token: Token) -> bool:
-    """Whether an element is within a sentence."""
+    """Return whether an element is within a sentence."""
     return token.name in INLINE or token.name in OBJECTS or token.name in UNTRANSLATED

@@ -41,7 +41,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """Characters of the target that stay together: a word, or punctuation beside it.  owner: its run."""
+    """Characters of the target that stay together: a word, or the punctuation next to it.  owner: its run."""
 
     spacing: str
     text: str
@@ -67,7 +67,7 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
             runs[run] += atom.text
             before, written = run, atom.text
         spacing, source = sentence.spacing, segment.text[sentence.end - 1 : sentence.end]
-    return tuple(_edged(segment, runs))
+    return tuple(_with_outer_space(segment, runs))
 
 
 def _joined(sentences: Sequence[Sentence]) -> str:
@@ -95,24 +95,24 @@ def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
 
 
 def _parts(segment: Segment, source: tuple[int, int], word: str, space: str, end: int | None) -> list[_Atom]:
-    """Split a target word into up to three parts if punctuation beside its source word is in other runs than the word.
+    """Split a target word into up to three parts if the punctuation next to its source word is in other runs.
 
     end: the run of the punctuation at the end of the sentence; None within the sentence.
     """
     begin, behind = source
-    first, core, last = _cores(segment.text[begin:behind])
+    first, core, last = _split_punctuation(segment.text[begin:behind])
     owner = segment.owner(begin + len(first), behind - len(last)) if core else segment.owner(begin, behind)
     signs = end if end is not None else segment.owners[behind - 1] if last and core else owner
     owners = (segment.owners[begin] if first and core else owner, owner, signs)
     found: list[_Atom] = []
-    for text, run in zip(_cores(word), owners, strict=True):
+    for text, run in zip(_split_punctuation(word), owners, strict=True):
         if text:
             found.append(_Atom("" if found else space, text, run))
     return found
 
 
-def _cores(word: str) -> tuple[str, str, str]:
-    """Signs, word, signs."""
+def _split_punctuation(word: str) -> tuple[str, str, str]:
+    """Split a word into leading punctuation, letters and trailing punctuation."""
     found = _CORE.fullmatch(word)
     return (found[1], found[2], found[3]) if found else ("", word, "")
 
@@ -188,43 +188,43 @@ def _space(segment: Segment, runs: list[str], ends: tuple[int, int], space: str)
     if Mark.LINE_BREAK in marks:
         return
     if Mark.OBJECT in marks:
-        runs[before] += _tail(segment.runs[before])
+        runs[before] += _trailing_space(segment.runs[before])
         for place in range(before + 1, after):
             runs[place] += segment.runs[place] if segment.runs[place].isspace() else ""
-        runs[after] += _lead(segment.runs[after])
+        runs[after] += _leading_space(segment.runs[after])
         return
-    runs[_where(segment, before, after)] += space
+    runs[_run_for_space(segment, before, after)] += space
 
 
-def _where(segment: Segment, before: int, after: int) -> int:
+def _run_for_space(segment: Segment, before: int, after: int) -> int:
     """Return the run that gets the space: as in the source, else outside tags. In `after` it goes to the beginning."""
-    if before == after or _tail(segment.runs[before]):
+    if before == after or _trailing_space(segment.runs[before]):
         return before
     for place in range(before + 1, after):
         if segment.runs[place].isspace():
             return place
-    if _lead(segment.runs[after]):
+    if _leading_space(segment.runs[after]):
         return after
     return next((place for place in range(before, after) if segment.marks[place] is Mark.OPENING), after)
 
 
-def _edged(segment: Segment, runs: list[str]) -> list[str]:
+def _with_outer_space(segment: Segment, runs: list[str]) -> list[str]:
     """Return the runs with the source's white space before its first word and after its last one."""
     filled = [place for place, run in enumerate(segment.runs) if run and not run.isspace()]
     if not filled:
         return list(segment.runs)
     first, last = filled[0], filled[-1]
     return [
-        (_lead(source) if place == first else source if place < first else "")
+        (_leading_space(source) if place == first else source if place < first else "")
         + run
-        + (_tail(source) if place == last else source if place > last else "")
+        + (_trailing_space(source) if place == last else source if place > last else "")
         for place, (source, run) in enumerate(zip(segment.runs, runs, strict=True))
     ]
 
 
-def _lead(text: str) -> str:
+def _leading_space(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
 
 
-def _tail(text: str) -> str:
+def _trailing_space(text: str) -> str:
     return text[len(text.rstrip()) :]

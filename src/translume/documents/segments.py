@@ -8,14 +8,14 @@ from functools import cached_property
 
 
 class Mark(Enum):
-    """The kind of markup between two runs, which decides about the white space beside it."""
+    """The kind of markup between two runs, which determines the white space next to it."""
 
     OPENING = "opening"
     """Such as <b>: spaces are placed before it."""
     CLOSING = "closing"
     """Such as </b>: spaces are placed after it."""
     OBJECT = "object"
-    """Such as an image: the spaces beside it do not change."""
+    """Such as an image: the spaces next to it do not change."""
     STYLE_CHANGE = "style_change"
     """Where text becomes bold in a Word document: one style ends and another begins."""
     LINE_BREAK = "line_break"
@@ -82,5 +82,5 @@ class Segment:
 
 
 def has_letters(text: str) -> bool:
-    """Whether a text has letters."""
+    """Return whether a text has letters."""
     return any(character.isalpha() for character in text)

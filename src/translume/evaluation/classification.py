@@ -33,17 +33,17 @@ class ClassCount:
 
     @property
     def precision(self) -> float:
-        """In percent."""
+        """In percent; see the module's definitions."""
         return _share(self.right, self.right + self.wrong)
 
     @property
     def recall(self) -> float:
-        """In percent."""
+        """In percent; see the module's definitions."""
         return _share(self.right, self.right + self.missed)
 
     @property
     def f1(self) -> float:
-        """In percent."""
+        """In percent; see the module's definitions."""
         return _f1(self.right, self.wrong, self.missed)
 
     @property
@@ -151,17 +151,17 @@ def measure_classification(classifier: Classifier, answers: Sequence[Classificat
 
 
 def accuracy_of(gold: LabelSets, found: LabelSets) -> float:
-    """Percentage of texts whose predicted classes are exactly right."""
+    """Return the percentage of texts whose predicted classes are exactly right."""
     return _share(sum(one == other for one, other in zip(gold, found, strict=True)), len(gold))
 
 
 def macro_f1_of(gold: LabelSets, found: LabelSets) -> float:
-    """Mean F1, in percent, of the classes that occur."""
+    """Return the mean F1, in percent, of the classes that occur."""
     return _mean([_f1(*counts) for counts in _counts(gold, found).values()])
 
 
 def _counts(gold: LabelSets, found: LabelSets) -> dict[int, tuple[int, int, int]]:
-    """True positives, false positives and false negatives of each class that occurs."""
+    """Return true positives, false positives and false negatives of each class that occurs."""
     counts: dict[int, list[int]] = {}
     for labels, predicted in zip(gold, found, strict=True):
         for place, classes in enumerate((labels & predicted, predicted - labels, labels - predicted)):

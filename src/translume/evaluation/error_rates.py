@@ -10,7 +10,7 @@ from translume.evaluation.scores import Counts, Metric, Score
 
 
 def edits(found: Sequence[str], reference: Sequence[str]) -> int:
-    """Levenshtein distance: the fewest insertions, deletions and substitutions that turn `found` into `reference`."""
+    """Return the Levenshtein distance: the fewest insertions, deletions and substitutions between two sequences."""
     row = list(range(len(reference) + 1))
     for number, token in enumerate(found, start=1):
         diagonal, row[0] = row[0], number
@@ -27,7 +27,7 @@ def _tokens(text: str, lowercase: bool) -> list[str]:
 
 @lru_cache(maxsize=2)  # WER and PER of the same texts share the counts
 def _edit_counts(translations: tuple[str, ...], references: tuple[tuple[str, ...], ...], lowercase: bool) -> Counts:
-    """[n, 2]: fewest edits to any reference, and the tokens of that reference."""
+    """Return [n, 2]: fewest edits to any reference, and the tokens of that reference."""
     rows = []
     for translation, *texts in zip(translations, *references, strict=True):
         found = _tokens(translation, lowercase)
@@ -52,7 +52,7 @@ class ErrorRate:
         self._references = 0
 
     def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-        """[n, 2]: edits, and tokens of the reference."""
+        """Return [n, 2]: edits, and tokens of the reference."""
         self._references = len(references)
         return _edit_counts(tuple(translations), tuple(map(tuple, references)), self._lowercase)
 
@@ -82,7 +82,7 @@ class ExactMatch:
         self._references = 0
 
     def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-        """[n, 2]: 1 for a match, and 1."""
+        """Return [n, 2]: 1 for a match, else 0; and 1."""
         self._references = len(references)
         rows = []
         for translation, *texts in zip(translations, *references, strict=True):
@@ -106,15 +106,15 @@ class ExactMatch:
 
 
 def word_error_rate(settings: EvaluationSettings) -> Metric:
-    """WER: tokens are words."""
+    """Return the word error rate: tokens are words."""
     return ErrorRate("wer", "WER", lowercase=settings.lowercase)
 
 
 def phone_error_rate(settings: EvaluationSettings) -> Metric:
-    """PER: the same rate over phones."""
+    """Return the phone error rate: tokens are phones."""
     return ErrorRate("per", "PER", lowercase=settings.lowercase)
 
 
 def exact_match(settings: EvaluationSettings) -> Metric:
-    """Exact match, with or without case."""
+    """Return the exact match metric, with or without case."""
     return ExactMatch(lowercase=settings.lowercase)

@@ -40,7 +40,7 @@ class SacreBleuMetric:
 
 
 def bleu(settings: EvaluationSettings) -> Metric:
-    """Corpus BLEU (Papineni et al. 2002); SettingsError if the tokenizer needs a package that is not installed."""
+    """Return corpus BLEU (Papineni et al. 2002); SettingsError if the package of the tokenizer is not installed."""
     settings = settings.of_language("")  # resolve tokenize = "auto" when no language is known
     try:
         metric = BLEU(
@@ -58,12 +58,12 @@ def bleu(settings: EvaluationSettings) -> Metric:
 
 
 def chrf(settings: EvaluationSettings) -> Metric:
-    """chrF2 (Popović 2015): character n-grams, no word n-grams."""
+    """Return chrF2 (Popović 2015): character n-grams, no word n-grams."""
     return SacreBleuMetric("chrf", CHRF(lowercase=settings.lowercase), higher_is_better=True)
 
 
 def ter(settings: EvaluationSettings) -> Metric:
-    """Translation edit rate (Snover et al. 2006); with an East Asian BLEU tokenizer, its words are characters."""
+    """Return the translation edit rate (Snover et al. 2006). Words are characters with an East Asian BLEU tokenizer."""
     asian = settings.tokenize in _CHARACTER_TOKENIZERS
     metric = TER(normalized=asian, asian_support=asian, case_sensitive=not settings.lowercase)
     return SacreBleuMetric("ter", metric, higher_is_better=False)

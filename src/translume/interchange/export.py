@@ -29,7 +29,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     folder = Path(folder)
     write = _writer(target)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TranslumeError(f"{folder}: is there already, expected a new or empty folder")
+        raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
     checkpoint = load_checkpoint(model, device="cpu", dtype="fp32")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

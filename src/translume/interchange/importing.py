@@ -45,7 +45,7 @@ def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids
     if not source.is_dir():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TranslumeError(f"{folder}: is there already, expected a new or empty folder")
+        raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
     compare = _comparison()
     foreign = read_huggingface(source, positions)
     try:

@@ -102,7 +102,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
         else:
             raise ValueError(f"field of type {kind}")
         if place + size > len(message):
-            raise ValueError("a field ends beyond the message")
+            raise ValueError("a field extends beyond the message")
         yield key >> 3, message[place : place + size]
         place += size
 
@@ -120,19 +120,19 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 def _message(value: Value) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number stands where a message should")
+        raise ValueError("found a number, expected a message")
     return value
 
 
 def _last(fields: list[tuple[int, Value]], wanted: int) -> dict[int, Value]:
-    """The fields of the message `wanted`, by number. Of several with one number the last wins."""
+    """Return the fields of the message with the number `wanted`, by number; the last one wins among duplicates."""
     return {name: value for number, part in fields if number == wanted for name, value in _fields(_message(part))}
 
 
 def _integer(fields: dict[int, Value], number: int, default: int) -> int:
     value = fields.get(number, default)
     if not isinstance(value, int):
-        raise ValueError("a message stands where a number should")
+        raise ValueError("found a message, expected a number")
     return value
 
 
@@ -151,13 +151,13 @@ def _rules(charsmap: bytes) -> dict[str, str]:
         return {}
     (size,) = struct.unpack_from("<I", charsmap)
     if size % 4 or 4 + size > len(charsmap):
-        raise ValueError("the double array ends beyond the rules")
+        raise ValueError("the double array extends beyond the rules")
     units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
     return _keys(np.pad(units, (0, -len(units) % 256)), charsmap[4 + size :])
 
 
 def _keys(units: NDArray[np.int64], texts: bytes) -> dict[str, str]:
-    """The keys of a double array in order of length; the child of a node by byte b is at the index of the node ^ b."""
+    """Return the keys of a double array in order of length; a node's child by byte b is at index `node ^ b`."""
     offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
     has_leaf = (units >> 8) & 1
     labels = np.where(units & 0x80000000, 0, units & 0xFF).astype(np.uint8).reshape(-1, 256)

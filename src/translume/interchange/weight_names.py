@@ -21,12 +21,12 @@ class Row:
 
 
 def same(ours: str, theirs: str) -> list[Row]:
-    """Weight and bias of one linear layer or norm."""
+    """Return the rows of the weight and the bias of one linear layer or norm."""
     return stacked([(ours, 1)], [(theirs, 1)])
 
 
 def stacked(ours: Sequence[Part], theirs: Sequence[Part]) -> list[Row]:
-    """Weight and bias of concatenated linear layers."""
+    """Return the rows of the weights and the biases of concatenated linear layers."""
     return [
         Row(*(tuple((f"{name}.{kind}", share) for name, share in parts) for parts in (ours, theirs)))
         for kind in ("weight", "bias")

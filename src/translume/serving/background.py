@@ -51,7 +51,7 @@ class BackgroundExecutor:
             future.cancel()
 
     def run_if_idle(self, task: Callable[[CancelCheck], None]) -> None:
-        """Run a task whose result nobody needs, if no other task waits or runs."""
+        """Run a task without a result, if no other task waits or runs."""
         if not self._count:
             with suppress(RequestError):
                 self._submit(task, threading.Event())

@@ -165,7 +165,7 @@ class DriftMonitor:
             self._background.run_if_idle(lambda _: self._entropy(work, translation.source, best))
 
     def _entropy(self, work: Translating, source: str, best: TextHypothesis) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         for entropy in work.translator.entropies(source, best, work.settings):
             self._metrics.entropy.observe(entropy)
-        self._next_trace = begun + (time.monotonic() - begun) / ENTROPY_SHARE
+        self._next_trace = started + (time.monotonic() - started) / ENTROPY_SHARE

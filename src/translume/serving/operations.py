@@ -13,7 +13,7 @@ from translume.serving.api.body import read_body
 from translume.serving.api.openapi import ALWAYS, responses
 from translume.serving.api.responses import Live, Ready, json_response
 from translume.serving.server import Server
-from translume.serving.workers.work import PROBE, PROBING, Classifying, Part, Translating
+from translume.serving.workers.work import PROBE, PROBE_SETTINGS, Classifying, Part, Translating
 
 PROBE_SECONDS: Final = 5.0
 
@@ -46,7 +46,9 @@ def routes(server: Server) -> APIRouter:
         # No key is required here, so the body, which is ignored, is read within the limits.
         await read_body(request, server.limits)
         for served in server.models:
-            await server.results(request, Translating(served.translator, PROBING), [Part(text=PROBE)], PROBE_SECONDS)
+            await server.results(
+                request, Translating(served.translator, PROBE_SETTINGS), [Part(text=PROBE)], PROBE_SECONDS
+            )
         for each in server.models.classifiers.values():
             await server.results(request, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
         reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded.to_public_dict()}

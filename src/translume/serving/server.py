@@ -12,7 +12,7 @@ from starlette.requests import Request
 from translume.serving.access.admission import ACCESS, ADMITTED, Access
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import Texts
+from translume.serving.api.texts import RequestTexts
 from translume.serving.background import BackgroundExecutor, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
 from translume.serving.workers.loading import ReloadReport
@@ -69,7 +69,7 @@ class Server:
         if access is not None:
             await access.charge(request.scope, sum(map(len, given)))
 
-    async def translate(self, request: Request, work: Translating, texts: Texts) -> list[Translation]:
+    async def translate(self, request: Request, work: Translating, texts: RequestTexts) -> list[Translation]:
         """Return the translation of each text. Errors are those of `results`, and 413 for too many lines."""
         split = texts.split(self.limits)
         done = await self.results(request, work, split.parts, texts.timeout_seconds, split.names)
@@ -166,7 +166,7 @@ async def _partial_results(
 
 
 def _gather(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[Any]]":
-    """Return a future of all results or the first error. asyncio does not log the error if nobody awaits it."""
+    """Return a future of all results or the first error. asyncio then does not log the error if it is never awaited."""
     whole = asyncio.gather(*waiting)
     whole.add_done_callback(lambda done: done.cancelled() or done.exception())
     return whole

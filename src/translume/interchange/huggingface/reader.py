@@ -95,7 +95,7 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _learned(stored: Mapping[str, Tensor]) -> bool:
-    """Whether the position tables that Pegasus stores are not sinusoids."""
+    """Return whether the position tables that Pegasus stores are not sinusoids."""
     for table in (stored[name] for name in POSITIONS.values() if name in stored):
         if table.ndim == 2 and table.size(1) % 2 == 0 and table.is_floating_point():
             off = float((table.float() - sinusoids(table.size(0), table.size(1))).abs().max())

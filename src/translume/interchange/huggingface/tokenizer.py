@@ -182,7 +182,7 @@ def sentencepiece_settings(size: int) -> TokenizerSettings:
 
 
 def _pieces(path: Path, size: int) -> tuple[str, ...]:
-    """The pieces in order of ids, with SentencePiece's space marks as spaces."""
+    """Return the pieces in order of ids, with SentencePiece's space marks replaced by spaces."""
     try:
         ids: Any = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -195,5 +195,5 @@ def _pieces(path: Path, size: int) -> tuple[str, ...]:
         raise DataError(f"{path}: found {len(ids):,} tokens, expected {size:,} by config.json")
     pieces = tuple(piece.replace(SPACE, " ") for piece in sorted(ids, key=ids.__getitem__))
     if len(set(pieces)) != len(pieces) or "" in pieces:
-        raise DataError(f"{path}: a token is empty, or stands there twice")
+        raise DataError(f"{path}: a token is empty, or occurs twice")
     return pieces

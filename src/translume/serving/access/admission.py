@@ -32,7 +32,7 @@ ADMITTED: Final = "translume.key"
 """Scope entry: the key of an admitted request; None if its path needs no key. It is missing until admission."""
 CHARGED: Final = "translume.charged"
 """Scope entry: the number of characters charged."""
-UNFINISHED: Final = (499, 504)
+STILL_CHARGED: Final = (499, 504)
 """Statuses of failed requests that stay charged: work may have been done, and the server is not at fault."""
 
 T = TypeVar("T")
@@ -111,11 +111,11 @@ class Access:
         return Bucket(what="characters", most=own or math.inf, per_second=own / 86400)
 
     async def _counted(self, count: Callable[[], T]) -> T:
-        begun = time.monotonic()
+        started = time.monotonic()
 
         def in_time() -> T:
             # While another server holds the lock, queued calls would wait one lock timeout each.
-            if time.monotonic() - begun > LOCK_SECONDS:
+            if time.monotonic() - started > LOCK_SECONDS:
                 raise UsageError(f"{self.usage.path}: usage cannot be counted: timed out")
             return count()
 
@@ -140,7 +140,7 @@ def bearer(scope: Scope) -> str:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no key."""
+    """Return whether a path needs no key."""
     return path in OPEN or path.startswith(OPEN_BELOW)
 
 
@@ -174,8 +174,8 @@ async def admit_by_headers(scope: Scope) -> None:
         await access.admit(scope, secret)
 
 
-async def settle(scope: Scope, status: int) -> None:
-    """Refund the charge of a request that failed, unless its status is in `UNFINISHED`."""
-    if scope.get(CHARGED) and status >= 400 and status not in UNFINISHED:
+async def refund_if_failed(scope: Scope, status: int) -> None:
+    """Refund the charge of a request that failed, unless its status is in `STILL_CHARGED`."""
+    if scope.get(CHARGED) and status >= 400 and status not in STILL_CHARGED:
         with suppress(RequestError):
             await scope[ACCESS].give_back(scope[ADMITTED], scope[CHARGED])

@@ -17,7 +17,7 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from translume.serving.access.admission import ACCESS, admit_by_headers, settle
+from translume.serving.access.admission import ACCESS, admit_by_headers, refund_if_failed
 from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import error_response
 from translume.serving.server import Server
@@ -55,7 +55,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = time.monotonic()
+        started = time.monotonic()
         note: dict[str, Any] = {"request_id": _request_id(scope), "status": 0, "code": ""}
         scope["translume.note"] = note
         headers = {**HEADERS, **_cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}
@@ -73,7 +73,7 @@ class Guard:
                 streams = any(name == b"content-type" and kind.startswith(b"text/event-stream") for name, kind in own)
             elif streams and message.get("body"):
                 streams = False
-                self._metrics.first.observe(time.monotonic() - begun)
+                self._metrics.first.observe(time.monotonic() - started)
             await send(message)
 
         self._open += 1
@@ -82,11 +82,11 @@ class Guard:
             try:
                 await self._handle(scope, receive, respond)
             finally:
-                await settle(scope, note["status"] or 500)
+                await refund_if_failed(scope, note["status"] or 500)
         finally:
             self._open -= 1
             self._metrics.open.dec()
-            self._record(scope, note, time.monotonic() - begun)
+            self._record(scope, note, time.monotonic() - started)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request to the application, unless it is refused: too many requests, a full queue, or no access."""
@@ -133,7 +133,7 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 def _is_preflight(scope: Scope) -> bool:
-    """Whether a request is a CORS preflight."""
+    """Return whether a request is a CORS preflight."""
     return scope["method"] == "OPTIONS" and bool(_header(scope, b"access-control-request-method"))
 
 

@@ -80,7 +80,7 @@ async def _known_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Respond to an internal error, of which clients see only the type."""
+    """Respond to an internal error. Clients see only its type."""
     reason = f"the server failed ({type(error).__name__}); its log has the traceback"
     return error_response(RequestError(500, reason), request.scope)
 

@@ -29,7 +29,7 @@ from translume.serving.api.responses import (
     SourceLanguage,
     json_response,
 )
-from translume.serving.api.texts import Texts
+from translume.serving.api.texts import RequestTexts
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
 from translume.serving.workers.work import Part, Translating
@@ -66,7 +66,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         work = Translating(served.translator, await run_in_threadpool(_settings, served, call.alternatives, server))
         seconds = server.limits.timeout_seconds
         several = isinstance(call.q, list)
-        batch = Texts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=served.source)
+        batch = RequestTexts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=served.source)
         done = iter(await server.translate(request, work, batch))
         translations = [_unchanged(text) if _wordless(text) else next(done) for text in given]
         return json_response(_response(call, translations, language))
@@ -208,5 +208,5 @@ def _unchanged(text: str) -> Translation:
 
 
 def _wordless(text: str) -> bool:
-    """Whether a text has nothing to translate."""
+    """Return whether a text has nothing to translate."""
     return all(unicodedata.category(character) in WORDLESS for character in set(text))

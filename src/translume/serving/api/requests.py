@@ -27,7 +27,7 @@ from translume.errors import SettingsError, nearest
 from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
-from translume.serving.api.texts import Texts
+from translume.serving.api.texts import RequestTexts
 from translume.serving.workers.models import Models, Served
 from translume.translator.constraints import refuse_constraints
 
@@ -48,7 +48,7 @@ MOST_BANNED: Final = 2000
 MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
 """Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
 SHOWABLE: Final = tuple(part for part in PARTS if part != "integrated-gradients")
-"""Parts of a trace that a request can ask for; integrated gradients take too long."""
+"""Parts of a trace that a request can select; integrated gradients take too long."""
 TARGET_FIELDS: Final = ("translation", "prefix_tokens", "target_tokens")
 """Fields of an inspection that give the target. A request has at most one of them."""
 
@@ -300,7 +300,7 @@ class InspectRequest(DecodingRequest):
     search: bool = False
     """Whether to record every hypothesis of the beam search."""
     reference: Text = ""
-    """With `search`: a translation to look for, to tell a search error from a model error."""
+    """With `search`: a translation to look for, to distinguish a search error from a model error."""
 
     @model_validator(mode="after")
     def _targets_and_search_fit(self) -> Self:
@@ -314,7 +314,7 @@ class InspectRequest(DecodingRequest):
 
 
 class FileRequest(RequestBody):
-    """The form fields of /v1/files, beside the file."""
+    """The form fields of /v1/files, except the file."""
 
     model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "source": "en", "target": "de"}
@@ -328,7 +328,7 @@ class FileRequest(RequestBody):
 
 
 class LibreTranslateFileRequest(RequestBody):
-    """The form fields of LibreTranslate's /translate_file, beside the file."""
+    """The form fields of LibreTranslate's /translate_file, except the file."""
 
     model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = FileRequest.example
@@ -456,7 +456,7 @@ def _alternatives(value: Any, most: int) -> int:
 class ResolvedTranslation:
     """A validated request to translate, with its model and settings."""
 
-    texts: Texts
+    texts: RequestTexts
     served: Served
     settings: DecodingSettings
     detail: bool
@@ -494,7 +494,7 @@ def resolve_translation(values: Mapping[str, Any], models: Models, limits: Limit
     alignment = {"alignment": True} if request.detail else {}
     settings = settings_with(served, {**alignment, **request.decoding}, limits)
     return ResolvedTranslation(
-        texts=Texts(
+        texts=RequestTexts(
             texts=texts,
             field="text",
             several=isinstance(request.text, list),

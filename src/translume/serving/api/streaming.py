@@ -17,14 +17,18 @@ from starlette.responses import StreamingResponse
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import finite
-from translume.serving.api.texts import SplitTexts, Texts
+from translume.serving.api.texts import RequestTexts, SplitTexts
 from translume.serving.server import Server
 from translume.serving.workers.work import Part, Translating
 from translume.translator import TextHypothesis, Translation
 
 
 def stream(
-    server: Server, request: Request, work: Translating, texts: Texts, respond: Callable[[list[Translation]], Any]
+    server: Server,
+    request: Request,
+    work: Translating,
+    texts: RequestTexts,
+    respond: Callable[[list[Translation]], Any],
 ) -> StreamingResponse:
     """Return a stream of events: `prefix` (index of a text, its prefix), then `done` or `error`.
 
@@ -41,12 +45,12 @@ def stream(
         found: Sequence[Translation | None] = ()
         try:
             async for found in results:
-                for place, text in prefixes.news(found):
+                for place, text in prefixes.updates(found):
                     yield event("prefix", {"place": place, "text": text})
             yield event("done", respond(split.join([each for each in found if each], work.settings.nbest)))
         except TranslumeError as error:
             known = error if isinstance(error, RequestError) else RequestError(422, str(error))
-            # The response has begun with status 200; metrics, log and quota record the real status.
+            # The response started with status 200; metrics, log and quota record the real status.
             request.scope.get("translume.note", {}).update(status=known.status, code=known.code)
             yield event("error", known.to_dict())
 
@@ -78,12 +82,12 @@ class Prefixes:
         """The lines of all texts, which report their prefixes here."""
         return [replace(part, tell=partial(self._report, place)) for place, part in enumerate(self._split.parts)]
 
-    def news(self, found: Sequence[Translation | None]) -> list[tuple[int, str]]:
+    def updates(self, found: Sequence[Translation | None]) -> list[tuple[int, str]]:
         """Return the index and the prefix of each text whose prefix has grown since the last call.
 
         found: the translations of the lines that are finished.
         """
-        news, first = [], 0
+        updates, first = [], 0
         for place, paragraphs in enumerate(self._split.paragraphs):
             last = first + len(paragraphs.lines)
             known = next((line + 1 for line in range(first, last) if found[line] is None), last)
@@ -94,9 +98,9 @@ class Prefixes:
             text = self._split.prefix(place, lines) if lines else ""
             if len(text) > self._sent[place]:
                 self._sent[place] = len(text)
-                news.append((place, text))
+                updates.append((place, text))
             first = last
-        return news
+        return updates
 
     def _report(self, line: int, text: str) -> None:
         # A batch that is repeated after a failure reports the same prefixes again.
@@ -109,6 +113,6 @@ class Prefixes:
 
 
 def _as_translation(text: str) -> Translation:
-    """Return a translation of which only the text, or its prefix, is known."""
+    """Return a translation with only a text, or its prefix."""
     only = TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
     return Translation(source="", text=text, hypotheses=(only,))

@@ -10,11 +10,11 @@ from translume.translator import Translation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class RequestTexts:
     """The texts of a request.
 
-    field: the field of the request that has them.  several: whether that is a list.
-    language: whose rules split texts into sentences; None if texts are split into lines.
+    field: the field of the request that has them.  several: whether that field is a list.
+    language: the language whose rules split texts into sentences; None if texts are split into lines.
     constraints: phrases that the translation of each text must contain; empty if there are none.
     """
 
@@ -38,9 +38,9 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitTexts:
-    """Texts split into lines."""
+    """The texts of a request, split into lines or sentences."""
 
-    texts: Texts
+    texts: RequestTexts
     paragraphs: tuple[Paragraphs, ...]
 
     @property
@@ -84,7 +84,7 @@ class SplitTexts:
 
 
 def _distributed(phrases: Sequence[str], lines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Assign each phrase to the first line that contains it, as lines contain names; otherwise to the first line."""
+    """Assign each phrase to the first source line that contains it, ignoring case; otherwise to the first line."""
     assigned: list[list[str]] = [[] for _ in lines]
     for phrase in phrases:
         place = next((place for place, line in enumerate(lines) if phrase.casefold() in line.casefold()), 0)

@@ -175,7 +175,7 @@ def _translations(found: Sequence[Translation], call: ResolvedTranslation) -> di
 
 
 def _is_short(found: Sequence[Translation], call: ResolvedTranslation) -> bool:
-    """Whether the response has only texts, and short ones."""
+    """Return whether the response has only texts, and short ones."""
     more = call.detail or call.settings.nbest > 1 or call.settings.alignment
     return not more and sum(len(each.text) for each in found) <= SHORT
 

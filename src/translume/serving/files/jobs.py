@@ -48,7 +48,7 @@ log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class FileTask:
     """A file to be translated.  language: of its text.
 
     work: returns the scheduler's work for sentences with markup (True) or without.
@@ -117,10 +117,10 @@ class Jobs:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-files")
         self._sweeper = threading.Thread(target=self._sweep, name="translume-sweep", daemon=True)
 
-    def submit(self, order: Order) -> Job:
+    def submit(self, task: FileTask) -> Job:
         """Return a new job; RequestError (503) if too many wait."""
         deadline = time.monotonic() + self._limits.file_seconds
-        job = Job(id=secrets.token_urlsafe(24), name=order.name, suffix=order.suffix, deadline=deadline)
+        job = Job(id=secrets.token_urlsafe(24), name=task.name, suffix=task.suffix, deadline=deadline)
         with self._lock:
             if self._closing.is_set():
                 raise _stopped()
@@ -134,7 +134,7 @@ class Jobs:
                 )
             self._open()
             self._jobs[job.id] = job
-            running = self._pool.submit(self._translate, job, order)
+            running = self._pool.submit(self._translate, job, task)
         running.add_done_callback(lambda done: self._finish(job, done))
         job.finished.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
         return job
@@ -184,18 +184,17 @@ class Jobs:
         assert self._folder is not None
         return self._folder.path / job.id
 
-    def _translate(self, job: Job, order: Order) -> None:
+    def _translate(self, job: Job, task: FileTask) -> None:
         """Translate a file and store the result."""
-        document = FORMATS[order.suffix].read(order.data)
+        document = FORMATS[task.suffix].read(task.data)
         segments = document.segments
         splits = [
-            SplitSegments.of(segments[begin : begin + GROUP], order.language)
-            for begin in range(0, len(segments), GROUP)
+            SplitSegments.of(segments[begin : begin + GROUP], task.language) for begin in range(0, len(segments), GROUP)
         ]
         job.lines = sum(len(split.lines) for split in splits)
         runs: list[tuple[str, ...]] = []
         for split in splits:
-            runs += split.join(self._translated(job, order.work(split.marked), split.lines))
+            runs += split.join(self._translated(job, task.work(split.marked), split.lines))
         self._store(job, document.with_runs(runs))
 
     def _translated(self, job: Job, work: Work, lines: Sequence[str]) -> list[Translation]:
@@ -205,7 +204,7 @@ class Jobs:
             futures = self._submitted(job, work, lines[begin : begin + AT_ONCE])
             try:
                 for future in futures:
-                    found.append(_compact(self._waited(job, future)))
+                    found.append(_compact(self._wait_for(job, future)))
                     job.done += 1
             finally:
                 for future in futures:
@@ -227,7 +226,7 @@ class Jobs:
                 self._watch(futures)
                 return futures
 
-    def _waited(self, job: Job, future: "Future[Any]") -> Translation:
+    def _wait_for(self, job: Job, future: "Future[Any]") -> Translation:
         while True:
             self._check_cancelled(job)
             try:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 
 from translume.documents.files import FORMATS
-from translume.serving.access.admission import settle
+from translume.serving.access.admission import refund_if_failed
 from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import Detector, between, detect_source
 from translume.serving.api.openapi import FETCHED, KEYED, READ, WORKED, body, responses
@@ -46,7 +46,7 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
         source, target = call.source.lower(), call.target.lower()
         if source == "auto":
             source = (await detect_source(upload.texts[:DETECTED_BY], target, server, detector))["language"]
-        job = await run_in_threadpool(jobs.submit, upload.order(between(server, source, target), server.limits))
+        job = await run_in_threadpool(jobs.submit, upload.task(between(server, source, target), server.limits))
         await _finished(request, job, server.limits.file_seconds)
         jobs.result(job)
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
@@ -79,8 +79,8 @@ def _add_version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Upload
         if source == "auto" and not call.model:
             source = (await detect_source(upload.texts[:DETECTED_BY], call.target, server, detector))["language"]
         served = server.models.choose(call.model, source, call.target)
-        job = await run_in_threadpool(jobs.submit, upload.order(served, server.limits))
-        _settle_later(request.scope, job)
+        job = await run_in_threadpool(jobs.submit, upload.task(served, server.limits))
+        _refund_if_job_fails(request.scope, job)
         return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
 
     @router.get("/v1/files/{name}", tags=["v1"], responses=status)
@@ -116,15 +116,15 @@ def _status(job: Job) -> dict[str, Any]:
     return {**status, "error": error.to_dict()} if error is not None else status
 
 
-def _settle_later(scope: Scope, job: Job) -> None:
+def _refund_if_job_fails(scope: Scope, job: Job) -> None:
     """Refund the charge if the job fails: its response was sent when it began."""
     loop = asyncio.get_running_loop()
 
-    def settle_failed(_: object) -> None:
+    def refund(_: object) -> None:
         if (error := job.error) is not None:
-            asyncio.run_coroutine_threadsafe(settle(scope, error.status), loop)
+            asyncio.run_coroutine_threadsafe(refund_if_failed(scope, error.status), loop)
 
-    job.finished.add_done_callback(settle_failed)
+    job.finished.add_done_callback(refund)
 
 
 async def _finished(request: Request, job: Job, seconds: float) -> None:

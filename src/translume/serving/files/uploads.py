@@ -16,7 +16,7 @@ from translume.serving.access.limits import Limits
 from translume.serving.api.body import form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import missing_parameter, settings_with
-from translume.serving.files.jobs import Order
+from translume.serving.files.jobs import FileTask
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Work
@@ -41,15 +41,15 @@ class Upload:
     fields: dict[str, str]
     texts: tuple[str, ...]
 
-    def order(self, served: Served, limits: Limits) -> Order:
-        """Return the order to translate the file with a model."""
+    def task(self, served: Served, limits: Limits) -> FileTask:
+        """Return the task of translating the file with a model."""
 
         def work(marked: bool) -> Work:
             # Alignment takes another pass, and only sentences with markup need it.
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
         name = f"{self.name}_{served.target}{self.suffix}"
-        return Order(name=name, suffix=self.suffix, data=self.data, language=served.source, work=work)
+        return FileTask(name=name, suffix=self.suffix, data=self.data, language=served.source, work=work)
 
 
 class Uploads:

@@ -54,7 +54,7 @@ def routes() -> APIRouter:
 
 
 def _policy() -> str:
-    """Return the Content-Security-Policy. Traces open in tabs that inherit it, so their script and style are named."""
+    """Return the Content-Security-Policy. It also allows the pages of traces, whose tabs inherit it."""
     style, script = trace_page_hashes()
     return (
         f"default-src 'none'; script-src 'self' {script}; style-src 'self' {style}; img-src 'self' data:; "

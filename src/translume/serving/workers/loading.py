@@ -25,8 +25,8 @@ log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The outcome of loading models again.  problems: by model, why it was not loaded."""
+class LoadResult:
+    """The outcome of reloading models.  problems: by model, why it was not loaded."""
 
     models: Models
     loaded: tuple[str, ...]
@@ -63,7 +63,7 @@ class ReloadReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _LoadedFolder:
     """A loaded model, its folder, and the folder's state at that time; see `state_of`."""
 
     served: AnyServed
@@ -72,30 +72,30 @@ class _Held:
 
 
 class Loader:
-    """Loads models, and remembers which it has loaded."""
+    """Loads models, and keeps track of the loaded ones."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _LoadedFolder] = {}
 
-    def first(self, folders: Mapping[str, Path]) -> Models:
+    def load_all(self, folders: Mapping[str, Path]) -> Models:
         """Load all models; raise the error of the first that fails."""
         self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
         return Models(each.served for each in self._held.values())
 
-    def again(self, folders: Mapping[str, Path]) -> Change:
+    def reload(self, folders: Mapping[str, Path]) -> LoadResult:
         """Load the models whose folder has changed, and keep the others.
 
-        A model that cannot be loaded, or cannot translate, is kept as it was before, if it was there.
+        A model that cannot be loaded, or cannot translate, stays in its previous version, if there is one.
         """
-        held: dict[str, _Held] = {}
+        held: dict[str, _LoadedFolder] = {}
         loaded: list[str] = []
         kept: list[str] = []
         problems: dict[str, str] = {}
         for name, folder in folders.items():
             before = self._held.get(name)
             found = _attempt(partial(self._current, name, folder, before))
-            if isinstance(found, _Held):
+            if isinstance(found, _LoadedFolder):
                 held[name] = found
                 (kept if found is before else loaded).append(name)
                 continue
@@ -107,24 +107,24 @@ class Loader:
         models = Models(each.served for each in held.values())
         unloaded = tuple(self._held.keys() - held.keys())
         self._held = held
-        return Change(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
+        return LoadResult(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
 
-    def _current(self, name: str, folder: Path, before: _Held | None) -> _Held:
+    def _current(self, name: str, folder: Path, before: _LoadedFolder | None) -> _LoadedFolder:
         """Return the model that the folder holds now: `before` itself if nothing changed and all files are intact."""
         if before is not None and (before.folder, before.state) == (folder, state_of(folder)):
             verify(folder)
             return before
         return self._loaded(name, folder)
 
-    def _loaded(self, name: str, folder: Path) -> _Held:
+    def _loaded(self, name: str, folder: Path) -> _LoadedFolder:
         state = state_of(folder)
         served = self._load(name, folder)
         served.probe()
-        return _Held(served=served, folder=folder, state=state)
+        return _LoadedFolder(served=served, folder=folder, state=state)
 
 
 def with_manifest(load: Load) -> Load:
-    """Let `load` also tell clients the SHA-256 of manifest.json, which identifies the model to the last weight."""
+    """Add the SHA-256 of manifest.json to the facts for clients: it identifies the exact weights of a model."""
 
     def load_with_manifest(name: str, folder: Path) -> AnyServed:
         digest = state_of(folder)
@@ -134,8 +134,8 @@ def with_manifest(load: Load) -> Load:
     return load_with_manifest
 
 
-def served_in(name: str, folder: Path, computing: ComputeOptions) -> AnyServed:
-    """Load the model of a folder into this process, as its task serves it."""
+def load_served(name: str, folder: Path, computing: ComputeOptions) -> AnyServed:
+    """Load the model of a folder into this process, in the class that serves its task."""
     served: AnyServed = task_of(read_config(folder)).part("served").load(name, folder, computing)
     return served
 
@@ -148,9 +148,9 @@ def state_of(folder: Path) -> str:
         return ""
 
 
-def _attempt(load: Callable[[], _Held]) -> _Held | str:
+def _attempt(load: Callable[[], _LoadedFolder]) -> _LoadedFolder | str:
     """Return the loaded model, or the reason in one line why it was not loaded."""
-    # The future of another thread holds any exception, also MemoryError, as a value.
+    # The future of a thread returns any exception, including MemoryError, as a value.
     with ThreadPoolExecutor(1, thread_name_prefix="translume-load") as thread:
         done = thread.submit(load)
         error = done.exception()

@@ -16,7 +16,7 @@ from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.inspection import entropies, inspect
 from translume.serving.api.requests import resolve_inspection
-from translume.serving.workers.loading import served_in, state_of
+from translume.serving.workers.loading import load_served, state_of
 from translume.serving.workers.messages import (
     CLASSIFICATION,
     HYPOTHESIS,
@@ -77,7 +77,7 @@ class Worker:
         state = state_of(folder)
         if values["state"] not in ("", state):
             raise TranslumeError(f"{folder}: the model has changed since the server loaded it; reload the server")
-        served = self._models[values["model"]] = served_in(
+        served = self._models[values["model"]] = load_served(
             values["name"], folder, ComputeOptions(**values["computing"])
         )
         checkpoint: Any = served.model.checkpoint
@@ -130,8 +130,8 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
 def freeze_startup_objects() -> None:
     """Exclude objects created at startup from garbage collection.
 
-    To traverse those of torch and pydantic takes 0.1 s and more, in which no other thread runs. They are still freed
-    by reference counting.
+    Traversing the objects of torch and pydantic takes 0.1 s or more, during which no other thread runs. They are still
+    freed by reference counting.
     """
     gc.collect()
     gc.freeze()
@@ -143,4 +143,4 @@ def main() -> None:
     os.nice(NICENESS)
     freeze_startup_objects()
     Worker().serve(connection)
-    os._exit(0)  # threads may still be working on requests that are lost
+    os._exit(0)  # threads may still be processing requests whose results are no longer needed

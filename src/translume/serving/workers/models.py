@@ -9,7 +9,7 @@ from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import LoadedModel
 from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
-from translume.serving.workers.work import PROBE, PROBING
+from translume.serving.workers.work import PROBE, PROBE_SETTINGS
 from translume.tasks import task_of
 from translume.translator import Classifier, Translator
 from translume.translator.engines import ComputeOptions
@@ -80,7 +80,7 @@ class Served:
 
     def probe(self) -> None:
         """Translate a word, to see that the model works."""
-        list(self.translator.translate_lines([Line(number=0, text=PROBE)], PROBING))
+        list(self.translator.translate_lines([Line(number=0, text=PROBE)], PROBE_SETTINGS))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values for clients.

@@ -21,9 +21,9 @@ from translume.tasks import find_task
 from translume.translator.engines import ComputeOptions
 
 LOAD_TIMEOUT_SECONDS: Final = 600.0
-"""A worker that loads a model for so long counts as hung."""
+"""Seconds after which loading a model counts as hung."""
 REPLACE_TIMEOUT_SECONDS: Final = 60.0
-"""How long a request waits for a worker that replaces another one."""
+"""Seconds that a request waits for a worker that replaces another one."""
 RETRY_LOAD_SECONDS: Final = 10.0
 """Interval at which a worker tries again to load a model that failed to load, for lack of memory perhaps."""
 SHORT_LIFE_SECONDS: Final = 30.0
@@ -42,7 +42,7 @@ class _Model:
 
 
 class WorkerPool:
-    """`count` worker processes. To be closed."""
+    """`count` worker processes. Call `close` at the end."""
 
     def __init__(self, count: int, computing: ComputeOptions) -> None:
         self._count, self._computing = count, computing
@@ -110,7 +110,7 @@ class WorkerPool:
                     self._changed.notify_all()
 
     def next_worker(self) -> ChildProcess:
-        """Return the workers in turn, for requests that run beside others. Raises ProcessLostError as `lease` does."""
+        """Return the next worker in turn, for requests that share it. Raises ProcessLostError like `lease`."""
         with self._changed:
             return self._pick(self._ready)
 
@@ -147,7 +147,7 @@ class WorkerPool:
         self._changed.wait_for(lambda: alive() or self._closing.is_set(), REPLACE_TIMEOUT_SECONDS)
         if found := alive():
             return found[next(self._turns) % len(found)]
-        reason = "the worker processes were ended" if self._closing.is_set() else "no worker process started in time"
+        reason = "the worker pool is closed" if self._closing.is_set() else "no worker process started in time"
         raise ProcessLostError(reason)
 
     def _supervise(self) -> None:
@@ -158,7 +158,7 @@ class WorkerPool:
             try:
                 worker = ChildProcess("translume.serving.workers.main", output=_log_line, decode_error=decode_error)
             except (OSError, RuntimeError) as error:  # no process or thread is available now
-                log.error("no worker process can be begun", extra={"fields": {"error": str(error)}})
+                log.error("no worker process can be started", extra={"fields": {"error": str(error)}})
                 self._closing.wait(1.0)
                 continue
             with self._changed:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from translume.serving.workers.pool import WorkerPool
 
 HANG_TIMEOUT_SECONDS: Final = 240.0
-"""A worker that sends nothing for so long is killed. Must exceed the longest request timeout."""
+"""Seconds without a message after which a worker is killed. Must exceed the longest request timeout."""
 VALIDATION_CACHE_SIZE: Final = 1000
 """Maximum number of validated decoding settings to cache."""
 
@@ -108,7 +108,7 @@ class TranslatorProxy:
                 yield SCORE.validate_json(message.body)
 
     def inspected(self, values: Mapping[str, Any], limits: Limits, form: str, go_on: Callable[[], None]) -> str:
-        """Return the response to a request to inspect, as `inspection.written` writes it."""
+        """Return the response to a request to inspect: JSON or a page, as `inspection.inspect` returns it."""
         about = {"values": values, "limits": limits.to_dict(), "form": form}
         return self._request("inspect", about, go_on).decode()
 
@@ -118,7 +118,7 @@ class TranslatorProxy:
         return NUMBERS.validate_json(self._request("entropies", about))
 
     def _request(self, method: str, values: Mapping[str, Any], go_on: Callable[[], None] | None = None) -> bytes:
-        """Return the response to a request that runs beside translations. Retry once if the worker ends."""
+        """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
         try:
             try:
                 return self._try(method, values, go_on)

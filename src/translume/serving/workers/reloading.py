@@ -49,12 +49,12 @@ def open_access(settings: KeySettings, before: Access | None = None) -> Access |
 
 
 class Reloader:
-    """Reloads a server on request, one reload at a time. To be closed."""
+    """Reloads a server on request, one reload at a time. Call `close` at the end."""
 
     def __init__(
         self, server: Server, loader: Loader, settings: ServeSettings, read: Callable[[], ServeSettings]
     ) -> None:
-        """settings: those at startup.  read: reads them again."""
+        """settings: those at startup.  read: reads the settings again."""
         self._server, self._loader, self._settings, self._read = server, loader, settings, read
         self._requests: SimpleQueue[bool] = SimpleQueue()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-reload")
@@ -85,7 +85,7 @@ class Reloader:
         except TranslumeError as error:
             access = server.access
             problems["keys"] = str(error)
-        change = self._loader.again({name: Path(folder) for name, folder in settings.models.items()})
+        change = self._loader.reload({name: Path(folder) for name, folder in settings.models.items()})
         waiting = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
         held = {name: getattr(server.limits, name) for name in LIMITS_AT_START}
         waiting += [f"limits.{name}" for name in held if getattr(settings.limits, name) != held[name]]

@@ -40,14 +40,14 @@ class Work(Protocol):
     """An operation on items, such as translating lines with certain settings. Items of equal works share batches."""
 
     def size(self, item: Any) -> int:
-        """Return the tokens an item counts for in a batch. Raises TranslumeError for an item that cannot be done."""
+        """Return the tokens an item counts for in a batch. Raises TranslumeError for an invalid item."""
 
     def run(self, items: Sequence[Any]) -> Sequence[Any]:
         """Return a result per item, in order; a TranslumeError where it failed. Results do not depend on the batch."""
 
 
 CancelCheck = Callable[[], None]
-"""Called between the parts of a piece of work. Raises once its result is no longer needed."""
+"""Called between the steps of a batch. Raises once its result is no longer needed."""
 
 
 @runtime_checkable
@@ -104,10 +104,10 @@ class _Item:
 
 
 class Scheduler:
-    """Takes items from any thread and returns futures. To be closed.
+    """Takes items from any thread and returns futures. Call `close` at the end.
 
     If a batch fails unexpectedly, for example because a worker process ended, each of its items is tried once more,
-    alone, so that only those fail that fail again.
+    alone; only items that fail again are reported as failed.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class Scheduler:
     def submit(self, work: Work, items: Sequence[Any], timeout_seconds: float) -> list["Future[Any]"]:
         """Queue items, and return a future for each. Cancel a future whose result is no longer needed.
 
-        timeout_seconds: an item that still waits after so long fails with RequestError (504).
-        Raises RequestError (503) if the queue has no room for all items, if the items would wait too long (see
+        timeout_seconds: an item that is still in the queue after this time fails with RequestError (504).
+        Raises RequestError (503) if the queue cannot take all items, if the items would wait too long (see
         `QUEUE_FRACTION`), and if the scheduler is closing.
         """
         now = time.monotonic()
@@ -194,21 +194,23 @@ class Scheduler:
                 self._heaps.clear()
                 self._count = 0
             for item in left:
-                _fail(item, RequestError(503, "the server was stopped before the text's turn", code="shutting_down"))
+                _fail(item, RequestError(503, "the server stopped before it processed the text", code="shutting_down"))
         return done
 
     def _refused(self, count: int, timeout_seconds: float, now: float) -> RequestError | None:
         if self._closing:
-            return RequestError(503, "the server is shutting down, expected another one", code="shutting_down")
+            return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
         if self._count + count > self._capacity:
             self._remove_cancelled()
         if self._count + count > self._capacity:
-            reason = f"{self._count:,} lines wait and {count:,} came, expected at most {self._capacity:,}; try later"
+            lines = f"{self._count:,} lines waiting, {count:,} new, at most {self._capacity:,}"
+            reason = f"the queue is full: {lines}; try later"
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         most = QUEUE_FRACTION * timeout_seconds
         if (wait := self._wait_seconds(now, most)) > most:
-            half = "half of the request's time"
-            reason = f"about {wait:.3g} s of lines wait, expected at most {most:g}, {half}; try later"
+            reason = (
+                f"the wait is about {wait:.3g} s, expected at most {most:g} s, half of the request's timeout; try later"
+            )
             return RequestError(503, reason, code="queue_full", retry_after=self._retry_seconds())
         return None
 
@@ -229,7 +231,7 @@ class Scheduler:
         """Remove cancelled items from the queue. Skipped if there are none, since the queue may be long."""
         if not self._cancelled.is_set():
             return
-        self._cancelled.clear()  # a cancellation from now on is found next time
+        self._cancelled.clear()  # later cancellations are handled next time
         for work, heap in list(self._heaps.items()):
             kept = [entry for entry in heap if not entry[2].future.cancelled()]
             self._count -= len(heap) - len(kept)
@@ -317,7 +319,7 @@ class Scheduler:
         if item.future.cancelled():
             return None
         if item.deadline <= time.monotonic():
-            _fail(item, RequestError(504, "the text waited for its turn until its deadline", code="deadline_exceeded"))
+            _fail(item, RequestError(504, "the text was still in the queue at its deadline", code="deadline_exceeded"))
             return None
         if item.size is None:
             try:
@@ -329,7 +331,7 @@ class Scheduler:
 
     def _run(self, work: Work, batch: list[_Item]) -> None:
         """Run a batch, and resolve the futures of its items or queue them once more."""
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             results = _results(work, batch)
         except BaseException as error:  # the thread must go on
@@ -339,10 +341,10 @@ class Scheduler:
         else:
             for item, result in zip(batch, results, strict=True):
                 _resolve(item, result)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         self._recent.append((seconds, len(batch)))
         if self._on_batch is not None:
-            waited = tuple(begun - item.queued for item in batch)
+            waited = tuple(started - item.queued for item in batch)
             tokens = sum(item.size or 0 for item in batch)
             try:
                 self._on_batch(BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds))

@@ -17,7 +17,7 @@ from translume.translator.planning import FULL_BATCH_WIDTH, MIN_COUNTED_TOKENS, 
 
 PROBE = "a"
 """Text with which a model is tested."""
-PROBING = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
+PROBE_SETTINGS = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
 _BREAKS = re.compile(r"([\r\n]+)")
 
