@@ -34,7 +34,7 @@ def test_a_card_names_data_recipe_scores_and_licence(tmp_path: Path) -> None:
     assert "/far/away" not in text, "where files lay is nobody's business"
 
 
-def test_a_licence_that_someone_wrote_is_kept(tmp_path: Path) -> None:
+def test_licence_written_by_hand_is_kept(tmp_path: Path) -> None:
     write_card(tmp_path, CONFIG, Card())
     assert licence_of(tmp_path) == "unknown"
     path = tmp_path / "README.md"
@@ -60,7 +60,7 @@ def scores_of(folder: Path) -> str:
     return (folder / "README.md").read_text().split("## Scores\n\n")[1]
 
 
-def test_recorded_evaluations_stand_in_the_card_below_what_training_measured(tmp_path: Path) -> None:
+def test_recorded_evaluations_follow_the_validation_scores_in_the_card(tmp_path: Path) -> None:
     write_card(tmp_path, CONFIG, Card(scores=["validation nll = 1.5000 nats per token, of the weights after update 7"]))
     before = (tmp_path / "README.md").read_text().split("## Scores")[0]
     append_history(tmp_path, {"event": "finished", "update": 7})
@@ -76,7 +76,7 @@ def test_recorded_evaluations_stand_in_the_card_below_what_training_measured(tmp
     assert (tmp_path / "README.md").read_text().split("## Scores")[0] == before
 
 
-def test_scores_of_weights_that_were_trained_on_are_not_those_of_the_model(tmp_path: Path) -> None:
+def test_scores_of_older_weights_are_removed_from_the_card(tmp_path: Path) -> None:
     write_card(tmp_path, CONFIG, Card())
     record_evaluation(tmp_path, evaluation(11.0))
     append_history(tmp_path, {"event": "progress", "update": 8})
@@ -84,7 +84,7 @@ def test_scores_of_weights_that_were_trained_on_are_not_those_of_the_model(tmp_p
     assert scores_of(tmp_path) == "```\ntest.en: BLEU|nrefs:1|tok:zh = 12.00\n```\n"
 
 
-def test_what_someone_wrote_below_the_scores_stays(tmp_path: Path) -> None:
+def test_text_written_below_the_scores_is_kept(tmp_path: Path) -> None:
     write_card(tmp_path, CONFIG, Card())
     path = tmp_path / "README.md"
     path.write_text(path.read_text() + "\n## Thanks\n\nTo all.\n")

@@ -177,7 +177,7 @@ def test_a_full_disk_leaves_the_old_state_and_no_rubbish(
     assert state(folder) == AFTER
 
 
-def test_a_file_that_finds_no_room_is_named(tmp_path: Path) -> None:
+def test_full_disk_error_names_the_file(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     commit(folder, BEFORE)
     before = names(folder)
@@ -195,7 +195,7 @@ def test_a_file_that_finds_no_room_is_named(tmp_path: Path) -> None:
     assert names(folder) == before
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "m"
     with pytest.raises(ModelFolderError) as caught:
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == f"{folder}: the folder cannot be written: Not a directory"
 
 
-def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_files_are_not_rewritten(tmp_path: Path) -> None:
     files: dict[str, bytes | Callable[[Path], None]] = {
         "a.bin": b"same",
         "b.bin": lambda path: disk.write(path, [b"s"]),
@@ -215,7 +215,7 @@ def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     assert len(before) == 2
 
 
-def test_what_a_damaged_file_held_is_written_again(tmp_path: Path) -> None:
+def test_damaged_file_is_rewritten(tmp_path: Path) -> None:
     commit(tmp_path, {"a.bin": b"whole"})
     path = committed(tmp_path, Manifest.read(tmp_path), "a.bin")
     path.write_bytes(b"wh")
@@ -223,7 +223,7 @@ def test_what_a_damaged_file_held_is_written_again(tmp_path: Path) -> None:
     assert state(tmp_path) == {"a.bin": b"whole"}
 
 
-def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
+def test_unknown_files_are_kept(tmp_path: Path) -> None:
     for name in ("history.jsonl", "README.md", "notes.txt", "weights.safetensors", ".hidden"):
         (tmp_path / name).write_text("mine")
     commit(tmp_path, BEFORE)
@@ -260,7 +260,7 @@ def test_a_resume_folder_may_be_deleted(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}: missing, but manifest.json names it as resume/old.safetensors"
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_damaged_files_are_named(tmp_path: Path) -> None:
     commit(tmp_path, {"a.bin": b"12345"})
     manifest = Manifest.read(tmp_path)
     path = committed(tmp_path, manifest, "a.bin")

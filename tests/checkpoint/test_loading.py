@@ -40,7 +40,7 @@ def entry_path(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_saved_model_comes_back(shared: bool, make: Make, tmp_path: Path) -> None:
+def test_saved_model_round_trips(shared: bool, make: Make, tmp_path: Path) -> None:
     saved = make(shared=shared)
     save_model(tmp_path, saved)
     loaded = load_checkpoint(tmp_path)
@@ -102,9 +102,7 @@ def test_other_files_are_committed_beside_the_model(checkpoint: Checkpoint, tmp_
     assert "resume/state.json" not in Manifest.read(tmp_path).files
 
 
-def test_a_reader_that_a_commit_overtakes_looks_again(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_retries_after_a_concurrent_commit(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path, make(1))
     stale = Manifest.read(tmp_path)
     save_model(tmp_path, make(2))
@@ -137,7 +135,7 @@ def test_a_missing_file_is_refused(name: str, checkpoint: Checkpoint, tmp_path: 
     assert refusal(tmp_path) == f"{path}: missing, but manifest.json names it as {name}"
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path}: not a model folder: it has no manifest.json"
 
 
@@ -190,7 +188,7 @@ def test_a_changed_settings_file_is_refused(checkpoint: Checkpoint, tmp_path: Pa
     assert refusal(tmp_path) == f"{path}: damaged or changed: its SHA-256 is not the one in manifest.json"
 
 
-def test_a_tokenizer_that_is_none_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_invalid_tokenizer_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     commit(tmp_path, {"tokenizer.json": b"{}"})
     assert refusal(tmp_path).startswith(f"{entry_path(tmp_path, 'tokenizer.json')}: ")
@@ -249,7 +247,7 @@ def test_a_cuda_device_beyond_the_last_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_named() -> None:
+def test_missing_device_is_named() -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device("cuda")
     assert str(caught.value) == "device: found 'cuda', but torch sees no CUDA device here; expected auto or cpu"
@@ -262,7 +260,7 @@ def test_a_card_is_written_with_the_model(checkpoint: Checkpoint, tmp_path: Path
     assert "BLEU|nrefs:1 = 41.02" in text
 
 
-def test_weights_are_not_held_twice(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_loading_holds_the_weights_once_in_memory(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     gc.collect()
     before = sum(item.numel() for item in gc.get_objects() if type(item) is torch.nn.Parameter)
@@ -278,7 +276,7 @@ def test_the_digest_of_a_file_is_of_its_bytes(checkpoint: Checkpoint, tmp_path: 
         assert hashlib.sha256((tmp_path / entry.file).read_bytes()).hexdigest() == entry.sha256
 
 
-def test_a_flipped_byte_in_the_weights_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_flipped_byte_in_the_weights_is_detected(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     path = entry_path(tmp_path, "weights.safetensors")
     content = bytearray(path.read_bytes())

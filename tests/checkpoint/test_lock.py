@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-def test_another_process_is_told_who_holds_the_folder_until_it_dies(tmp_path: Path) -> None:
+def test_lock_error_names_the_process_that_holds_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "m"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -39,7 +39,7 @@ def test_another_process_is_told_who_holds_the_folder_until_it_dies(tmp_path: Pa
         assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_process_does_not_hold_a_folder_twice(tmp_path: Path) -> None:
+def test_process_cannot_lock_a_folder_twice(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         with pytest.raises(TrainingError) as caught:
             FolderLock(tmp_path / "." / ".." / tmp_path.name)

@@ -14,7 +14,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_model_folder_is_refused(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert refusal(missing) == f"{missing}: not a model folder: there is no such folder"
     assert refusal(tmp_path) == f"{tmp_path}: not a model folder: it has no manifest.json"

@@ -14,7 +14,7 @@ def double(tables: Tables) -> Tables:
     return {**tables, "new": 2 * tables["new"]}
 
 
-def test_every_step_is_taken_in_turn() -> None:
+def test_migrations_run_in_order() -> None:
     tables = {"format": 1, "old": 3}
     assert migrate(tables, "m", {1: rename, 2: double}, newest=3) == {"format": 3, "new": 6}
     assert tables == {"format": 1, "old": 3}

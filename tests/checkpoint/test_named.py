@@ -53,7 +53,7 @@ def test_a_moved_folder_reads_its_own_copies(checkpoint: Checkpoint, files: Path
     assert set(Manifest.read(there).files) >= COPIES
 
 
-def test_the_settings_on_disk_name_no_place_outside(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
+def test_stored_settings_name_no_path_outside_the_folder(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
     save_model(tmp_path / "here", naming(checkpoint, files))
     manifest = Manifest.read(tmp_path / "here")
     stored = Config.parse((tmp_path / "here" / manifest.files["config.toml"].file).read_text(encoding="utf-8")).decoding
@@ -83,7 +83,7 @@ def test_copies_that_settings_no_longer_name_are_removed(
 @pytest.mark.parametrize(
     ("setting", "name"), [("terminology", "terms.tsv.gz"), ("vocabulary", "words"), ("ban", "never")]
 )
-def test_a_file_that_is_not_there_is_told_with_its_setting(
+def test_missing_file_is_reported_with_its_setting(
     checkpoint: Checkpoint, files: Path, tmp_path: Path, setting: str, name: str
 ) -> None:
     named = naming(checkpoint, files)
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_there_is_told_with_its_setting(
     assert not (tmp_path / "here").exists()
 
 
-def test_a_missing_copy_is_told_when_the_model_is_loaded(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
+def test_missing_copy_is_reported_when_the_model_is_loaded(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
     save_model(tmp_path / "here", naming(checkpoint, files))
     path = tmp_path / "here" / Manifest.read(tmp_path / "here").files["decoding/vocabulary.txt"].file
     path.unlink()
@@ -103,7 +103,7 @@ def test_a_missing_copy_is_told_when_the_model_is_loaded(checkpoint: Checkpoint,
     assert str(error.value) == f"{path}: missing, but manifest.json names it as decoding/vocabulary.txt"
 
 
-def test_a_folder_saved_before_keeps_the_paths_it_has(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
+def test_folder_saved_without_copies_keeps_its_paths(checkpoint: Checkpoint, files: Path, tmp_path: Path) -> None:
     from translume.checkpoint import commit, unique_tensors
     from translume.checkpoint.loading import model_files
 

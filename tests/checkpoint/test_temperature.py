@@ -21,7 +21,7 @@ from translume.errors import ModelFolderError, TrainingError
 FOUND = Temperature(value=1.25, tokens=1207, nll_before=2.5, nll=2.25)
 
 
-def test_a_stored_temperature_comes_back(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_stored_temperature_round_trips(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     loaded = load_checkpoint(tmp_path)
     assert loaded.temperature is None
@@ -36,13 +36,13 @@ def test_a_stored_temperature_comes_back(checkpoint: Checkpoint, tmp_path: Path)
     assert len(list(tmp_path.glob("calibration*"))) == 1
 
 
-def test_it_is_one_line_with_its_definition() -> None:
+def test_temperature_is_printed_on_one_line_with_its_definition() -> None:
     assert str(FOUND) == (
         "temperature|fitted by:nll|forced:yes|tokens:1207 = 1.2500 (nll per token 2.2500, 2.5000 before)"
     )
 
 
-def test_with_other_weights_it_counts_for_nothing(make: Callable[..., Checkpoint], tmp_path: Path) -> None:
+def test_temperature_of_other_weights_is_ignored(make: Callable[..., Checkpoint], tmp_path: Path) -> None:
     save_model(tmp_path, make(1))
     old = load_checkpoint(tmp_path).digest
     store_temperature(tmp_path, FOUND, old)
@@ -61,14 +61,14 @@ def test_a_folder_in_training_is_left_alone(checkpoint: Checkpoint, tmp_path: Pa
     assert load_checkpoint(tmp_path).temperature is None
 
 
-def test_nowhere_is_no_folder_made(tmp_path: Path) -> None:
+def test_storing_a_temperature_creates_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError) as caught:
         store_temperature(tmp_path / "none", FOUND, "")
     assert str(caught.value) == f"{tmp_path}/none: not a model folder: there is no such folder"
     assert not (tmp_path / "none").exists()
 
 
-def test_a_flipped_byte_in_it_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_flipped_byte_in_the_temperature_is_detected(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     store_temperature(tmp_path, FOUND, load_checkpoint(tmp_path).digest)
     path = tmp_path / Manifest.read(tmp_path).files["calibration.json"].file
@@ -91,7 +91,7 @@ def test_a_flipped_byte_in_it_is_noticed(checkpoint: Checkpoint, tmp_path: Path)
         ),
     ],
 )
-def test_what_is_no_temperature_is_refused(content: bytes, reason: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_invalid_temperature_is_refused(content: bytes, reason: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     commit(tmp_path, {"calibration.json": content})
     path = tmp_path / Manifest.read(tmp_path).files["calibration.json"].file

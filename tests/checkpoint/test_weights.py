@@ -38,7 +38,7 @@ def write(content: Content, path: Path) -> Path:
         max_size=5,
     )
 )
-def test_any_tensors_come_back(shapes: dict[str, tuple[list[int], torch.dtype]]) -> None:
+def test_tensors_round_trip(shapes: dict[str, tuple[list[int], torch.dtype]]) -> None:
     tensors = {name: (torch.randn(shape) * 3).to(dtype) for name, (shape, dtype) in shapes.items()}
     with TemporaryDirectory() as folder:
         path = write(tensor_file(tensors, {"note": "ü"}), Path(folder) / "t.safetensors")
@@ -52,7 +52,7 @@ def test_any_tensors_come_back(shapes: dict[str, tuple[list[int], torch.dtype]])
         assert torch.equal(found[name], tensor)
 
 
-def test_views_come_back_as_they_look(tmp_path: Path) -> None:
+def test_views_round_trip_with_their_values(tmp_path: Path) -> None:
     matrix = torch.arange(35.0).view(5, 7)
     path = write(tensor_file({"turned": matrix.T, "part": matrix[1:3, ::2]}), tmp_path / "t")
     found = dict(read_tensors(path))

@@ -142,7 +142,7 @@ def test_settings_that_do_not_fit(home: Path, change: str, line: str) -> None:
     assert spoilt_training(home, change) == f"Error: {home}/en-de.toml: {line}\n"
 
 
-def test_a_megabyte_without_a_break_is_dropped_from_training_and_counted(home: Path) -> None:
+def test_megabyte_line_is_dropped_from_training_and_counted(home: Path) -> None:
     for side, more in (("en", MEGABYTE), ("de", "short")):
         text = (home / f"train.{side}").read_text(encoding="utf-8")
         (home / f"long.{side}").write_text(f"{text}{more}\n", encoding="utf-8")
@@ -190,7 +190,7 @@ def test_a_file_in_place_of_a_model(home: Path) -> None:
     fails(translume("train", home / "en-de.toml", "--out", file), f"{file}: cannot be written: File exists")
 
 
-def test_a_megabyte_without_a_break_to_translate(home: Path) -> None:
+def test_megabyte_line_is_translated(home: Path) -> None:
     done = translume("translate", home / "model", "--strategy", "greedy", text=f"one\n{MEGABYTE}\ntwo\n")
     assert (done.returncode, done.stdout.count("\n")) == (1, 1)
     assert done.stderr == (
@@ -219,7 +219,7 @@ def test_a_full_disk_at_the_beginning_of_training(home: Path, disk: Callable[[st
     assert [path.name for path in full.iterdir()] == ["other"]
 
 
-def test_a_full_disk_while_training_leaves_a_run_that_can_go_on(home: Path, disk: Callable[[str], Path]) -> None:
+def test_full_disk_while_training_leaves_a_resumable_run(home: Path, disk: Callable[[str], Path]) -> None:
     small = disk("size=150k")
     done = translume("train", home / "en-de.toml", "--out", small / "model")
     assert done.returncode == 1
@@ -235,7 +235,7 @@ def test_a_full_disk_while_training_leaves_a_run_that_can_go_on(home: Path, disk
         assert (small / "model" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_full_disk_for_what_verbs_write(home: Path, disk: Callable[[str], Path]) -> None:
+def test_full_disk_for_files_that_commands_write(home: Path, disk: Callable[[str], Path]) -> None:
     full = disk("size=4k")
     words = ["translate", home / "model", home / "train.en", "--strategy", "greedy", "--max-length", "3"]
     with open(full / "out", "w") as output:
@@ -253,7 +253,7 @@ def test_a_full_disk_for_what_verbs_write(home: Path, disk: Callable[[str], Path
     assert [path.name for path in full.iterdir()] == ["out"]
 
 
-def test_a_folder_that_may_only_be_read(home: Path, disk: Callable[[str], Path]) -> None:
+def test_read_only_folder(home: Path, disk: Callable[[str], Path]) -> None:
     locked = disk("ro,size=4k")
     fails(
         translume("train", home / "en-de.toml", "--out", locked / "model"),
@@ -281,7 +281,7 @@ def test_misuse_exits_with_two(words: list[str], line: str) -> None:
     assert done.stderr.splitlines()[-1] == line
 
 
-def test_ctrl_c_saves_and_prints_the_line_that_resumes(home: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_prints_the_command_that_resumes(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a model"
     line = [*COMMAND, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}

@@ -56,7 +56,7 @@ def test_calibration_is_measured_drawn_fitted_and_used(run, pairs: Path) -> None
     assert run("show", pairs / "model").exit_code == 0
 
 
-def test_a_picture_that_cannot_be_written_is_refused_at_once(run, pairs: Path) -> None:
+def test_unwritable_picture_path_is_refused_at_once(run, pairs: Path) -> None:
     result = run(*words(pairs, "--calibration", pairs / "plot.exe"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -67,7 +67,7 @@ def test_a_picture_that_cannot_be_written_is_refused_at_once(run, pairs: Path) -
     assert result.stderr == f"Error: {pairs}/none/plot.png: cannot be written: No such file or directory\n"
 
 
-def test_smoothing_is_taken_back_by_an_option(run, pairs: Path) -> None:
+def test_unsmooth_option_removes_label_smoothing(run, pairs: Path) -> None:
     result = run("translate", pairs / "model", "--unsmooth", "0.1", "--beam", "2", text="ab kl\n")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
     result = run("translate", pairs / "model", "--unsmooth", "1.5", text="ab kl\n")
@@ -75,7 +75,7 @@ def test_smoothing_is_taken_back_by_an_option(run, pairs: Path) -> None:
     assert result.stderr == "Error: decoding.unsmooth: found 1.5, expected less than 1\n"
 
 
-def test_a_run_that_shall_be_calibrated_later_validates_without(run, pairs: Path) -> None:
+def test_run_with_calibrated_decoding_validates_before_calibration(run, pairs: Path) -> None:
     wishes = ("decoding.calibrated=true", "training.metric=exact_match", "training.updates=1")
     options = [word for wish in wishes for word in ("--set", wish)]
     result = run("train", pairs / "a.toml", "--out", pairs / "later", "--threads", "1", *options)

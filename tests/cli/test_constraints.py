@@ -14,14 +14,14 @@ def model(run, files: Path) -> Path:
     return files / "model"
 
 
-def test_phrases_of_each_line_are_in_its_target(run, model: Path, files: Path) -> None:
+def test_constraints_per_line_appear_in_the_translations(run, model: Path, files: Path) -> None:
     (files / "phrases.tsv").write_text("\n\t\neins\tten six\n", encoding="utf-8")
     found = run("translate", model, "--constraints-per-line", files / "phrases.tsv", text="one\n\none two\n")
     assert (found.exit_code, found.stdout.count("\n")) == (0, 3)
     assert all(occurrences(phrase, found.stdout.split("\n")[2]) for phrase in ("eins", "ten six"))
 
 
-def test_too_few_lines_of_phrases_are_one_line(run, model: Path, files: Path) -> None:
+def test_too_few_lines_of_constraints_are_a_one_line_error(run, model: Path, files: Path) -> None:
     (files / "phrases.tsv").write_text("eins\n", encoding="utf-8")
     found = run("translate", model, "--constraints-per-line", files / "phrases.tsv", text="one\ntwo\n")
     assert found.exit_code == 1
@@ -30,7 +30,7 @@ def test_too_few_lines_of_phrases_are_one_line(run, model: Path, files: Path) ->
     )
 
 
-def test_terms_of_a_file_are_in_targets_of_sources_that_hold_them(run, model: Path, files: Path) -> None:
+def test_terminology_is_applied_to_sources_that_contain_the_term(run, model: Path, files: Path) -> None:
     (files / "terms.tsv").write_text("one\tten six\n", encoding="utf-8")
     found = run("translate", model, "--constraints", files / "terms.tsv", text="one two\nthree\n")
     assert found.exit_code == 0, found.stderr
@@ -39,7 +39,9 @@ def test_terms_of_a_file_are_in_targets_of_sources_that_hold_them(run, model: Pa
     assert lines[1:] == run("translate", model, text="three\n").stdout.split("\n")
 
 
-def test_a_bad_file_of_terms_and_a_strategy_without_constraints_are_one_line(run, model: Path, files: Path) -> None:
+def test_bad_terminology_file_and_strategy_without_constraints_are_one_line_errors(
+    run, model: Path, files: Path
+) -> None:
     (files / "terms.tsv").write_text("one\n", encoding="utf-8")
     words = ["translate", model, "--constraints", files / "terms.tsv"]
     found = run(*words, text="one\n")
@@ -71,7 +73,7 @@ def test_files_that_decoding_reads_are_found_from_another_folder_too(
     assert (decoding.terminology, decoding.ban) == (str(tmp_path / "terms.tsv"), (f"@{tmp_path / 'never'}",))
 
 
-def test_a_model_that_moved_obeys_the_files_it_was_trained_with(run, files: Path) -> None:
+def test_moved_model_uses_its_own_copies_of_decoding_files(run, files: Path) -> None:
     (files / "terms.tsv").write_text("one\tten six\n", encoding="utf-8")
     (files / "never").write_text("eins\n", encoding="utf-8")
     text = (files / "en-de.toml").read_text(encoding="utf-8")

@@ -40,14 +40,14 @@ def test_the_terminal_shows_all_parts(run, folder: Path) -> None:
     assert "compared with the other model" not in result.stdout
 
 
-def test_json_is_a_lens_and_top_says_how_many_entries(run, folder: Path) -> None:
+def test_json_has_the_corpus_lens_and_top_limits_its_entries(run, folder: Path) -> None:
     result = run(*words(folder, "--json", "--top", "3"))
     lens = CorpusLens.from_dict(json.loads(result.stdout))
     assert (lens.pairs, lens.frequency, len(lens.suspects), len(lens.hardest)) == (12, "training", 3, 3)
     assert len(CorpusLens.from_dict(json.loads(run(*words(folder, "--json")).stdout)).suspects) == 10
 
 
-def test_without_the_cache_bands_go_by_the_corpus(run, folder: Path) -> None:
+def test_without_a_token_cache_frequency_bands_come_from_the_corpus(run, folder: Path) -> None:
     (folder / "model" / "cache").rename(folder / "aside")
     try:
         result = run(*words(folder, "--json"))
@@ -93,7 +93,7 @@ def test_standard_input_can_be_one_side(run, folder: Path) -> None:
         (("--compare", "{folder}/none"), "{folder}/none: not a model folder: there is no such folder"),
     ],
 )
-def test_what_would_not_be_read_is_refused(run, folder: Path, options, message) -> None:
+def test_options_without_effect_are_refused(run, folder: Path, options, message) -> None:
     result = run(*words(folder, *(option.format(folder=folder) for option in options)))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: {message.format(folder=folder)}\n"
@@ -107,7 +107,7 @@ def test_what_would_not_be_read_is_refused(run, folder: Path, options, message) 
         (("none", "a.de"), "{folder}/none: no such file"),
     ],
 )
-def test_files_that_do_not_fit_are_one_line(run, folder: Path, files, message) -> None:
+def test_unusable_corpus_files_are_a_one_line_error(run, folder: Path, files, message) -> None:
     result = run("inspect", folder / "model", "--corpus", *(folder / name for name in files))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: {message.format(folder=folder)}\n"

@@ -40,7 +40,7 @@ training = {updates = 7, max_tokens = 512, warmup_updates = 2, validate_every = 
     return folder
 
 
-def test_training_again_says_that_it_is_finished(run, trained: Path) -> None:
+def test_training_a_finished_run_again_says_so(run, trained: Path) -> None:
     result = run("train", trained / "en-de.toml", "--out", trained / "model")
     assert result.exit_code == 0
     assert result.stderr == (
@@ -76,7 +76,7 @@ def test_only_decoding_may_be_changed_when_translating(run, trained: Path) -> No
     )
 
 
-def test_scores_are_log_probabilities_a_line(run, trained: Path) -> None:
+def test_score_prints_one_log_probability_per_line(run, trained: Path) -> None:
     result = run("score", trained / "model", trained / "train.en", trained / "train.de")
     values = [float(line) for line in result.stdout.splitlines()]
     assert len(values) == 125
@@ -115,7 +115,7 @@ def test_evaluation_names_both_counts_of_unequal_files(run, trained: Path) -> No
     )
 
 
-def test_show_tells_what_a_model_is_and_draws_it(run, trained: Path) -> None:
+def test_show_describes_and_draws_a_model(run, trained: Path) -> None:
     result = run("show", trained / "model", "--plot", trained / "curves.png", "--json")
     assert result.exit_code == 0, result.stderr
     facts = json.loads(result.stdout)
@@ -132,7 +132,7 @@ def test_show_tells_what_a_model_is_and_draws_it(run, trained: Path) -> None:
     ]
 
 
-def test_an_unknown_picture_is_one_line(run, trained: Path) -> None:
+def test_unknown_picture_format_is_a_one_line_error(run, trained: Path) -> None:
     result = run("show", trained / "model", "--plot", trained / "curves.bin")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -140,7 +140,7 @@ def test_an_unknown_picture_is_one_line(run, trained: Path) -> None:
     )
 
 
-def test_a_folder_that_is_no_model_is_one_line(run, tmp_path: Path) -> None:
+def test_folder_without_a_model_is_a_one_line_error(run, tmp_path: Path) -> None:
     result = run("translate", tmp_path / "none", text="a\n")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {tmp_path}/none")

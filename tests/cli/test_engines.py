@@ -11,7 +11,9 @@ from translume.kernels.cpu import cache_folder
 from translume.translator import load_translator
 
 
-def test_what_is_shown_is_what_is_kept_for_the_other_verbs(run, files: Path, tmp_path: Path, monkeypatch) -> None:
+def test_shown_engine_choices_are_those_cached_for_other_commands(
+    run, files: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
     assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
     network = load_translator(files / "model", device="cpu", dtype="fp32").checkpoint.model
@@ -27,7 +29,7 @@ def test_what_is_shown_is_what_is_kept_for_the_other_verbs(run, files: Path, tmp
     assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}
 
 
-def test_a_dtype_is_offered_where_it_means_something() -> None:
+def test_dtype_is_offered_only_where_it_has_an_effect() -> None:
     context = click.Context(main)
     offered = {}
     for verb in main.list_commands(context):
@@ -42,7 +44,7 @@ def test_a_dtype_is_offered_where_it_means_something() -> None:
     assert {"train", "score", "inspect", "classify", "heads"} <= set(offered)
 
 
-def test_what_has_no_engine_takes_no_int8(run) -> None:
+def test_int8_is_refused_without_an_engine(run) -> None:
     result = run("score", "model", "a", "b", "--dtype", "int8")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith("Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'.\n")

@@ -13,7 +13,7 @@ def model(run, files: Path) -> Path:
     return files / "model"
 
 
-def test_a_model_with_itself_writes_what_it_writes(run, model: Path) -> None:
+def test_ensemble_of_a_model_with_itself_equals_the_model(run, model: Path) -> None:
     words = ["translate", model, "--max-length", "9"]
     alone = run(*words, text=TEXT)
     for average in ([], ["--average", "log_probability"]):
@@ -22,7 +22,7 @@ def test_a_model_with_itself_writes_what_it_writes(run, model: Path) -> None:
         assert together.stdout == alone.stdout
 
 
-def test_another_vocabulary_is_refused_in_one_line(run, model: Path, files: Path) -> None:
+def test_ensemble_with_another_vocabulary_is_a_one_line_error(run, model: Path, files: Path) -> None:
     other = files / "other"
     assert run("train", files / "en-de.toml", "--out", other, "--set", "tokenizer.kind=byte").exit_code == 0
     found = run("translate", model, "--ensemble", other, text=TEXT)
@@ -42,12 +42,12 @@ def test_another_vocabulary_is_refused_in_one_line(run, model: Path, files: Path
         (["--groups", "2"], "decoding.groups: strategy 'beam' does not read it, expected 'diverse'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message: str) -> None:
+def test_impossible_options_are_one_line_errors(run, model: Path, words: list[str], message: str) -> None:
     found = run("translate", model, *words, text=TEXT)
     assert (found.exit_code, found.stderr, found.stdout) == (1, f"Error: {message}\n", "")
 
 
-def test_an_ensemble_has_one_process(run, model: Path) -> None:
+def test_ensemble_with_workers_is_refused(run, model: Path) -> None:
     found = run("translate", model, "--ensemble", model, "--workers", "2", text=TEXT)
     assert (found.exit_code, found.stderr) == (1, "Error: workers: found 2 with --ensemble, expected 1\n")
 

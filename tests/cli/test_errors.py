@@ -16,7 +16,7 @@ def fails(result: Result, code: int, text: str) -> None:
     assert (result.exit_code, result.stderr, result.stdout) == (code, text, "")
 
 
-def test_an_unknown_verb_is_answered_with_the_nearest(run) -> None:
+def test_unknown_command_suggests_the_nearest(run) -> None:
     fails(run("trian"), 2, "Error: translume trian: no such command; did you mean 'train'?\n")
     fails(run("data", "chekc"), 2, "Error: translume data chekc: no such command; did you mean 'check'?\n")
     fails(run("tokenizer", "xyz"), 2, "Error: translume tokenizer xyz: no such command; known: train, encode, decode\n")
@@ -28,12 +28,12 @@ def test_misuse_exits_with_two(run) -> None:
     assert run("init", "a.en", "a.de", "--valid-source", "v.en").exit_code == 2
 
 
-def test_a_missing_settings_file_is_one_line(run, tmp_path: Path) -> None:
+def test_missing_settings_file_is_a_one_line_error(run, tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     fails(run("config", path), 1, f"Error: {path}: cannot be read: No such file or directory\n")
 
 
-def test_an_unknown_setting_is_answered_with_the_nearest(run, files: Path) -> None:
+def test_unknown_setting_suggests_the_nearest(run, files: Path) -> None:
     path = files / "en-de.toml"
     fails(
         run("config", path, "--set", "training.warmup_update=5"),
@@ -42,7 +42,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest(run, files: Path) -> No
     )
 
 
-def test_a_wrong_type_is_one_line(run, files: Path) -> None:
+def test_wrong_type_is_a_one_line_error(run, files: Path) -> None:
     path = files / "en-de.toml"
     fails(
         run("config", path, "--set", 'model.width="8"'),
@@ -51,7 +51,7 @@ def test_a_wrong_type_is_one_line(run, files: Path) -> None:
     )
 
 
-def test_a_width_that_heads_do_not_divide_is_one_line(run, files: Path) -> None:
+def test_width_not_divisible_by_attention_heads_is_a_one_line_error(run, files: Path) -> None:
     path = files / "en-de.toml"
     fails(
         run("config", path, "--set", "model.width=13"),
@@ -78,7 +78,7 @@ def test_broken_utf8_is_named_with_file_and_line(run, files: Path) -> None:
     assert result.stderr == f"Error: {files}/broken.de:77: not UTF-8 (byte 0xff at column 4)\n"
 
 
-def test_an_empty_file_is_one_line(run, files: Path) -> None:
+def test_empty_file_is_a_one_line_error(run, files: Path) -> None:
     (files / "empty").write_text("", encoding="utf-8")
     fails(
         run("init", files / "empty", files / "empty"),
@@ -110,7 +110,7 @@ def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_ctrl_c_exits_with_130_and_says_how_to_go_on(run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_130_and_says_how_to_resume(run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -118,14 +118,14 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(run, files: Path, monkeypat
     fails(run("config", files / "en-de.toml"), 130, "\nInterrupted; the same command starts again.\n")
 
 
-def test_short_flags_win_over_the_file_and_set_wins_over_them(run, files: Path) -> None:
+def test_options_override_the_file_and_set_overrides_options(run, files: Path) -> None:
     path = files / "en-de.toml"
     assert "beam = 5\n" in run("config", path).stdout
     assert "beam = 7\n" in run("config", path, "--beam", "7").stdout
     assert "beam = 3\n" in run("config", path, "--set", "decoding.beam=3", "--beam", "7").stdout
 
 
-def test_every_verb_helps_with_an_example(run) -> None:
+def test_help_of_every_command_has_an_example(run) -> None:
     verbs = [("demo",), ("init",), ("train",), ("translate",), ("score",), ("evaluate",), ("show",), ("config",)]
     verbs += [("data", "check"), ("data", "stats"), ("tokenizer", "train"), ("tokenizer", "encode")]
     for verb in [*verbs, ("tokenizer", "decode")]:
@@ -149,7 +149,7 @@ def test_a_closed_pipe_is_quiet(files: Path, environment: dict[str, str]) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> None:
+def test_full_disk_is_a_one_line_error(files: Path, environment: dict[str, str]) -> None:
     words = [*COMMAND, "config", str(files / "en-de.toml")]
     with open("/dev/full", "w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment, check=False, text=True)
@@ -177,7 +177,7 @@ def test_a_full_disk_is_one_line(files: Path, environment: dict[str, str]) -> No
         ),
     ],
 )
-def test_odd_numbers_and_places_are_one_line(
+def test_invalid_numbers_and_paths_are_one_line_errors(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], text: str, line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -200,7 +200,7 @@ def test_odd_numbers_and_places_are_one_line(
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"), " for 20.00 GiB more"),
     ],
 )
-def test_want_of_memory_is_one_line(run, monkeypatch: pytest.MonkeyPatch, error: Exception, more: str) -> None:
+def test_out_of_memory_is_a_one_line_error(run, monkeypatch: pytest.MonkeyPatch, error: Exception, more: str) -> None:
     def fail(path: str) -> None:
         raise error
 
@@ -212,7 +212,7 @@ def test_want_of_memory_is_one_line(run, monkeypatch: pytest.MonkeyPatch, error:
     )
 
 
-def test_other_faults_of_ours_stay_what_they_are(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_errors_keep_their_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str, target: bool) -> None:
         raise RuntimeError("ours")
 

@@ -14,7 +14,7 @@ from translume.atomic import check_writable, write_file
 from translume.errors import DataError
 
 
-def test_a_file_is_written_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
+def test_output_file_is_written_and_replaces_an_existing_one(tmp_path: Path) -> None:
     for content in (b"one", b"another"):
         check_writable(tmp_path / "file")
         write_file(tmp_path / "file", content)
@@ -22,7 +22,7 @@ def test_a_file_is_written_and_one_that_was_there_is_replaced(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_a_full_disk_leaves_what_was_there(
+def test_full_disk_leaves_the_existing_file(
     tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     path = tmp_path / "file"
@@ -42,7 +42,7 @@ def test_a_full_disk_leaves_what_was_there(
         ("plain/file", "cannot be written: Not a directory"),
     ],
 )
-def test_a_place_that_takes_no_file_is_named_at_once_and_in_the_end(tmp_path: Path, name: str, reason: str) -> None:
+def test_unwritable_output_path_is_reported_before_and_after_the_run(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "plain").touch()
     for attempt in (check_writable, lambda path: write_file(path, b"x")):
@@ -51,7 +51,7 @@ def test_a_place_that_takes_no_file_is_named_at_once_and_in_the_end(tmp_path: Pa
         assert str(caught.value) == f"{tmp_path / name}: {reason}"
 
 
-def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+def test_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     check_writable(pipe)
@@ -64,7 +64,7 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
-def test_standard_output_gets_it_in_its_turn_even_where_it_is_a_file(tmp_path: Path, name: str) -> None:
+def test_writing_to_standard_output_keeps_the_order_of_output(tmp_path: Path, name: str) -> None:
     script = f"""
 from pathlib import Path
 from translume.atomic import check_writable, write_file
@@ -81,7 +81,7 @@ print("after")
     assert not Path("/dev/stdout").exists() or Path("/dev/stdout").is_symlink()
 
 
-def test_what_a_link_points_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+def test_writing_through_a_symlink_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/file")
     for content in (b"one", b"another"):

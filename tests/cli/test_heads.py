@@ -57,7 +57,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_table_has_a_row_of_sane_numbers_for_each_head(compared: Path) -> None:
+def test_table_has_a_row_with_plausible_numbers_for_each_head(compared: Path) -> None:
     values = json.loads((compared / "printed.json").read_text(encoding="utf-8"))
     assert (values["config"], values["updates"], values["seed"]) == ("en-de.toml", 11, 1)
     assert [(row["kind"], row["failure"]) for row in values["rows"]] == [("softmax", ""), ("projected", "")]
@@ -93,7 +93,7 @@ def test_the_table_is_one_object_and_is_saved_with_a_picture(compared: Path) -> 
     assert {len(line) for line in page[4:8]} == {len(page[4])}
 
 
-def test_what_is_done_while_it_is_done_is_told(compared: Path) -> None:
+def test_progress_of_each_head_is_printed(compared: Path) -> None:
     said = (compared / "said.txt").read_text(encoding="utf-8").splitlines()
     out = compared / "out"
     assert f"softmax (1 of 2): {out}/softmax" in said
@@ -101,7 +101,7 @@ def test_what_is_done_while_it_is_done_is_told(compared: Path) -> None:
     assert len([line for line in said if line.startswith("finished after 11 updates; kept ")]) == 2
 
 
-def test_the_same_line_again_trains_and_measures_nothing(compared: Path) -> None:
+def test_repeated_command_trains_and_measures_nothing(compared: Path) -> None:
     files = sorted(path for path in (compared / "out").rglob("*") if "table." not in path.name)
     before = [path.stat().st_mtime_ns for path in files]
     result = typed(compared / "en-de.toml", "--kinds", KINDS, "--out", compared / "out", "--threads", "1", "--json")
@@ -122,7 +122,7 @@ def test_heads_share_the_data_and_differ_in_the_head_alone(compared: Path) -> No
     assert files[0][0].samefile(files[1][0])
 
 
-def test_a_head_that_fails_is_a_row_with_the_reason_and_the_others_go_on(compared: Path) -> None:
+def test_failed_head_is_a_row_with_the_reason_and_the_others_continue(compared: Path) -> None:
     out = compared / "out"
     (out / "entmax").write_text("in the way\n", encoding="utf-8")
     result = typed(compared / "en-de.toml", "--kinds", "entmax,softmax", "--out", out, "--threads", "1")
@@ -136,7 +136,7 @@ def test_a_head_that_fails_is_a_row_with_the_reason_and_the_others_go_on(compare
     assert {row.kind: row.failure for row in read_rows(out)} == {"softmax": "", "projected": "", "entmax": reason}
 
 
-def test_if_no_head_could_be_trained_that_is_one_line(tmp_path: Path) -> None:
+def test_failure_of_all_heads_is_a_one_line_error(tmp_path: Path) -> None:
     path = write_corpus(tmp_path)
     (tmp_path / "train.de").unlink()
     result = typed(path, "--kinds", "softmax", "--out", tmp_path / "out")
@@ -146,7 +146,7 @@ def test_if_no_head_could_be_trained_that_is_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*.log"))
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     path = write_corpus(tmp_path)
     words = ["heads", str(path), "--kinds", "softmax", "--out", str(tmp_path / "out"), "--updates", "100000"]
     command = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')", *words]
@@ -178,7 +178,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
         (" , ", f"found none; known: {', '.join(head_kinds())}"),
     ],
 )
-def test_an_unknown_kind_is_answered_with_the_nearest(tmp_path: Path, kinds: str, answer: str) -> None:
+def test_unknown_head_suggests_the_nearest(tmp_path: Path, kinds: str, answer: str) -> None:
     result = typed(write_corpus(tmp_path), "--kinds", kinds, "--out", tmp_path / "out")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: --kinds: {answer}\n")
     assert not (tmp_path / "out").exists()
@@ -190,7 +190,7 @@ def test_kinds_are_taken_once_in_the_order_given() -> None:
     assert "classify" not in head_kinds()
 
 
-def test_settings_that_heads_share_are_taken_over_and_others_are_their_own() -> None:
+def test_heads_share_common_settings_and_keep_defaults_for_the_rest() -> None:
     config = Config.build({"model": {"head": {"kind": "softmax", "tie": "target", "bias": False}}})
     assert config_with(config, "softmax").model == config.model
     assert config_with(config, "projected").model.head == ProjectedSettings(bias=False)  # which cannot tie
@@ -208,7 +208,7 @@ def test_short_runs_are_validated_often_enough_to_draw_a_curve_unless_patience_c
     assert config_with(long, "softmax").training == long.training
 
 
-def test_columns_are_of_one_width_and_numbers_stand_to_the_right() -> None:
+def test_columns_are_aligned_with_numbers_to_the_right() -> None:
     assert aligned(["a", "numbers"], [["long name", "1"], ["b", "23"]]) == [
         "| a         | numbers |",
         "|:----------|--------:|",
@@ -240,7 +240,7 @@ def measures(
     )
 
 
-def test_the_table_marks_what_cannot_be_compared_and_tells_why() -> None:
+def test_table_marks_incomparable_numbers_and_explains_them() -> None:
     rows = (
         Row(kind="softmax", settings={}, measures=measures(), peak_bytes=433_400_000),
         Row(kind="sigmoid", settings={}, measures=measures(normalised=False)),

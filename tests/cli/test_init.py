@@ -29,14 +29,14 @@ def chosen(pairs: int, source: Side, target: Side) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("pairs", [100, 5_001, 29_000, 100_000, 500_000, 2_000_000, 10_000_000, 10**8])
-def test_what_is_chosen_for_any_size_is_a_valid_run(pairs: int) -> None:
+def test_recommended_settings_for_any_size_are_valid(pairs: int) -> None:
     overrides = [f"{path}={value!r}" for path, value in chosen(pairs, side(), side("de")).items()]
     overrides = [text.replace("True", "true").replace("False", "false").replace("(", "[") for text in overrides]
     config = Config().change(*(text.replace(")", "]") for text in overrides))
     assert config.tokenizer.size >= 1000
 
 
-def test_more_data_never_chooses_a_smaller_model_or_more_dropout() -> None:
+def test_more_data_never_recommends_a_smaller_model_or_more_dropout() -> None:
     for smaller, larger in pairwise(SIZES):
         assert smaller.pairs < larger.pairs
         assert smaller.width <= larger.width
@@ -51,7 +51,7 @@ def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer()
     assert (found["tokenizer.size"], found["tokenizer.shared"], found["model.head.tie"]) == (4000, True, "all")
 
 
-def test_another_script_chooses_two_vocabularies_with_room_for_its_characters() -> None:
+def test_different_scripts_get_two_vocabularies_large_enough_for_all_characters() -> None:
     found = chosen(25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0))
     assert (found["tokenizer.shared"], found["model.head.tie"]) == (False, "target")
     assert found["tokenizer.size"] == 6500
@@ -110,13 +110,13 @@ def test_init_finds_validation_files_beside_the_training_files(run, files: Path)
     assert result.stderr == f"121 pairs, latin to latin; validated on {files}/val.en\n"
 
 
-def test_files_without_a_letter_are_said_to_have_none(run, tmp_path: Path) -> None:
+def test_files_without_letters_are_reported(run, tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("\n", encoding="utf-8")
     said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr
     assert said == "1 pair, no letters to no letters; 2 % of it held out for validation\n"
 
 
-def test_init_reads_no_standard_input_for_settings_name_files(run, files: Path) -> None:
+def test_init_refuses_standard_input(run, files: Path) -> None:
     result = run("init", "-", files / "train.de", text="one\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: init: found standard input, expected files, since settings name them\n"

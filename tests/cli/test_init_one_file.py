@@ -51,7 +51,7 @@ def test_a_tsv_file_of_pairs_is_enough(run, tmp_path: Path) -> None:
     assert result.stdout.startswith("# Settings for 5 pairs, written by `translume init`")
 
 
-def test_it_chooses_as_two_files_with_the_same_pairs_do(run, files: Path) -> None:
+def test_tsv_gets_the_same_settings_as_two_files_with_the_same_pairs(run, files: Path) -> None:
     sides = [(files / f"train.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "de")]
     write(files / "train.en-de.tsv", ["\t".join(pair) for pair in zip(*sides, strict=True)])
     one, two = run("init", files / "train.en-de.tsv"), run("init", files / "train.en", files / "train.de")
@@ -76,7 +76,7 @@ def test_it_chooses_as_two_files_with_the_same_pairs_do(run, files: Path) -> Non
         ),
     ],
 )
-def test_the_keys_of_jsonl_are_found_out(run, tmp_path: Path, lines, options, columns, languages) -> None:
+def test_keys_of_jsonl_are_detected(run, tmp_path: Path, lines, options, columns, languages) -> None:
     file = write(tmp_path / "train.jsonl", [json.dumps(line) for line in lines])
     data = data_of(run("init", file, *options))
     assert (data.get("columns"), data["train"]) == (columns, str(file))
@@ -107,7 +107,7 @@ def test_the_label_is_the_column_with_fewer_values(run, tmp_path: Path, label_fi
     assert result.stderr == "97 texts with 3 labels, latin; 2 % of it held out for validation\n"
 
 
-def test_labels_may_stand_in_a_file_of_their_own_or_in_jsonl(run, tmp_path: Path) -> None:
+def test_labels_are_read_from_a_separate_file_or_jsonl(run, tmp_path: Path) -> None:
     labels, lines = zip(*texts(97), strict=True)
     write(tmp_path / "train.texts", list(lines))
     write(tmp_path / "train.labels", list(labels))
@@ -190,13 +190,13 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
         ),
     ],
 )
-def test_what_cannot_be_told_is_asked_for_in_one_line(run, tmp_path: Path, name, lines, options, message) -> None:
+def test_ambiguous_columns_are_a_one_line_error(run, tmp_path: Path, name, lines, options, message) -> None:
     file = write(tmp_path / name, lines)
     result = run("init", file, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message.format(file=file)}\n")
 
 
-def test_columns_are_of_one_file(run, files: Path) -> None:
+def test_columns_option_needs_a_single_file(run, files: Path) -> None:
     result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
     assert (result.exit_code, result.stderr) == (
         1,
@@ -232,7 +232,7 @@ def test_a_survey_of_labelled_texts_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("count", [2, 300, 5_000, 100_000, 10**7])
 @pytest.mark.parametrize("unspaced", [False, True])
-def test_what_is_chosen_for_labelled_texts_is_a_valid_run(count: int, unspaced: bool) -> None:
+def test_recommended_settings_for_labelled_texts_are_valid(count: int, unspaced: bool) -> None:
     side = Side(
         language="", script="han" if unspaced else "latin", characters=61, words=9.0, length=50.0, cased=True,
         tokenized=False,

@@ -31,14 +31,12 @@ def model(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable
         ),
     ],
 )
-def test_a_method_of_attribution_that_there_is_not_is_refused_by_its_option(
-    run, model: Path, method: str, message: str
-) -> None:
+def test_unknown_attribution_method_is_refused_with_its_option(run, model: Path, method: str, message: str) -> None:
     result = run("inspect", model, "ab", "--attribution", method, "--max-length", "3")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
 
-def test_what_ifs_are_answered_instead_of_a_trace(run, model: Path) -> None:
+def test_what_if_options_replace_the_trace(run, model: Path) -> None:
     translator = translume.load(model, device="cpu", engine="plain")
     settings = translator.config.change("decoding.beam=3", "decoding.max_length=5").decoding
     options = ("--why-not", "AX", "--force", "1=K", "--force", "0=BX", "--edit", "cde b", "--beam", "3")
@@ -60,7 +58,7 @@ def test_what_ifs_are_answered_instead_of_a_trace(run, model: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["house", "=house", "1=", "one=house", "-1=house", "²=house"])
-def test_what_is_no_step_and_text_is_refused(run, model: Path, text: str) -> None:
+def test_invalid_step_and_text_is_refused(run, model: Path, text: str) -> None:
     result = run("inspect", model, "ab", f"--force={text}")
     message = f"--force: found '{text}', expected STEP=TEXT such as 3=house; steps count from 0"
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
@@ -86,6 +84,6 @@ BESIDE = (
         (("ab", "--edit", " ", "--max-length", "2"), "source: found a blank text, expected a sentence"),
     ],
 )
-def test_questions_that_cannot_be_answered_are_refused(run, model: Path, options, message: str) -> None:
+def test_impossible_what_if_questions_are_refused(run, model: Path, options, message: str) -> None:
     result = run("inspect", model, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")

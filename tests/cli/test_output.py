@@ -10,7 +10,7 @@ import pytest
 from translume.cli.show import _training as state_of
 
 
-def test_text_goes_out_as_utf8_whatever_the_locale(run, tmp_path: Path) -> None:
+def test_output_is_utf8_in_every_locale(run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("你好 世界\n", encoding="utf-8")
     made = tmp_path / "tokenizer.json"
     assert run("tokenizer", "train", "character", "--size", "300", "--out", made, tmp_path / "text").exit_code == 0
@@ -42,7 +42,7 @@ def test_evaluation_refuses_before_it_translates(run, files: Path, monkeypatch, 
     assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
 
 
-def test_a_run_that_went_on_after_its_end_is_not_finished() -> None:
+def test_run_continued_after_its_end_is_not_finished() -> None:
     history = [
         {"event": "progress", "update": 7},
         {"event": "finished", "update": 7, "kept": "the last"},

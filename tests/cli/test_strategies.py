@@ -26,25 +26,25 @@ def model(run, files: Path) -> Path:
         (["--strategy", "samplin"], "decoding.strategy: found 'samplin'; did you mean 'sampling'?"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_line(run, model: Path, words: list[str], message: str) -> None:
+def test_impossible_options_are_one_line_errors(run, model: Path, words: list[str], message: str) -> None:
     found = run("translate", model, *words, text="one two\n")
     assert (found.exit_code, found.stderr, found.stdout) == (1, f"Error: {message}\n", "")
 
 
-def test_a_greedy_model_refuses_a_beam_that_is_asked_for(run, model: Path) -> None:
+def test_beam_option_is_refused_for_greedy_search(run, model: Path) -> None:
     found = run("translate", model, "--strategy", "greedy", "--beam", "7", text="one two\n")
     assert found.exit_code == 1
     assert found.stderr.startswith("Error: decoding.beam: strategy 'greedy' does not read it, expected 'beam'")
 
 
-def test_settings_of_other_strategies_that_came_with_the_model_are_not_refused(run, files: Path) -> None:
+def test_stored_settings_of_other_strategies_are_not_refused(run, files: Path) -> None:
     stored = ["--set", "decoding.seed=5", "--set", "decoding.top_p=0.5", "--set", "decoding.samples=4"]
     assert run("train", files / "en-de.toml", "--out", files / "model", *stored).exit_code == 0
     found = run("translate", files / "model", "--strategy", "greedy", "--max-length", "5", text="one two\n")
     assert (found.exit_code, found.stderr) == (0, "")
 
 
-def test_the_same_seed_writes_the_same_lines_and_another_one_others(run, model: Path) -> None:
+def test_sampling_depends_on_the_seed_only(run, model: Path) -> None:
     words = ["translate", model, "--strategy", "sampling", "--samples", "3", "--nbest", "3", "--max-length", "9"]
     text = "one two\nthree\nseven nine\n"
     once = run(*words, "--seed", "4", text=text)
@@ -57,7 +57,7 @@ def test_the_same_seed_writes_the_same_lines_and_another_one_others(run, model: 
     assert [line.split("\t")[2] for line in alone] == last
 
 
-def test_least_risk_at_the_command_line(run, model: Path) -> None:
+def test_minimum_bayes_risk_on_the_command_line(run, model: Path) -> None:
     words = ["--strategy", "sampling", "--samples", "6", "--utility", "chrf", "--temperature", "0.5", "--top-k", "9"]
     found = run("translate", model, *words, "--min-p", "0.01", "--epsilon", "0.001", text="one two\n")
     assert (found.exit_code, found.stderr) == (0, "")

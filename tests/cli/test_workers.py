@@ -17,7 +17,7 @@ from translume.translator import Workers
         (["--engine", "fast", "--dtype", "bf16"], "bf16", "fp32"),
     ],
 )
-def test_workers_have_the_engine_and_the_dtype_that_were_asked_for(
+def test_workers_use_the_requested_engine_and_dtype(
     run, files: Path, monkeypatch, words: list[str], engine: str | None, plain: str
 ) -> None:
     assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0

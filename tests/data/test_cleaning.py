@@ -56,7 +56,7 @@ def test_each_rule_drops_what_it_names(corpus_files, by_bytes, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_a_text_without_a_label_is_dropped_by_that_name(corpus_files, by_bytes, tmp_path, split):
+def test_text_without_a_label_is_dropped_with_that_reason(corpus_files, by_bytes, tmp_path, split):
     labels = Labels(("good", "new"), separator="+")
     pairs = [("a", "good"), ("b", " "), ("c", " + "), (" ", "new"), (" ", ""), ("d", "new+good"), ("e", "")]
     corpus = prepare(
@@ -71,20 +71,20 @@ def test_a_text_without_a_label_is_dropped_by_that_name(corpus_files, by_bytes, 
     assert corpus.pairs == 2
 
 
-def test_validation_pairs_only_need_to_fit(corpus_files, by_bytes, tmp_path):
+def test_validation_pairs_are_dropped_only_if_too_long(corpus_files, by_bytes, tmp_path):
     pairs = [("aaa", "aaa"), ("aaa", "aaa"), ("a", "b" * 20), ("a", ""), ("a" * 30, "b")]
     corpus = prepare(corpus_files(pairs, cleaning=RULES), by_bytes, by_bytes, tmp_path, split="valid", max_positions=21)
     assert corpus.account.dropped == {"empty": 1, "too long": 1}
     assert corpus.pairs == 3
 
 
-def test_the_end_mark_counts_against_the_models_positions(corpus_files, by_bytes, tmp_path):
+def test_end_token_counts_towards_max_positions(corpus_files, by_bytes, tmp_path):
     chosen = corpus_files([("a" * 9, "b"), ("a" * 8, "b")])
     corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", max_positions=9)
     assert corpus.account.dropped == {"too long": 1}
 
 
-def test_a_pair_lost_on_the_way_is_our_own_mistake():
+def test_account_with_lost_pairs_raises_value_error():
     with pytest.raises(ValueError, match=r"^pairs were lost"):
         Account(read=3, used=1, held_out=1, dropped={}, examples={})
 
@@ -119,7 +119,7 @@ def test_seen_keeps_eight_bytes_a_text():
     assert len(seen._runs) < 9
 
 
-def test_scripts_are_told_apart():
+def test_scripts_are_distinguished():
     samples = {
         "latin": "Übergrößenträger, 12 Stück!",
         "greek": "Το γρήγορο καφέ αλεπού",
@@ -142,12 +142,12 @@ def test_scripts_are_told_apart():
     assert mostly_in("japanese", mixed).tolist() == [True, True, False]
 
 
-def test_a_text_without_letters_is_in_every_script():
+def test_text_without_letters_passes_every_script_rule():
     for script in SCRIPTS:
         assert mostly_in(script, ["12:30", "", "😀 … — 5 €", "x" if script == "latin" else "7"]).all()
 
 
-def test_half_of_the_letters_are_enough():
+def test_script_rule_needs_half_of_the_letters():
     assert mostly_in("latin", ["abяя", "aяя"]).tolist() == [True, False]
 
 

@@ -21,9 +21,7 @@ PAIRS = [("source", "target"), ("a", "b"), ("", "dropped"), ("abc", "cab")]
 
 @given(pairs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=40), block=st.integers(1, 41))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-def test_counts_are_those_of_the_targets_with_their_end_marks(
-    corpus_files, by_bytes, tmp_path, monkeypatch, pairs, block
-):
+def test_token_counts_include_end_tokens(corpus_files, by_bytes, tmp_path, monkeypatch, pairs, block):
     monkeypatch.setattr(corpus_module, "_PAIRS", block)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     chosen = corpus_files(pairs)
@@ -41,7 +39,7 @@ def test_pairs_that_were_dropped_are_not_counted(corpus_files, by_bytes, tmp_pat
     assert (corpus.pairs, found[by_bytes.specials.eos]) == (3, 3)
 
 
-def test_without_the_cache_of_these_files_nothing_is_known(corpus_files, by_bytes, tmp_path: Path):
+def test_token_counts_need_the_cache_of_these_files(corpus_files, by_bytes, tmp_path: Path):
     chosen = corpus_files(PAIRS)
     tokenizers = by_bytes, by_bytes
     assert cached_target_counts(tmp_path / "none", chosen, tokenizers) is None

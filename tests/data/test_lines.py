@@ -26,7 +26,7 @@ def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
 @given(lines=st.lists(TEXT, max_size=9), end=st.sampled_from(["\n", "\r\n"]), block=st.integers(1, 7))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("suffix", list(PACKED))
-def test_what_was_written_is_read_whatever_the_blocks(tmp_path, monkeypatch, suffix, lines, end, block):
+def test_lines_are_read_back_with_any_block_size(tmp_path, monkeypatch, suffix, lines, end, block):
     monkeypatch.setattr(room, "_BLOCK", block)
     path = tmp_path / f"some.txt{suffix}"
     path.write_bytes(PACKED[suffix]("".join(line + end for line in lines).encode()))
@@ -45,7 +45,7 @@ def test_only_newlines_end_lines(write):
     assert count_lines(write("a.txt", text)) == 4
 
 
-def test_a_byte_order_mark_is_no_text(write):
+def test_byte_order_mark_is_removed(write):
     assert list(read_lines(write("a.txt", "\ufeffone\n\ufefftwo\n"))) == ["one", "\ufefftwo"]
 
 
@@ -77,7 +77,7 @@ def test_text_cut_inside_a_character_is_broken(write):
     assert one_line(error) == f"{path}:1: not UTF-8 (byte 0xc3 at column 4)"
 
 
-def test_missing_files_and_folders_are_one_line(tmp_path):
+def test_missing_files_and_folders_are_one_line_errors(tmp_path):
     with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path / 'no.txt'))}: no such file$"):
         list(read_lines(tmp_path / "no.txt"))
     with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}: is a folder, expected a file$"):
@@ -85,7 +85,7 @@ def test_missing_files_and_folders_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_cut_archive_is_damaged_not_short(write, suffix):
+def test_truncated_archive_is_an_error(write, suffix):
     whole = PACKED[suffix]("".join(f"line {i}\n" for i in range(5000)).encode())
     path = write(f"a{suffix}", whole[: len(whole) // 2])
     with pytest.raises(DataError, match=f"^{re.escape(path)}: damaged compression: "):
@@ -93,28 +93,28 @@ def test_a_cut_archive_is_damaged_not_short(write, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_what_is_no_archive_is_damaged(write, suffix):
+def test_invalid_archive_is_an_error(write, suffix):
     path = write(f"a{suffix}", "plain text under the wrong name\n")
     with pytest.raises(DataError, match=f"^{re.escape(path)}: damaged compression: "):
         list(read_lines(path))
 
 
-def test_archives_one_after_the_other_are_one_file(write):
+def test_concatenated_archives_are_read_as_one_file(write):
     for suffix in (".gz", ".zst"):
         path = write(f"a{suffix}", PACKED[suffix](b"one\n") + PACKED[suffix](b"two\n"))
         assert list(read_lines(path)) == ["one", "two"]
 
 
-def test_standard_input_is_read_under_its_dash(monkeypatch):
+def test_dash_reads_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\nb".encode()), encoding="ascii"))
     assert list(read_lines("-")) == ["ä", "b"]
 
 
-def test_a_line_without_end_is_read_in_linear_time(write):
+def test_very_long_line_is_read_in_linear_time(write):
     assert [len(line) for line in read_lines(write("a.txt", "x" * 30_000_000))] == [30_000_000]
 
 
-def test_standard_input_is_called_so_in_messages(monkeypatch):
+def test_messages_name_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntw\xff\n")))
     with pytest.raises(DataError) as error:
         list(read_lines("-"))

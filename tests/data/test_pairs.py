@@ -20,7 +20,7 @@ def fault(settings, kind=DataError, split="train"):
     return str(error.value)
 
 
-def test_files_follow_one_another_parallel_ones_first(write):
+def test_parallel_files_are_read_before_others(write):
     a, b = write("a.en", ["one", "two"]), write("a.de", ["eins", "zwei"])
     c, d = write("b.en", ["three"]), write("b.de", ["drei"])
     tsv = write("c.tsv", ["four\tvier"])
@@ -31,7 +31,7 @@ def test_files_follow_one_another_parallel_ones_first(write):
     assert [(pair.file, pair.line) for pair in found] == [(a, 1), (a, 2), (c, 1), (tsv, 1), (jsonl, 1)]
 
 
-def test_validation_files_are_their_own(write):
+def test_validation_files_are_read_separately(write):
     settings = DataSettings(train=(write("a.tsv", ["a\tb"]),), valid=(write("b.tsv", ["c\td"]),))
     assert texts(settings, "valid") == [("c", "d")]
     assert texts(settings.model_copy(update={"valid": ()}), "valid") == []
@@ -66,7 +66,7 @@ def test_empty_files_are_errors(write):
         assert fault(DataSettings(train=(path,))) == f"{path}: empty file, expected one sentence a line"
 
 
-def test_lines_that_are_no_pairs_are_named(write):
+def test_malformed_lines_are_reported_with_their_number(write):
     tsv = write("a.tsv", ["a\tb", "a\tb\tc"])
     assert fault(DataSettings(train=(tsv,))) == f"{tsv}:2: 3 tab-separated fields, expected 2"
     assert fault(DataSettings(train=(tsv,), columns=(0, 2))) == f"{tsv}:1: 2 tab-separated fields, expected at least 3"
@@ -84,7 +84,7 @@ def test_lines_that_are_no_pairs_are_named(write):
         assert fault(DataSettings(train=(path,))) == f"{path}:2: {wanted}"
 
 
-def test_lists_that_do_not_fit_are_settings_errors(write):
+def test_inconsistent_data_settings_are_settings_errors(write):
     assert fault(DataSettings(), SettingsError) == (
         "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
     )
@@ -116,7 +116,7 @@ def test_standard_input_can_be_one_side_only():
     assert found == "standard input: given twice; at least one side must be a file"
 
 
-def test_one_line_is_a_line(write):
+def test_file_with_a_single_line_is_read(write):
     source, target = write("a", ["x"]), write("b", ["y", "z"])
     found = fault(DataSettings(train_source=(source,), train_target=(target,)))
     assert found == f"{source} has 1 line but {target} has 2; expected as many in both"

@@ -47,7 +47,7 @@ def test_every_pair_once_within_the_budget(
 
 @given(lengths=st.lists(LENGTHS, min_size=1, max_size=60), epoch=st.integers(0, 4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_batch_comes_without_the_others(corpus_files, by_bytes, tmp_path, lengths, epoch):
+def test_any_batch_can_be_made_without_the_others(corpus_files, by_bytes, tmp_path, lengths, epoch):
     corpus = corpus_of(lengths, corpus_files, by_bytes, tmp_path)
     batches = list(BatchPlan(corpus, max_tokens=30, seed=5, epoch=epoch).batches())
     for index in reversed(range(len(batches))):
@@ -58,7 +58,7 @@ def test_any_batch_comes_without_the_others(corpus_files, by_bytes, tmp_path, le
     assert all(same(one, two) for one, two in zip(later, batches[start:], strict=True))
 
 
-def test_a_batch_holds_its_pairs_between_their_marks(corpus_files, by_bytes, tmp_path):
+def test_batch_adds_begin_and_end_tokens(corpus_files, by_bytes, tmp_path):
     corpus = corpus_of([(3, 2), (1, 4)], corpus_files, by_bytes, tmp_path)
     batch = BatchPlan(corpus, max_tokens=99, seed=1, epoch=0).batch(0)
     marks, (a,), (b,) = by_bytes.specials, by_bytes.encode("a"), by_bytes.encode("b")
@@ -96,7 +96,7 @@ def test_special_ids_are_the_tokenizers_own(by_bytes):
     assert batch.lines == (0, 1)
 
 
-def test_halves_hold_what_the_whole_held(by_bytes):
+def test_two_halves_of_a_batch_contain_the_whole_batch(by_bytes):
     whole = pad_batch([[5], [5, 6], [7]], [[6, 7], [8], [9]], by_bytes.specials, by_bytes.specials, (11, 13, 17))
     first, second = whole.halves()
     assert (first.lines, second.lines) == ((11,), (13, 17))
@@ -116,13 +116,13 @@ def test_epochs_and_seeds_differ_and_repeat(corpus_files, by_bytes, tmp_path):
     assert {frozenset(batch) for batch in lines(1, 0)} != {frozenset(batch) for batch in lines(1, 1)}
 
 
-def test_batches_come_in_no_order_of_length(corpus_files, by_bytes, tmp_path):
+def test_batches_are_not_sorted_by_length(corpus_files, by_bytes, tmp_path):
     corpus = corpus_of([(n, n) for n in range(1, 101)], corpus_files, by_bytes, tmp_path)
     widths = [batch.source.size(1) for batch in BatchPlan(corpus, max_tokens=202, seed=1, epoch=0).batches()]
     assert widths not in (sorted(widths), sorted(widths, reverse=True))
 
 
-def test_little_is_padding(corpus_files, by_bytes, tmp_path):
+def test_padding_is_a_small_share(corpus_files, by_bytes, tmp_path):
     lengths = [(1 + i * 7 % 23, 1 + i * 5 % 19) for i in range(20_000)]
     corpus = corpus_of(lengths, corpus_files, by_bytes, tmp_path)
     batches = list(BatchPlan(corpus, max_tokens=1024, seed=1, epoch=0).batches())
@@ -202,7 +202,7 @@ def test_a_reader_that_stops_early_leaves_no_thread(corpus_files, by_bytes, tmp_
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_a_fault_in_the_thread_reaches_the_reader(corpus_files, by_bytes, tmp_path, monkeypatch):
+def test_exception_in_the_prefetch_thread_reaches_the_reader(corpus_files, by_bytes, tmp_path, monkeypatch):
     corpus = corpus_of([(5, 5)] * 100, corpus_files, by_bytes, tmp_path)
     made = BatchPlan(corpus, max_tokens=30, seed=1, epoch=0)
     monkeypatch.setattr(made, "batch", lambda index: 1 // (3 - index))
@@ -219,7 +219,7 @@ def test_a_plan_takes_four_bytes_a_pair(corpus_files, by_bytes, tmp_path):
     assert corpus.starts.nbytes <= 8 * (5000 // 32 + 1)
 
 
-def test_real_text_makes_the_batches_it_should(data_folder, by_bytes, tmp_path):
+def test_batches_of_real_text_are_as_expected(data_folder, by_bytes, tmp_path):
     place = data_folder / "tatoeba_en_zh"
     chosen = DataSettings(
         train_source=(str(place / "train.en"),),

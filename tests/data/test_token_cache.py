@@ -28,7 +28,7 @@ def made(folder: Path) -> list[Path]:
 
 @given(pairs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=80), chunk=st.integers(1, 50))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ids_and_places_come_back_for_every_pair(corpus_files, by_bytes, tmp_path, monkeypatch, pairs, chunk):
+def test_ids_and_line_numbers_round_trip(corpus_files, by_bytes, tmp_path, monkeypatch, pairs, chunk):
     monkeypatch.setattr(token_cache, "_CHUNK", chunk)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     chosen = corpus_files(pairs)
@@ -49,7 +49,7 @@ def test_places_name_the_right_file_and_line_after_pairs_were_dropped(write, by_
     assert [found.place(number) for number in range(found.pairs)] == [f"{a}:1", f"{a}:3", f"{b}:2"]
 
 
-def test_a_second_call_reads_no_line(corpus_files, by_bytes, tmp_path, monkeypatch):
+def test_second_call_uses_the_cache(corpus_files, by_bytes, tmp_path, monkeypatch):
     chosen = corpus_files(PAIRS)
     first = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
     monkeypatch.setattr(token_cache.Builder, "write", None)
@@ -57,7 +57,7 @@ def test_a_second_call_reads_no_line(corpus_files, by_bytes, tmp_path, monkeypat
     assert (again.digest, again.account) == (first.digest, first.account)
 
 
-def test_the_digest_follows_contents_not_paths_or_dates(corpus_files, by_bytes, tmp_path):
+def test_digest_depends_on_contents_not_on_paths_or_dates(corpus_files, by_bytes, tmp_path):
     chosen = corpus_files(PAIRS, cleaning=CleaningSettings(identical=True))
     first = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
     moved = tmp_path / "elsewhere"
@@ -74,7 +74,7 @@ def test_the_digest_follows_contents_not_paths_or_dates(corpus_files, by_bytes, 
     assert again.weights == (2.0,)
 
 
-def test_the_digest_changes_with_all_that_matters(corpus_files, by_bytes, by_merges, tmp_path):
+def test_digest_changes_with_every_relevant_setting(corpus_files, by_bytes, by_merges, tmp_path):
     chosen = corpus_files(PAIRS)
 
     def digest(settings=chosen, source=by_bytes, **more):
@@ -92,7 +92,7 @@ def test_the_digest_changes_with_all_that_matters(corpus_files, by_bytes, by_mer
 
 @pytest.mark.parametrize("name", [f"used.{array}" for array in corpus.ARRAYS] + ["index.json"])
 @pytest.mark.parametrize("kind", ["cut", "gone"])
-def test_a_damaged_cache_is_noticed_and_built_again(corpus_files, by_bytes, tmp_path, name, kind):
+def test_damaged_cache_is_rebuilt(corpus_files, by_bytes, tmp_path, name, kind):
     chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
     first = prepare(chosen, by_bytes, by_bytes, cache, split="train")
     whole = first.tokens.tolist()
@@ -106,7 +106,7 @@ def test_a_damaged_cache_is_noticed_and_built_again(corpus_files, by_bytes, tmp_
     assert made(cache) == [folder]
 
 
-def test_a_build_that_fails_leaves_nothing_behind(corpus_files, by_bytes, tmp_path, monkeypatch):
+def test_failed_build_leaves_no_files(corpus_files, by_bytes, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -117,7 +117,7 @@ def test_a_build_that_fails_leaves_nothing_behind(corpus_files, by_bytes, tmp_pa
     assert made(tmp_path / "cache") == []
 
 
-def test_digests_that_find_no_room_are_told_and_leave_those_that_were_kept(tmp_path, full_disk):
+def test_full_disk_while_saving_digests_is_reported_and_keeps_the_old_ones(tmp_path, full_disk):
     for name in ("one", "other"):
         (tmp_path / name).write_text(name)
     memory = tmp_path / "cache" / "digests.json"
@@ -132,7 +132,7 @@ def test_digests_that_find_no_room_are_told_and_leave_those_that_were_kept(tmp_p
     assert list(memory.parent.iterdir()) == [memory]
 
 
-def test_what_dead_processes_left_is_swept_after_a_day(corpus_files, by_bytes, tmp_path):
+def test_leftovers_of_dead_processes_are_removed_after_a_day(corpus_files, by_bytes, tmp_path):
     old, young = tmp_path / "cache" / ".partial-old", tmp_path / "cache" / ".partial-young"
     for folder in (old, young):
         folder.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_unequal_files_are_refused_before_anything_is_tokenized(write, by_bytes,
     assert told == []
 
 
-def test_a_corpus_of_which_nothing_is_left_is_an_error(corpus_files, by_bytes, tmp_path):
+def test_corpus_without_usable_pairs_is_an_error(corpus_files, by_bytes, tmp_path):
     chosen = corpus_files([("", "b"), ("a", "b" * 300)])
     with pytest.raises(DataError) as error:
         prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
@@ -208,7 +208,7 @@ def test_without_validation_files_a_sample_is_held_out(corpus_files, by_bytes, t
 
 
 @pytest.mark.parametrize("weights", [(2.0, 1.0), (0.5, 1.0), (0.0, 1.0)])
-def test_held_out_pairs_are_validated_on_once_whatever_their_files_weigh(write, by_bytes, tmp_path, weights):
+def test_held_out_pairs_are_validated_once_regardless_of_weights(write, by_bytes, tmp_path, weights):
     names = [write(f"{name}.{side}", [f"{name} {i}" for i in range(150)]) for name in "ab" for side in ("en", "de")]
     chosen = DataSettings(train_source=tuple(names[::2]), train_target=tuple(names[1::2]), weights=weights)
     valid = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="valid")
@@ -219,7 +219,7 @@ def test_held_out_pairs_are_validated_on_once_whatever_their_files_weigh(write, 
     assert prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train").weights == weights
 
 
-def test_pairs_with_an_empty_side_take_no_place_in_the_sample():
+def test_held_out_sample_excludes_pairs_with_an_empty_side():
     pairs = [held_out.Pair(source=f"s{i}", target=" " if i % 3 else "t", file="f", line=i) for i in range(97)]
     chosen = held_out.choose(pairs)
     assert len(chosen) == 1
@@ -227,7 +227,7 @@ def test_pairs_with_an_empty_side_take_no_place_in_the_sample():
 
 
 @given(st.lists(st.integers(0, 300), max_size=400))
-def test_the_sample_is_at_most_two_percent_and_never_empty_where_it_can_be_filled(numbers):
+def test_held_out_sample_is_at_most_two_percent_and_not_empty(numbers):
     def pairs():
         return (held_out.Pair(source=f"s{n}", target=str(i), file="f", line=i) for i, n in enumerate(numbers))
 
@@ -270,7 +270,7 @@ def test_a_sentence_of_a_megabyte_is_dropped_and_counted(corpus_files, by_merges
     assert len(found.account.examples["too long"].source) == 201
 
 
-def test_a_forgotten_or_damaged_memory_of_digests_changes_nothing(corpus_files, by_bytes, tmp_path):
+def test_missing_or_damaged_digest_file_changes_nothing(corpus_files, by_bytes, tmp_path):
     chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
     first = prepare(chosen, by_bytes, by_bytes, cache, split="train").digest
     assert len(json.loads((cache / "files.json").read_text())) == 2
@@ -279,7 +279,7 @@ def test_a_forgotten_or_damaged_memory_of_digests_changes_nothing(corpus_files, 
         assert prepare(chosen, by_bytes, by_bytes, cache, split="train").digest == first
 
 
-def test_large_vocabularies_and_long_texts_get_wider_numbers(corpus_files, by_bytes, tmp_path, monkeypatch):
+def test_large_vocabularies_and_long_texts_get_wider_integers(corpus_files, by_bytes, tmp_path, monkeypatch):
     long = corpus_files([("a" * 70_000, "b")], cleaning=CleaningSettings(max_tokens=100_000))
     found = prepare(long, by_bytes, by_bytes, tmp_path / "cache", split="train")
     assert int(found.source_lengths[0]) == 70_000

@@ -13,20 +13,20 @@ texts = st.text(st.sampled_from("the cat.über犬が🙂\t  \n9ß\u0301"), max_s
 
 
 @given(first=numbers, rest=numbers)
-def test_whatever_tokens_follow_the_text_begins_as_was_said(tokenizer, first, rest):
+def test_stable_text_is_a_prefix_of_every_continuation(tokenizer, first, rest):
     ids, more = ([number % len(tokenizer) for number in numbers] for numbers in (first, rest))
     assert tokenizer.decode([*ids, *more]).startswith(tokenizer.beginning(ids))
 
 
 @given(text=texts)
-def test_it_is_said_of_all_but_white_space_at_the_end_as_soon_as_its_bytes_are_there(tokenizer, text):
+def test_text_is_stable_once_its_bytes_are_complete_except_trailing_space(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.beginning(ids) == tokenizer.decode(ids).rstrip()
     said = [tokenizer.beginning(ids[:count]) for count in range(len(ids) + 1)]
     assert all(later.startswith(earlier) for earlier, later in pairwise(said))
 
 
-def test_a_character_is_said_when_its_last_byte_is_there():
+def test_character_is_stable_after_its_last_byte():
     tokenizer = train_tokenizer(TokenizerSettings(kind="byte"), [])
     ids = tokenizer.encode("aß 犬")
     assert [tokenizer.beginning(ids[:count]) for count in range(len(ids) + 1)] == [

@@ -59,7 +59,7 @@ def test_full_dropout_leaves_characters(tokenizer):
     assert shown == ["▁", "n", "e", "w", "e", "s", "t", "▁", "4", "2", "!"]
 
 
-def test_many_texts_have_each_its_seed(tokenizer):
+def test_each_text_has_its_own_dropout_seed(tokenizer):
     texts = CORPUS[:2]
     found = tokenizer.encode_all_dropped(texts, 0.3, [5, 6])
     assert found == [tokenizer.encode_dropped(texts[0], 0.3, 5), tokenizer.encode_dropped(texts[1], 0.3, 6)]
@@ -76,7 +76,7 @@ def test_frequencies_are_those_worked_out_by_hand():
     assert shares[1, 2, 3] == pytest.approx(0.30, abs=0.015)
 
 
-def test_a_worse_merge_wins_where_the_best_is_skipped():
+def test_next_merge_applies_if_the_best_is_skipped():
     """Pieces a b c ab bc, merges ab then bc: from "abc" ab c has 1-p, a bc has p(1-p), a b c has p²."""
     merging = MergeDropout(["<s>", "a", "b", "c", "ab", "bc"], {(1, 2): 4, (2, 3): 5}, 1)
     counts = Counter(tuple(merging.draw([4, 3], 0.4, seed)) for seed in range(20_000))

@@ -20,7 +20,7 @@ def test_spans_of_a_text_cover_it_from_left_to_right(tokenizer, text):
 
 
 @given(text=TEXTS)
-def test_what_a_span_holds_is_what_its_token_spells(tokenizer, text):
+def test_span_text_equals_the_decoded_token(tokenizer, text):
     normal, specials = tokenizer.normalise(text), tokenizer.specials
     for id_, (begin, end) in zip(tokenizer.encode(text), tokenizer.spans_in(text), strict=True):
         shown = tokenizer.tokens([id_])[0]
@@ -31,7 +31,7 @@ def test_what_a_span_holds_is_what_its_token_spells(tokenizer, text):
 
 
 @given(st.data())
-def test_spans_of_any_ids_cover_what_they_decode_to(tokenizer, data):
+def test_spans_of_any_ids_cover_the_decoded_text(tokenizer, data):
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=12))
     spans, text = tokenizer.spans(ids), tokenizer.decode(ids)
     assert len(spans) == len(ids)
@@ -53,12 +53,12 @@ def test_spans_worked_by_hand(tokenizers):
     assert tokenizer.spans([*ids[:1], specials.eos, specials.pad]) == [(0, 3), (3, 3), (3, 3)]
 
 
-def test_an_unknown_word_stands_where_the_word_stood(tokenizers):
+def test_span_of_an_unknown_word_is_the_word(tokenizers):
     tokenizer = tokenizers["word-token"]
     assert tokenizer.spans_in("the xylophone cat") == [(0, 3), (3, 13), (13, 17)]
 
 
-def test_the_bytes_of_half_a_surrogate_are_two_broken_characters(tokenizers):
+def test_bytes_of_half_a_surrogate_decode_to_two_replacement_characters(tokenizers):
     tokenizer = tokenizers["character-bytes"]
     ids = [tokenizer.pieces().index(piece) for piece in ("<0xED>", "<0xA0>", "t")]
     assert tokenizer.decode(ids) == "\ufffd\ufffdt"

@@ -180,18 +180,18 @@ def test_text_is_cut_into_words_digits_and_punctuation():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_two_pieces_look_alike(made, kind):
+def test_displayed_pieces_are_distinct(made, kind):
     pieces = made(kind=kind, whitespace="keep").pieces()
     assert len(set(pieces)) == len(pieces) == len(made(kind=kind, whitespace="keep"))
 
 
-def test_the_mark_typed_by_a_user_is_shown_twice(made):
+def test_space_marker_in_the_input_is_doubled(made):
     tokenizer = made(kind="character")
     assert tokenizer.tokens(tokenizer.encode("a ▁")) == ["a", "▁", "▁▁"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_texts_together_have_the_ids_of_each(made, kind):
+def test_batch_encoding_equals_single_encoding(made, kind):
     tokenizer = made(kind=kind)
     assert tokenizer.encode_all(CORPUS) == [tokenizer.encode(text) for text in CORPUS]
 
@@ -210,7 +210,7 @@ def test_threads_share_a_tokenizer(made):
 
 
 @pytest.mark.parametrize("suffix", ["en", "de"])
-def test_real_captions_come_back(data_folder: Path, suffix):
+def test_real_captions_round_trip(data_folder: Path, suffix):
     lines = (data_folder / "multi30k" / "raw" / f"test_2016_flickr.{suffix}").read_text(encoding="utf-8").split("\n")
     tokenizer = train_tokenizer(settings_of(size=2000), lines)
     assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == list(map(tokenizer.normalise, lines))
@@ -218,7 +218,7 @@ def test_real_captions_come_back(data_folder: Path, suffix):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
-def test_real_chinese_comes_back(data_folder: Path, kind):
+def test_real_chinese_round_trips(data_folder: Path, kind):
     lines = (data_folder / "tatoeba_en_zh" / "test.zh").read_text(encoding="utf-8").split("\n")
     tokenizer = train_tokenizer(settings_of(kind=kind, size=3000), lines)
     ids = tokenizer.encode_all(lines)
@@ -259,7 +259,7 @@ def test_a_full_disk_leaves_the_tokenizer_that_was_there(made, tmp_path, full_di
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_everyone_may_read_a_tokenizer_whatever_the_umask(made, tmp_path, umask):
+def test_tokenizer_file_is_readable_with_any_umask(made, tmp_path, umask):
     before = os.umask(umask)
     try:
         made().save(tmp_path / "tokenizer.json")

@@ -66,7 +66,7 @@ def test_training_again_gives_the_same_file():
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character", "word"])
 @pytest.mark.parametrize("texts", [[], ["", "   "]])
-def test_text_without_a_character_is_refused(kind, texts):
+def test_training_on_empty_text_is_refused(kind, texts):
     with pytest.raises(DataError) as error:
         train_tokenizer(TokenizerSettings(kind=kind), texts)
     wanted = f"tokenizer: found no text to learn from in {len(texts)} lines, expected at least one character"
@@ -88,7 +88,7 @@ def test_a_size_too_small_says_what_it_must_hold(values, wanted):
     assert str(error.value) == f"tokenizer.size: found {values['size']}, expected at least {wanted}"
 
 
-def test_the_rarest_characters_are_left_to_bytes_when_the_room_is_small():
+def test_rare_characters_become_bytes_in_a_small_vocabulary():
     texts = ["abcdefgh " * 1000, "我"]
     tokenizer = train_tokenizer(TokenizerSettings(size=259 + 12), texts)
     assert tokenizer.tokens(tokenizer.encode("我")) == ["<0xE6>", "<0x88>", "<0x91>"]
@@ -117,7 +117,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, unknown, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
-def test_the_digest_does_not_depend_on_what_the_run_decides():
+def test_tokenizer_digest_ignores_dropout_sharing_and_path():
     plain = train_tokenizer(TokenizerSettings(size=300), CORPUS)
     other = train_tokenizer(TokenizerSettings(size=300, dropout=0.1, shared=False, path="x.json"), CORPUS)
     assert other.digest == plain.digest
@@ -163,13 +163,13 @@ def changed(good, path: str, value: object) -> str:
         ("tokenizer.model.merges", [["q", "q"]], "t.json: damaged: the merge of 'q' and 'q' is not in the vocabulary"),
     ],
 )
-def test_a_damaged_file_is_one_line(good, path, value, wanted):
+def test_damaged_file_is_a_one_line_error(good, path, value, wanted):
     with pytest.raises(DataError) as error:
         Tokenizer.from_json(changed(good, path, value), "t.json")
     assert str(error.value) == wanted
 
 
-def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
+def test_file_without_a_tokenizer_is_a_one_line_error(tmp_path):
     path = tmp_path / "tokenizer.json"
     cases = {
         b"": "not a tokenizer of Translume: not JSON: Expecting value: line 1 column 1 (char 0)",

@@ -47,7 +47,7 @@ def test_a_moving_average_worked_out_by_hand() -> None:
     assert weights["w"].item() == 11.0
 
 
-def test_candidates_are_the_last_ones_and_only_where_averaging_is_asked_for() -> None:
+def test_candidates_are_the_last_checkpoints_if_averaging_is_enabled() -> None:
     state = state_of(0, [])
     for state.update in (3, 6, 9, 12):
         add_candidate(state, TrainingSettings(average_last=2, keep=3))
@@ -65,13 +65,13 @@ def test_candidates_are_the_last_ones_and_only_where_averaging_is_asked_for() ->
         ({"metric": "bleu"}, "the weights after update 8, the best by bleu"),
     ],
 )
-def test_what_was_kept_is_said_in_words(settings: dict[str, object], expected: str) -> None:
+def test_kept_weights_are_described(settings: dict[str, object], expected: str) -> None:
     state = state_of(10, [3, 6, 9])
     state.best_update = 8
     assert kept_words(state, TrainingSettings.model_validate(settings)) == expected
 
 
-def test_a_best_that_beats_the_mean_is_said_and_forgotten_with_it() -> None:
+def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten() -> None:
     state, settings = state_of(10, [3, 6, 9]), TrainingSettings(average_last=3)
     state.best_update, state.best_nll, state.mean_nll, state.keeps_best = 8, 2.5, 3.5, True
     best = "the weights after update 8, the best by nll"

@@ -48,14 +48,14 @@ def refusal(config: Config, folder: Path, *, source: Path | None = None) -> str:
         ),
     ],
 )
-def test_another_model_or_recipe_is_refused_by_name(
+def test_changed_model_or_recipe_is_refused_by_name(
     toy: Make, tmp_path: Path, others: dict[str, Any], training: dict[str, Any], expected: str
 ) -> None:
     begin(toy(), tmp_path)
     assert refusal(toy(others, **training), tmp_path) == f"{tmp_path}: {expected}"
 
 
-def test_another_readme_is_not_written_over(toy: Make, tmp_path: Path) -> None:
+def test_foreign_readme_is_not_overwritten(toy: Make, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("my project")
     expected = f"{tmp_path}/README.md: exists, but the folder holds no model; expected an empty folder"
     assert refusal(toy(), tmp_path) == expected
@@ -76,7 +76,7 @@ def test_another_readme_is_not_written_over(toy: Make, tmp_path: Path) -> None:
         ({"valid_source": "none", "valid_target": "none"}, "none: no such file"),
     ],
 )
-def test_files_that_do_not_fit_are_refused_before_anything_is_read(
+def test_unusable_data_files_are_refused_before_anything_is_read(
     toy: Make, tmp_path: Path, files: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises((SettingsError, DataError)) as caught:
@@ -85,7 +85,7 @@ def test_files_that_do_not_fit_are_refused_before_anything_is_read(
     assert not (tmp_path / "model").exists()
 
 
-def test_other_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+def test_changed_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: Path) -> None:
     begin(toy(), tmp_path)
     for side in ("source", "target"):
         text = (toy_files / f"train.{side}").read_text()
@@ -100,7 +100,7 @@ def test_other_data_is_refused_by_digest(toy: Make, toy_files: Path, tmp_path: P
     )
 
 
-def test_the_same_data_under_another_path_goes_on(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+def test_same_data_under_another_path_resumes(toy: Make, toy_files: Path, tmp_path: Path) -> None:
     begin(toy(), tmp_path)
     for side in ("source", "target"):
         (tmp_path / f"moved.{side}").write_text((toy_files / f"train.{side}").read_text())
@@ -108,7 +108,7 @@ def test_the_same_data_under_another_path_goes_on(toy: Make, toy_files: Path, tm
     assert any(isinstance(event, Progress) for event in train(toy({"data": moved}), tmp_path))
 
 
-def test_other_weights_of_files_are_other_data(toy: Make, tmp_path: Path) -> None:
+def test_changed_file_weights_count_as_changed_data(toy: Make, tmp_path: Path) -> None:
     begin(toy(), tmp_path)
     assert "other training data" in refusal(toy({"data": {"weights": [2.0]}}), tmp_path)
 
@@ -131,7 +131,7 @@ def test_other_weights_of_files_are_other_data(toy: Make, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_would_fail_at_a_validation_is_refused_before_the_first_update(
+def test_settings_that_would_fail_validation_are_refused_before_the_first_update(
     toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, values: dict[str, Any], metric: str,
     expected: str
 ) -> None:  # fmt: skip
@@ -166,14 +166,14 @@ def test_fine_tuning_refuses_another_shape_by_name(toy: Make, tmp_path: Path) ->
     assert str(caught.value) == f"tokenizer.size: found 31, but {tmp_path / 'base'} has 32; use that value or none"
 
 
-def test_a_run_goes_on_only_from_the_model_it_came_from(toy: Make, tmp_path: Path) -> None:
+def test_fine_tuning_resumes_only_with_the_same_source_model(toy: Make, tmp_path: Path) -> None:
     begin(toy(), tmp_path / "base")
     begin(toy(), tmp_path / "other")
     message = refusal(toy(), tmp_path / "other", source=tmp_path / "base")
     assert message == f"{tmp_path / 'other'}: this run began without --from, found --from {tmp_path / 'base'}"
 
 
-def test_the_model_it_came_from_may_be_spelt_otherwise(toy: Make, tmp_path: Path) -> None:
+def test_source_model_path_may_be_written_differently(toy: Make, tmp_path: Path) -> None:
     begin(toy(), tmp_path / "base")
     begin(toy(), tmp_path / "copy", source=tmp_path / "base")
     other = tmp_path / "copy" / ".." / "base"
@@ -206,13 +206,13 @@ def test_two_vocabularies_of_one_size_are_not_tied(toy: Make, toy_files: Path, t
     )
 
 
-def test_no_threads_are_no_number_of_threads(toy: Make, tmp_path: Path) -> None:
+def test_zero_threads_is_refused(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         list(train(toy(), tmp_path / "model", threads=0))
     assert str(caught.value) == "threads: found 0, expected a whole number from 1 to 4096"
 
 
-def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:
+def test_missing_file_is_a_one_line_error(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         list(train(toy({"data": {"train_source": str(tmp_path / "gone.en")}}), tmp_path / "model"))
     assert str(caught.value) == f"{tmp_path / 'gone.en'}: no such file"
@@ -227,16 +227,14 @@ def test_a_missing_file_is_one_line(toy: Make, tmp_path: Path) -> None:
         ("entmax", "r_drop", 5.0, "whose beliefs are infinitely far apart where their supports differ"),
     ],
 )
-def test_a_penalty_that_means_nothing_for_a_head_is_refused(
-    toy: Make, kind: str, name: str, value: float, why: str
-) -> None:
+def test_penalty_without_effect_for_a_head_is_refused(toy: Make, kind: str, name: str, value: float, why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         toy({"model": {"head": {"kind": kind}}}, **{name: value})
     wanted = f"must be 0 with model.head.kind = '{kind}', {why}"
     assert str(caught.value) == f"settings: training.{name}: found {value}, {wanted}"
 
 
-def test_a_penalty_that_means_nothing_for_the_model_that_is_fine_tuned_is_refused(toy: Make, tmp_path: Path) -> None:
+def test_penalty_without_effect_for_the_fine_tuned_model_is_refused(toy: Make, tmp_path: Path) -> None:
     begin(toy({"model": {"head": {"kind": "sigmoid"}}}), tmp_path / "base")
     plain = toy(r_drop=5.0)
     plain = plain.model_copy(update={"model": type(plain.model)()})

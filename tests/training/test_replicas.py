@@ -59,7 +59,7 @@ def gradients(updater):
 
 
 @given(st.integers(1, 13), st.integers(1, 19), st.integers(1, 17), st.integers(2, 4), st.integers(0, 99))
-def test_shares_add_up_to_the_whole_batch(rows, source, target, threads, seed):
+def test_slices_add_up_to_the_whole_batch(rows, source, target, threads, seed):
     batch = batch_of(rows, source, target, seed)
     alone, together = updater_on(1), updater_on(threads)
     first, second = alone.add(batch), together.add(batch)
@@ -99,7 +99,7 @@ def test_two_threads_with_dropout_give_the_same_weights_every_time(precision):
         assert torch.equal(value, results[1][name]), name
 
 
-def test_shares_are_cut_to_their_longest_row():
+def test_slices_are_trimmed_to_their_longest_row():
     batch = batch_of(5, 11, 13, seed=3)
     tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
     for share in shares_of(tensors, 2):
@@ -107,17 +107,17 @@ def test_shares_are_cut_to_their_longest_row():
         assert share[4].any(0).all()
 
 
-def test_a_share_is_never_empty():
+def test_slices_are_never_empty():
     batch = batch_of(2, 5, 7, seed=1)
     tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
     assert len(shares_of(tensors, 4)) == 2
 
 
-def test_gpus_are_not_shared_out():
+def test_batches_are_not_split_on_gpus():
     assert replica_count(8, torch.device("cuda")) == 1
     assert replica_count(8, torch.device("cpu")) == 4
 
 
-def test_dropout_of_attention_weights_keeps_to_the_form_that_threads_draw_apart():
+def test_attention_dropout_uses_the_plain_backend():
     settings = ModelSettings(width=22, attention_heads=11, attention_dropout=0.3)
     assert choose_attention(settings, torch.device("cpu"), torch.float32) == "plain"

@@ -56,7 +56,7 @@ def whole(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(feature=st.sampled_from(sorted(FEATURES)), events=st.lists(st.integers(1, 25), min_size=1, max_size=3))
-def test_a_run_cut_off_anywhere_ends_as_the_uninterrupted_one(
+def test_run_interrupted_anywhere_ends_like_an_uninterrupted_one(
     toy: Make, whole: dict[str, dict[str, Any]], feature: str, events: list[int]
 ) -> None:
     config = toy(**FEATURES[feature])
@@ -94,7 +94,7 @@ def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operation=st.integers(1, 90))
-def test_a_run_that_dies_inside_a_commit_ends_as_the_uninterrupted_one(
+def test_run_killed_during_a_commit_ends_like_an_uninterrupted_one(
     toy: Make, whole: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, operation: int
 ) -> None:
     feature = "average, moving average and accumulation"
@@ -141,7 +141,7 @@ def test_a_signal_during_validation_leaves_the_validation_to_the_resumed_run(
     assert finish(toy(), tmp_path) == whole["best"]
 
 
-def test_a_signal_before_the_last_validation_does_not_make_the_run_a_finished_one(
+def test_signal_before_the_last_validation_leaves_the_run_unfinished(
     toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     for event in train(toy(), tmp_path):
@@ -159,7 +159,7 @@ def test_a_finished_run_says_so_and_reads_no_data(toy: Make, toy_files: Path, tm
     assert (again.update, again.reason, again.nll) == (17, "updates", first.nll)
 
 
-def test_more_updates_go_on_where_a_finished_run_ended(toy: Make, tmp_path: Path) -> None:
+def test_more_updates_continue_a_finished_run(toy: Make, tmp_path: Path) -> None:
     list(train(toy(updates=9), tmp_path / "short"))
     longer = finish(toy(updates=17), tmp_path / "short")
     assert longer["resume/raw.safetensors"] == finish(toy(), tmp_path / "whole")["resume/raw.safetensors"]
@@ -179,7 +179,7 @@ def warnings(config: Config, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("changed", [{"average_last": 3}, {"average_last": 3, "save_every": 4}])
-def test_averaging_may_begin_at_an_update_that_is_saved_already(
+def test_averaging_can_start_at_a_saved_update(
     toy: Make, unmatched: dict[str, str], tmp_path: Path, changed: dict[str, int]
 ) -> None:
     finish(toy({"data": unmatched}, metric="exact_match", updates=12), tmp_path)
@@ -188,7 +188,7 @@ def test_averaging_may_begin_at_an_update_that_is_saved_already(
     assert last.kept.startswith("the mean of the weights after updates 12, 1")
 
 
-def test_another_average_is_taken_of_a_finished_run(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
+def test_finished_run_can_be_averaged_again(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
     kept = []
     for average_last in (3, 2, 2):
         config = toy({"data": unmatched}, metric="exact_match", average_last=average_last)
@@ -201,7 +201,7 @@ def test_another_average_is_taken_of_a_finished_run(toy: Make, unmatched: dict[s
     assert [already for _, _, already in kept] == [False, False, True]
 
 
-def test_the_best_is_kept_where_the_mean_is_worse_and_a_run_that_was_cut_off_keeps_it_too(
+def test_best_weights_are_kept_if_the_mean_is_worse_also_after_an_interruption(
     toy: Make, toy_files: Path, tmp_path: Path
 ) -> None:
     few = {}
@@ -235,7 +235,7 @@ def test_the_best_is_kept_where_the_mean_is_worse_and_a_run_that_was_cut_off_kee
     assert (again.kept, again.nll) == (last.kept, last.nll)
 
 
-def test_a_best_on_other_validation_data_is_forgotten(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+def test_best_weights_on_other_validation_data_are_discarded(toy: Make, toy_files: Path, tmp_path: Path) -> None:
     list(train(toy(updates=5), tmp_path / "model"))
     other = {}
     for side in ("source", "target"):
@@ -251,7 +251,7 @@ def test_a_best_on_other_validation_data_is_forgotten(toy: Make, toy_files: Path
     assert warnings(config.change("training.updates=11"), tmp_path / "model") == []
 
 
-def test_a_cosine_that_ends_elsewhere_is_said(toy: Make, tmp_path: Path) -> None:
+def test_changed_end_of_the_cosine_schedule_is_reported(toy: Make, tmp_path: Path) -> None:
     finish(toy(updates=3, schedule="cosine"), tmp_path)
     assert warnings(toy(updates=5, schedule="cosine"), tmp_path) == [
         "updates was 3, now 5: the learning rate follows the new cosine from here on"
@@ -271,7 +271,7 @@ def test_the_tokenizer_is_in_the_folder_before_the_first_update(toy: Make, tmp_p
             run.close()
 
 
-def test_what_decoding_names_is_read_once_and_kept_with_the_model(toy: Make, tmp_path: Path) -> None:
+def test_decoding_files_are_read_once_and_stored_with_the_model(toy: Make, tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.write_text("a b c\n", encoding="utf-8")
     config = toy({"decoding": {"vocabulary": str(words)}}, updates=5)

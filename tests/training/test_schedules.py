@@ -24,7 +24,7 @@ def settings_of(**training: object) -> TrainingSettings:
         ("cosine", 20, 0.0),
     ],
 )
-def test_rates_worked_out_by_hand(schedule: str, update: int, expected: float) -> None:
+def test_learning_rates_computed_by_hand(schedule: str, update: int, expected: float) -> None:
     settings = settings_of(schedule=schedule, updates=20, learning_rate=0.002, warmup_updates=4)
     assert learning_rate(update, settings, 7) == pytest.approx(expected, abs=1e-12)
 
@@ -37,7 +37,7 @@ def test_noam_is_equation_three_of_vaswani_et_al() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "noam", "cosine", "constant"])
-def test_without_warm_up_every_schedule_begins_with_a_finite_rate(schedule: str) -> None:
+def test_schedules_without_warmup_start_with_a_finite_rate(schedule: str) -> None:
     settings = settings_of(schedule=schedule, updates=10, warmup_updates=0)
     rates = [learning_rate(update, settings, 7) for update in range(1, 11)]
     assert all(0 <= rate <= settings.learning_rate for rate in rates)

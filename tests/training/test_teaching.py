@@ -36,9 +36,7 @@ def teacher(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_student_comes_nearer_to_its_teacher_than_labels_take_it(
-    toy: Make, toy_files: Path, teacher: Path, tmp_path: Path
-) -> None:
+def test_student_approaches_its_teacher(toy: Make, toy_files: Path, teacher: Path, tmp_path: Path) -> None:
     loaded = load_checkpoint(teacher, device="cpu")
     tokenizer = loaded.source_tokenizer
     sides = [tokenizer.encode_all((toy_files / f"valid.{side}").read_text().splitlines()) for side in SIDES]
@@ -56,7 +54,7 @@ def test_a_student_comes_nearer_to_its_teacher_than_labels_take_it(
     assert distances["taught"] < distances["alone"] / 5
 
 
-def test_a_run_with_a_teacher_goes_on_bit_for_bit(toy: Make, teacher: Path, tmp_path: Path) -> None:
+def test_run_with_a_teacher_resumes_bit_for_bit(toy: Make, teacher: Path, tmp_path: Path) -> None:
     whole = finish(toy(teacher=str(teacher)), tmp_path / "whole")
     for event in train(toy(teacher=str(teacher)), tmp_path / "parts", device="cpu", threads=1):
         if getattr(event, "update", 0) == 7:
@@ -67,7 +65,7 @@ def test_a_run_with_a_teacher_goes_on_bit_for_bit(toy: Make, teacher: Path, tmp_
     assert any(isinstance(event, Validated) for event in whole)
 
 
-def test_a_run_does_not_go_on_with_another_teacher(toy: Make, tmp_path: Path) -> None:
+def test_run_does_not_resume_with_another_teacher(toy: Make, tmp_path: Path) -> None:
     finish(toy(updates=3), tmp_path / "teacher")
     config = toy(teacher=str(tmp_path / "teacher"))
     for event in train(config, tmp_path / "model", device="cpu", threads=1):
@@ -112,7 +110,7 @@ def test_a_teacher_of_other_target_tokens_is_refused(toy: Make, teacher: Path, t
     )
 
 
-def test_a_teacher_whose_decisions_are_no_distribution_is_refused(toy: Make, tmp_path: Path) -> None:
+def test_teacher_without_a_distribution_is_refused(toy: Make, tmp_path: Path) -> None:
     finish(toy({"model": {"head": {"kind": "sigmoid"}}}, updates=3), tmp_path / "teacher")
     with pytest.raises(SettingsError) as caught:
         finish(toy(teacher=str(tmp_path / "teacher")), tmp_path / "model")
@@ -122,7 +120,7 @@ def test_a_teacher_whose_decisions_are_no_distribution_is_refused(toy: Make, tmp
     )
 
 
-def test_a_teacher_that_reads_less_is_refused(toy: Make, tmp_path: Path) -> None:
+def test_teacher_with_fewer_positions_is_refused(toy: Make, tmp_path: Path) -> None:
     finish(toy({"model": {"max_positions": 37}}, updates=2), tmp_path / "teacher")
     with pytest.raises(SettingsError) as caught:
         finish(toy(teacher=str(tmp_path / "teacher")), tmp_path / "model")
@@ -132,7 +130,7 @@ def test_a_teacher_that_reads_less_is_refused(toy: Make, tmp_path: Path) -> None
     )
 
 
-def test_a_teacher_that_is_not_there_is_one_line(toy: Make, tmp_path: Path) -> None:
+def test_missing_teacher_is_a_one_line_error(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError) as caught:
         finish(toy(teacher=str(tmp_path / "gone")), tmp_path / "model")
     assert str(tmp_path / "gone") in str(caught.value)
@@ -140,7 +138,7 @@ def test_a_teacher_that_is_not_there_is_one_line(toy: Make, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["sigmoid", "entmax", "shortlist"])
-def test_a_head_that_cannot_learn_a_belief_refuses_a_teacher(toy: Make, kind: str) -> None:
+def test_head_that_cannot_learn_a_distribution_refuses_a_teacher(toy: Make, kind: str) -> None:
     with pytest.raises(SettingsError) as caught:
         toy({"model": {"head": {"kind": kind}}}, teacher="models/big")
     wanted = f"settings: training.teacher: found models/big, must be none with model.head.kind = '{kind}', "
@@ -155,6 +153,6 @@ def test_a_share_without_a_teacher_is_refused(toy: Make) -> None:
     )
 
 
-def test_a_teachers_path_begins_at_the_settings_file(tmp_path: Path) -> None:
+def test_teacher_path_is_relative_to_the_settings_file(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text('[training]\nteacher = "models/big"\n')
     assert Config.read(tmp_path / "small.toml").training.teacher == str(tmp_path / "models/big")

@@ -77,7 +77,7 @@ def test_unequal_micro_batches_give_the_update_of_the_whole(toy: Make, cuts: set
         torch.testing.assert_close(other_moments[name], value, rtol=1e-4, atol=1e-8)
 
 
-def test_dropout_is_drawn_by_seed_update_and_place_alone(toy: Make) -> None:
+def test_dropout_depends_only_on_seed_update_and_position(toy: Make) -> None:
     config = toy({"model": {"dropout": 0.5}})
     objectives = []
     for noise in (0, 7):
@@ -89,7 +89,7 @@ def test_dropout_is_drawn_by_seed_update_and_place_alone(toy: Make) -> None:
 
 
 @given(first=st.tuples(st.integers(0), st.integers(0)), second=st.tuples(st.integers(0), st.integers(0)))
-def test_seeds_differ_where_numbers_do(first: tuple[int, int], second: tuple[int, int]) -> None:
+def test_seeds_differ_for_different_inputs(first: tuple[int, int], second: tuple[int, int]) -> None:
     assert (seed_of(*first) == seed_of(*second)) == (first == second)
     assert 0 <= seed_of(*first) < 2**63
 
@@ -111,7 +111,7 @@ class SmallMemory:
         self.added = []
 
 
-def test_a_batch_that_does_not_fit_is_split_and_the_update_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_too_large_for_memory_is_split_and_the_update_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SmallMemory()
     sums = gather(memory, [batch_of(2), batch_of(7)], seed=1, update=1)
     assert sums.splits == 3
@@ -119,7 +119,7 @@ def test_a_batch_that_does_not_fit_is_split_and_the_update_begun_again(monkeypat
     assert sums.tokens == batch_of(2).tokens + batch_of(7).tokens == sums.objective
 
 
-def test_a_single_pair_that_does_not_fit_is_named() -> None:
+def test_single_pair_too_large_for_memory_is_named() -> None:
     class NoMemory(SmallMemory):
         def add(self, batch: Batch) -> HeadLoss:
             raise torch.cuda.OutOfMemoryError("no room")
@@ -131,7 +131,7 @@ def test_a_single_pair_that_does_not_fit_is_named() -> None:
     )
 
 
-def test_a_loss_that_is_not_finite_stops_and_names_everything(
+def test_non_finite_loss_stops_with_a_full_report(
     toy: Make, toy_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Updater.add
@@ -153,7 +153,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_everything(
     assert load_checkpoint(tmp_path).config == toy()
 
 
-def test_the_first_loss_is_that_of_guessing(toy: Make, tmp_path: Path) -> None:
+def test_first_loss_equals_that_of_uniform_guessing(toy: Make, tmp_path: Path) -> None:
     wide = toy({"model": {"width": 64, "feed_forward": 67, "dropout": 0.0, "head": {"tie": "none"}}}, updates=1)
     events = list(train(wide, tmp_path))
     started = next(event for event in events if isinstance(event, Started))
@@ -161,7 +161,7 @@ def test_the_first_loss_is_that_of_guessing(toy: Make, tmp_path: Path) -> None:
     assert math.log(started.target_vocabulary) <= first.loss <= math.log(started.target_vocabulary) + 1
 
 
-def test_the_history_holds_what_the_events_said(toy: Make, tmp_path: Path) -> None:
+def test_history_records_the_events(toy: Make, tmp_path: Path) -> None:
     events = list(train(toy(), tmp_path))
     lines = read_history(tmp_path)
     assert [line["event"] for line in lines[:1]] == ["started"]
@@ -178,7 +178,7 @@ def test_the_history_holds_what_the_events_said(toy: Make, tmp_path: Path) -> No
     assert json.dumps(lines)
 
 
-def test_what_was_validated_is_what_was_kept(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
+def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
     config = toy({"data": unmatched}, metric="exact_match", average_last=3)
     *events, last = train(config, tmp_path)
     assert isinstance(last, Finished)
@@ -203,7 +203,7 @@ def test_what_was_validated_is_what_was_kept(toy: Make, unmatched: dict[str, str
 
 
 @pytest.mark.parametrize(("kind", "measure"), [("softmax", "nll"), ("sigmoid", "objective"), ("entmax", "objective")])
-def test_what_has_no_nll_is_called_by_its_name(toy: Make, tmp_path: Path, kind: str, measure: str) -> None:
+def test_measure_without_an_nll_is_reported_by_its_name(toy: Make, tmp_path: Path, kind: str, measure: str) -> None:
     events = list(train(toy({"model": {"head": {"kind": kind}}}, updates=5), tmp_path))
     told = [event for event in events if isinstance(event, Validated | Finished)]
     assert {event.measure for event in told} == {measure}
@@ -227,7 +227,7 @@ def test_the_card_names_the_metric_and_which_weights_have_it(toy: Make, tmp_path
     )
 
 
-def test_short_cuts_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translume_short_reduces_updates(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSLUME_SHORT", "1")
     *_, last = train(toy(updates=1000, save_every=1000, validate_every=1000), tmp_path)
     assert isinstance(last, Finished)
