@@ -1,4 +1,4 @@
-"""A toy language whose every target can be listed."""
+"""A toy step whose complete targets can be enumerated."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ BOS, EOS = 0, 1
 
 @dataclass(frozen=True)
 class ToyState:
-    """Remembers the sentence and a fingerprint of the prefix that each row has read; counts selections."""
+    """State that keeps the sentence and a fingerprint of each row's prefix, and records every selection of rows."""
 
     sentences: torch.Tensor
     read: torch.Tensor
@@ -26,7 +26,7 @@ class ToyState:
 
 
 class Toy:
-    """A step whose logits are drawn once per sentence and prefix, so that it has a memory of its own."""
+    """A step whose logits are drawn once per sentence and prefix, so that its output depends on the whole prefix."""
 
     def __init__(self, seed, size=5, longest=4, sharpness=1.0, sentences=3):
         generator = torch.Generator().manual_seed(seed)
@@ -60,7 +60,7 @@ class Toy:
         return total
 
     def complete(self, sentence, limit, score=lambda log_prob, length: log_prob):
-        """Every target that a search may return, best first, as (score, tokens)."""
+        """All targets that a search can return, best first, as (score, tokens)."""
         found = [
             (score(self.log_prob(sentence, ids), length), ids)
             for length in range(1, limit + 1)
@@ -76,8 +76,8 @@ def toy():
 
 
 @pytest.fixture(scope="session")
-def likely():
-    """Whether counts [m] come from probabilities [m], by Pearson's chi-square, rare outcomes taken together."""
+def follows_distribution():
+    """Check counts [m] against probabilities [m] by Pearson's chi-square test; rare outcomes are pooled."""
 
     def judge(counts, probabilities):
         counts = torch.as_tensor(counts, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What targets must hold: automata of phrases, banks, and a beam that always meets what it can."""
+"""Lexically constrained beam search: phrase automata, allocation of banks, and met constraints."""
 
 import itertools
 from collections import Counter
@@ -29,7 +29,7 @@ NO_WORDS = Boundaries(begins=torch.ones(SIZE, dtype=torch.bool), ends=torch.ones
 
 
 def holds(tokens, phrase, boundaries=NO_WORDS):
-    """How often, not overlapping, tokens hold a phrase that no word goes on before or after."""
+    """Count non-overlapping occurrences of a phrase in tokens, at word boundaries where the phrase requires them."""
     begins, ends = boundaries.begins.tolist(), boundaries.ends.tolist()
     tokens = [token for token in tokens if token != EOS]
     count = place = 0
@@ -65,7 +65,7 @@ def run(step, beam, wanted, limits, rules=(), boundaries=NO_WORDS):
 
 @st.composite
 def worlds(draw, alternatives=2):
-    """Where words part, and constraints of two sentences that have room within their limits."""
+    """Word boundaries, and constraints of two sentences that fit within the length limits."""
     flags = st.lists(st.booleans(), min_size=SIZE - 3, max_size=SIZE - 3)
     begins, ends = (torch.tensor([True, True, True, *draw(flags)]) for _ in range(2))
     boundaries = Boundaries(begins=begins, ends=ends, space=SPACE)
@@ -88,7 +88,7 @@ def worlds(draw, alternatives=2):
 
 @settings(deadline=None, max_examples=150)
 @given(seeds, worlds(), st.integers(1, 5))
-def test_whatever_there_is_room_for_is_met_and_paid_for_by_the_model_s_own_belief(toy, seed, world, width):
+def test_feasible_constraints_are_met_and_scores_are_the_models_own(toy, seed, world, width):
     boundaries, limits, wanted = world
     step = toy(seed, sharpness=3.0, sentences=2)
     found = run(step, BeamSearch(width=width, nbest=width), wanted, limits, [ForbidTokens((BOS,))], boundaries)
@@ -105,13 +105,15 @@ def test_whatever_there_is_room_for_is_met_and_paid_for_by_the_model_s_own_belie
 @pytest.mark.parametrize(
     ("ends", "limit", "wanted", "width"),
     [
-        # The only candidate in time may be one that ends: its place is for another in time, not for one that is late.
+        # The only candidate that can still meet the constraints may be one that ends. Its place must go to another
+        # such candidate.
         ([True, True, True, False, True], 4, [[Phrase((3, 4), apart_before=True)]], 2),
-        # All is met, unless the next token goes on with its last word as the best ones do; the end does not.
+        # Here all constraints are met, unless the next token continues the last word. The end mark does not continue
+        # it.
         ([True, True, True, False, False], 3, [[Phrase((2,))], [Phrase((3,), apart_before=True, apart_after=True)]], 1),
     ],
 )
-def test_nobody_who_is_in_time_loses_the_place_to_one_who_is_late(toy, ends, limit, wanted, width):
+def test_candidates_that_can_still_meet_all_constraints_take_precedence(toy, ends, limit, wanted, width):
     begins = torch.tensor([True, True, True, False, False])
     boundaries = Boundaries(begins=begins, ends=torch.tensor(ends), space=SPACE)
     for seed in range(40):
@@ -123,7 +125,7 @@ def test_nobody_who_is_in_time_loses_the_place_to_one_who_is_late(toy, ends, lim
 
 @few
 @given(seeds, worlds(), st.sampled_from([0.0, 1.0]))
-def test_a_beam_as_wide_as_the_space_finds_the_best_target_that_holds_all(toy, seed, world, exponent):
+def test_exhaustive_beam_finds_the_best_target_that_meets_all_constraints(toy, seed, world, exponent):
     boundaries, limits, wanted = world
     step = toy(seed, sentences=2)
     beam = BeamSearch(width=SIZE**LONGEST, length_penalty=LengthPenalty(exponent=exponent))
@@ -138,7 +140,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_target_that_holds_all(toy, s
 
 @few
 @given(seeds, st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 5), st.integers(1, 2))
-def test_without_constraints_it_is_the_beam(toy, seed, limits, width, nbest):
+def test_without_constraints_equals_beam_search(toy, seed, limits, width, nbest):
     beam = BeamSearch(width=width, nbest=min(nbest, width))
     rules = [ForbidTokens((BOS,)), ForcedPrefix([[], [2], [3]])]
     plain = search(
@@ -151,7 +153,7 @@ def test_without_constraints_it_is_the_beam(toy, seed, limits, width, nbest):
 
 @few
 @given(seeds, worlds(), st.integers(1, 4))
-def test_neighbours_change_nothing(toy, seed, world, width):
+def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, world, width):
     boundaries, limits, wanted = world
     together = run(toy(seed, sentences=2), BeamSearch(width=width), wanted, limits, (), boundaries)
     alone = run(toy(seed, sentences=2), BeamSearch(width=width), wanted[:1], limits[:1], (), boundaries)
@@ -159,7 +161,7 @@ def test_neighbours_change_nothing(toy, seed, world, width):
 
 
 def progress_of(tokens, wanted, boundaries=NO_WORDS):
-    """(needed, proposals) after each of `tokens` of one sentence."""
+    """(needed, proposals) of one sentence before the first and after each of `tokens`."""
     constraints = Constraints.of([wanted], boundaries)
     progress, found = constraints.start(), []
     for token in (None, *tokens):
@@ -173,36 +175,36 @@ def progress_of(tokens, wanted, boundaries=NO_WORDS):
 @pytest.mark.parametrize(
     ("phrases", "tokens", "needed"),
     [
-        ([(2, 2, 3)], (2, 2, 2, 3), [3, 2, 1, 1, 0]),  # falls back to its longest beginning that still stands
+        ([(2, 2, 3)], (2, 2, 2, 3), [3, 2, 1, 1, 0]),  # falls back to its longest prefix that still matches
         ([(2, 3, 2, 4)], (2, 3, 2, 3, 2, 4), [4, 3, 2, 1, 2, 1, 0]),
-        ([(2, 3, 4)], (2, 3, 2, 4, 2, 3, 4), [3, 2, 1, 2, 3, 2, 1, 0]),  # abandoned and begun again
-        ([(2, 3), (2, 4)], (2, 3, 2, 4), [4, 3, 2, 1, 0]),  # a shared prefix is said for one of them
-        ([(2, 3), (3, 4)], (2, 3, 4), [4, 3, 1, 0]),  # overlapping phrases may share words
-        ([(2, 3), (2, 3)], (2, 3, 4, 2, 3), [4, 3, 2, 2, 1, 0]),  # the same phrase twice is wanted twice
-        ([(2, 2), (2, 2)], (2, 2, 2, 2), [4, 3, 2, 1, 0]),  # and its places do not overlap
+        ([(2, 3, 4)], (2, 3, 2, 4, 2, 3, 4), [3, 2, 1, 2, 3, 2, 1, 0]),  # abandoned and restarted
+        ([(2, 3), (2, 4)], (2, 3, 2, 4), [4, 3, 2, 1, 0]),  # a shared prefix counts for one of them
+        ([(2, 3), (3, 4)], (2, 3, 4), [4, 3, 1, 0]),  # overlapping phrases may share tokens
+        ([(2, 3), (2, 3)], (2, 3, 4, 2, 3), [4, 3, 2, 2, 1, 0]),  # a repeated constraint must be met twice
+        ([(2, 2), (2, 2)], (2, 2, 2, 2), [4, 3, 2, 1, 0]),  # and its occurrences must not overlap
     ],
 )
-def test_progress_by_hand(phrases, tokens, needed):
+def test_progress_worked_by_hand(phrases, tokens, needed):
     found = progress_of(tokens, [[Phrase(ids)] for ids in phrases])
     assert [each for each, _ in found] == needed
 
 
-def test_what_leads_on_is_the_next_token_of_every_unmet_phrase():
+def test_proposals_are_the_next_token_of_every_unmet_phrase():
     wanted = [[Phrase((2, 3, 4))], [Phrase((4,)), Phrase((3, 2))]]
     assert [each for _, each in progress_of((2, 3, 4), wanted)] == [[2, 4, 3], [3, 4, 3], [4, 4, 2], []]
 
 
-def test_a_word_that_goes_on_takes_back_what_it_said():
+def test_continuing_a_word_undoes_a_phrase_that_ended_in_it():
     mann, schaft = 3, 4
     words = Boundaries(begins=torch.tensor([1, 1, 1, 1, 0]).bool(), ends=torch.tensor([1, 1, 1, 0, 0]).bool())
     man = [Phrase((mann,), True, True)]
     assert [each for each, _ in progress_of((mann, schaft, mann, mann), [man], words)] == [1, 0, 1, 0, 0]
     both = progress_of((mann, mann, schaft), [man, [Phrase((mann, schaft), True, True)]], words)
-    # After the first "mann", "schaft" would take it back: what is proposed is another word.
+    # After the first "mann", "schaft" would undo the match, so the proposal starts another word.
     assert both == [(3, [mann, mann]), (2, [mann]), (1, [schaft]), (0, [])]
 
 
-def test_a_phrase_within_a_word_begins_after_a_space():
+def test_a_phrase_at_a_word_start_needs_a_preceding_space():
     letters = Boundaries(
         begins=torch.tensor([1, 1, 1, 0, 0]).bool(), ends=torch.tensor([1, 1, 1, 0, 0]).bool(), space=SPACE
     )
@@ -213,7 +215,7 @@ def test_a_phrase_within_a_word_begins_after_a_space():
 
 @few
 @given(worlds(), st.lists(st.integers(2, SIZE - 1), max_size=6))
-def test_nothing_is_needed_if_and_only_if_all_is_said_and_a_proposal_always_brings_it_nearer(world, tokens):
+def test_needed_is_zero_iff_all_constraints_are_met_and_proposals_reduce_it(world, tokens):
     boundaries, _, wanted = world
     for each in wanted:
         constraints = Constraints.of([each], boundaries)
@@ -232,7 +234,7 @@ def test_nothing_is_needed_if_and_only_if_all_is_said_and_a_proposal_always_brin
                 progress = constraints.advance(progress, torch.tensor([[token]]))
 
 
-def test_banks_take_turns_and_the_fullest_comes_first():
+def test_banks_are_allocated_in_turn_starting_with_the_most_constraints_met():
     total = torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0]])
     met = torch.tensor([[0, 0, 0, 0, 1, 2, 2]])
     never = torch.zeros_like(met, dtype=torch.bool)
@@ -240,7 +242,7 @@ def test_banks_take_turns_and_the_fullest_comes_first():
         assert (allocated(total, met, never, width) == 1).nonzero()[:, 1].tolist() == wanted
 
 
-def test_what_ends_takes_a_turn_of_its_bank_and_leaves_its_place_to_another():
+def test_an_ending_candidate_uses_a_turn_of_its_bank_but_no_place():
     total = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
     met = torch.tensor([[1, 1, 0, 0]])
     ends = torch.tensor([[True, False, False, False]])
@@ -249,14 +251,14 @@ def test_what_ends_takes_a_turn_of_its_bank_and_leaves_its_place_to_another():
     assert allocated(total, met, ends, 2).tolist() == [[1, 2, 1, 2]]
 
 
-def test_what_is_impossible_gets_no_place():
+def test_impossible_candidates_get_no_place():
     total = torch.tensor([[-1.0, -torch.inf, -3.0]])
     never = torch.zeros(1, 3, dtype=torch.bool)
     assert allocated(total, torch.tensor([[0, 5, 0]]), never, 3).tolist() == [[1, 2, 1]]
 
 
 @pytest.mark.parametrize("width", [4, 5])
-def test_a_forbidden_phrase_ends_with_as_much_as_can_be_met(toy, width):
+def test_as_many_constraints_as_possible_are_met_when_a_phrase_is_forbidden(toy, width):
     wanted = [[[Phrase((2, 3))], [Phrase((4,))]]] * 3
     found = run(toy(3), BeamSearch(width=width), wanted, [4, 3, 4], [ForbidTokens((BOS, 3))])
     for (best,) in found:
@@ -265,12 +267,12 @@ def test_a_forbidden_phrase_ends_with_as_much_as_can_be_met(toy, width):
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_prefix_that_ends_stands_as_it_is(toy, width):
+def test_a_forced_prefix_that_ends_with_eos_is_returned_unchanged(toy, width):
     found = run(toy(3), BeamSearch(width=width), [[[Phrase((4,))]]], [4], [ForcedPrefix([[2, EOS]])])
     assert [h.tokens for h in found[0]] == [(2, EOS)]
 
 
-def test_more_alternatives_never_cost_more(toy):
+def test_more_alternatives_never_lower_the_score(toy):
     for one, other in itertools.product((2, 3, 4), repeat=2):
         (either,), (single,) = (
             run(toy(5), BeamSearch(width=SIZE**LONGEST), [[phrases]], [4])[0]
@@ -279,6 +281,6 @@ def test_more_alternatives_never_cost_more(toy):
         assert either.score >= single.score - 1e-6
 
 
-def test_a_phrase_of_nothing_is_refused():
+def test_an_empty_phrase_is_refused():
     with pytest.raises(ValueError, match=r"^a phrase has no tokens, or needs a space "):
         Constraints.of([[[Phrase(())]]], NO_WORDS)

@@ -1,4 +1,4 @@
-"""Groups of a beam that are told not to repeat one another, against the same written in lists."""
+"""Diverse beam search, compared with a reference implementation on lists."""
 
 import math
 from collections import Counter
@@ -35,8 +35,8 @@ def enough(strategy, ended):
     return strategy.group.stop == "first" and ended >= strategy.group.patience * strategy.group.width
 
 
-def plainly(step, sentence, limit, strategy):
-    """Diverse beam search in lists: the finished (score, tokens) of all groups, best first."""
+def reference_search(step, sentence, limit, strategy):
+    """Diverse beam search on lists: the finished (score, tokens) of all groups, best first."""
     each, score = strategy.group.width, strategy.length_penalty.divisor
     live = [[(0.0, ())] for _ in range(strategy.groups)]
     ended = [[] for _ in live]
@@ -67,7 +67,7 @@ def plainly(step, sentence, limit, strategy):
 
 @few
 @given(data=st.data())
-def test_it_agrees_with_the_same_written_in_lists(toy, data):
+def test_results_equal_the_reference_implementation(toy, data):
     each, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
     penalty, stop, patience = data.draw(penalties), data.draw(stops), data.draw(patiences)
     nbest = data.draw(st.integers(1, each * groups))
@@ -77,7 +77,7 @@ def test_it_agrees_with_the_same_written_in_lists(toy, data):
     )
     step, limits = toy(data.draw(seeds)), data.draw(limits3)
     for sentence, found in enumerate(run(step, strategy, limits)):
-        wanted = plainly(step, sentence, limits[sentence], strategy)
+        wanted = reference_search(step, sentence, limits[sentence], strategy)
         assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
         assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
         for h in found:
@@ -86,7 +86,7 @@ def test_it_agrees_with_the_same_written_in_lists(toy, data):
 
 @few
 @given(seeds, limits3, penalties, stops, st.integers(2, 5), st.integers(1, 2), patiences)
-def test_one_group_is_beam_search_to_the_last_bit(toy, seed, limits, penalty, stop, width, nbest, patience):
+def test_one_group_equals_beam_search_bit_for_bit(toy, seed, limits, penalty, stop, width, nbest, patience):
     one, other = toy(seed), toy(seed)
     beam = BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop, patience=patience)
     assert run(one, DiverseBeam(group=beam, groups=1, nbest=nbest), limits) == run(other, beam, limits)
@@ -95,7 +95,7 @@ def test_one_group_is_beam_search_to_the_last_bit(toy, seed, limits, penalty, st
 
 @few
 @given(seeds, limits3, st.integers(1, 3), st.integers(1, 3))
-def test_one_step_serves_all_groups(toy, seed, limits, each, groups):
+def test_all_groups_share_one_step(toy, seed, limits, each, groups):
     step = toy(seed)
     run(step, DiverseBeam(group=BeamSearch(width=each), groups=groups), limits)
     assert len(step.rows) <= max(limits)
@@ -105,7 +105,7 @@ def test_one_step_serves_all_groups(toy, seed, limits, each, groups):
 
 @few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3)
-def test_neighbours_change_nothing(toy, seed, sentences, limits):
+def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, sentences, limits):
     step, rules = toy(seed), [ForbidTokens((BOS,))]
     strategy = DiverseBeam(group=BeamSearch(width=2, nbest=2), groups=3, nbest=6)
     together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
@@ -120,7 +120,7 @@ def step_by_hand(prefix, state):
     return Logits(torch.tensor(row).log().expand(prefix.size(0), -1).clone()), state
 
 
-class Nothing:
+class EmptyState:
     def select(self, rows):
         return self
 
@@ -129,34 +129,34 @@ def by_hand(diversity):
     strategy = DiverseBeam(
         group=BeamSearch(width=1, length_penalty=LengthPenalty(exponent=0.0)), groups=3, diversity=diversity, nbest=3
     )
-    (found,) = search(step_by_hand, Nothing(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]))
+    (found,) = search(step_by_hand, EmptyState(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]))
     return found
 
 
-def test_a_token_costs_what_the_groups_before_made_it_cost_as_worked_by_hand():
-    # The second group has 0.5·e^-1 = 0.184 for the token 2, the third 0.3·e^-1 = 0.110 for 3: 3 and 4 win. All then
-    # end, which the second pays once and the third twice.
+def test_the_diversity_penalty_worked_by_hand():
+    # Token 2 costs the second group 0.5·e^-1 = 0.184, and token 3 costs the third 0.3·e^-1 = 0.110, so 3 and 4 win.
+    # All then end, which costs the second group one penalty and the third two.
     found = by_hand(1.0)
     assert [h.tokens for h in found] == [(2, 1), (3, 1), (4, 1)]
     assert [h.log_prob for h in found] == pytest.approx([math.log(0.5), math.log(0.3), math.log(0.2)], abs=1e-6)
     assert [h.score for h in found] == pytest.approx([math.log(0.5), math.log(0.3) - 1, math.log(0.2) - 2], abs=1e-6)
 
 
-def test_what_several_groups_find_is_returned_once():
+def test_a_target_found_by_several_groups_is_returned_once():
     assert [h.tokens for h in by_hand(0.0)] == [(2, 1)]
 
 
-def test_a_group_that_can_say_nothing_leaves_the_others_alone():
+def test_a_group_without_possible_tokens_does_not_affect_the_others():
     def narrow(prefix, state):
         row = [-math.inf, 0.0, 1.0] if prefix.size(1) == 1 else [-math.inf, 1.0, -math.inf]
         return Logits(torch.tensor(row).expand(prefix.size(0), -1).clone()), state
 
     strategy = DiverseBeam(group=BeamSearch(width=3, nbest=3), groups=2, nbest=6)
-    (found,) = search(narrow, Nothing(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([4]))
+    (found,) = search(narrow, EmptyState(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([4]))
     assert {h.tokens for h in found} == {(1,), (2, 1)}
 
 
-def test_settings_share_the_beam_out():
+def test_settings_split_the_beam_into_groups():
     strategy = strategy_from(DecodingSettings(strategy="diverse", beam=6, groups=3, nbest=4, diversity=0.2))
     assert isinstance(strategy, DiverseBeam)
     assert (strategy.width, strategy.groups, strategy.group.width, strategy.group.nbest) == (6, 3, 2, 2)
@@ -174,12 +174,12 @@ def test_settings_share_the_beam_out():
         ({"beam": 4, "nbest": 5}, "decoding.nbest: found 5, expected at most beam = 4"),
     ],
 )
-def test_settings_that_do_not_fit_are_one_line(options, wanted):
+def test_settings_that_do_not_fit_are_refused_in_one_line(options, wanted):
     with pytest.raises(SettingsError) as error:
         strategy_from(DecodingSettings(strategy="diverse", **options))
     assert str(error.value) == wanted
 
 
-def test_more_returned_than_kept_is_our_own_mistake():
+def test_nbest_above_the_width_raises_value_error():
     with pytest.raises(ValueError, match=r"^nbest is 5, expected 1 to the width, 4$"):
         DiverseBeam(group=BeamSearch(width=2), groups=2, nbest=5)

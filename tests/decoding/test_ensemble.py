@@ -1,4 +1,4 @@
-"""Several steps as one: their beliefs averaged, their states moved together."""
+"""Ensembles: averaged distributions, and states that are selected together."""
 
 import math
 
@@ -23,7 +23,7 @@ def beliefs(seed, count=3, rows=5, size=11):
 
 
 def mean(beliefs, average):
-    """What is meant, in fp64."""
+    """The reference mean in fp64."""
     logs = torch.stack([belief.log_probs().double() for belief in beliefs])
     if average == "probability":
         return logs.exp().mean(0).log()
@@ -33,7 +33,7 @@ def mean(beliefs, average):
 
 @few
 @given(seeds, averages, st.integers(1, 4), st.integers(1, 13))
-def test_the_mean_is_a_distribution_and_all_its_faces_agree(seed, average, count, k):
+def test_the_mean_is_a_distribution_and_its_methods_agree(seed, average, count, k):
     each = beliefs(seed, count)
     belief, wanted = Averaged(each, average), mean(each, average)
     ids = torch.randint(0, 11, (5, 7), generator=torch.Generator().manual_seed(seed))
@@ -51,7 +51,7 @@ def test_the_mean_is_a_distribution_and_all_its_faces_agree(seed, average, count
 
 @few
 @given(seeds, averages)
-def test_a_bias_ranks_and_changes_no_log_probability(seed, average):
+def test_a_bias_changes_the_ranking_and_no_log_probability(seed, average):
     belief = Averaged(beliefs(seed), average)
     rows = torch.arange(5)
     bias = Bias.join([Bias(rows, rows, torch.full((5,), 2.0)), Bias.forbid(rows, rows + 1)])
@@ -65,25 +65,25 @@ def test_a_bias_ranks_and_changes_no_log_probability(seed, average):
 
 
 @pytest.mark.parametrize("average", ["probability", "log_probability"])
-def test_samples_are_of_the_mean(likely, average):
+def test_samples_follow_the_mean(follows_distribution, average):
     belief = Averaged(beliefs(5, rows=1, size=7), average)
     drawn = belief.sample(torch.rand(1, 20_000, generator=torch.Generator().manual_seed(3)))
-    assert likely(drawn.flatten().bincount(minlength=7), belief.log_probs()[0].exp())
+    assert follows_distribution(drawn.flatten().bincount(minlength=7), belief.log_probs()[0].exp())
 
 
-def test_the_means_by_hand():
+def test_both_means_worked_by_hand():
     each = [Logits(torch.tensor([row]).log()) for row in ([0.9, 0.1, 0.0], [0.1, 0.4, 0.5])]
     assert Averaged(each).log_probs().exp()[0].tolist() == pytest.approx([0.5, 0.25, 0.25])
-    # √(0.9·0.1) = 0.3, √(0.1·0.4) = 0.2, and what one of them holds for impossible is impossible.
+    # √(0.9·0.1) = 0.3 and √(0.1·0.4) = 0.2. A token that one member finds impossible is impossible.
     assert Averaged(each, "log_probability").log_probs().exp()[0].tolist() == pytest.approx([0.6, 0.4, 0.0])
 
 
-def test_what_no_two_hold_for_possible_together_is_impossible_and_no_nan():
+def test_the_log_mean_of_disjoint_supports_is_minus_infinity_and_not_nan():
     each = [Logits(torch.tensor([row]).log()) for row in ([1.0, 0.0], [0.0, 1.0])]
     assert Averaged(each, "log_probability").log_probs().tolist() == [[-math.inf] * 2]
 
 
-def test_a_member_that_is_no_distribution_says_so():
+def test_a_mean_with_an_unnormalised_member_is_unnormalised():
     class Unnormalised(Logits):
         normalised = False
 
@@ -93,7 +93,7 @@ def test_a_member_that_is_no_distribution_says_so():
 
 
 class Stepper:
-    """A toy as what translates; its states may say that all tokens are read alike."""
+    """A toy as a `Stepper`, whose states can give uniform attention."""
 
     def __init__(self, toy, seed, **options):
         self.toy = toy(seed, **options)
@@ -123,7 +123,7 @@ def run(ensemble, limits, width=3):
 
 @few
 @given(seeds, limits3, averages)
-def test_a_hypothesis_carries_the_mean_s_own_log_probability(toy, seed, limits, average):
+def test_a_hypothesis_carries_the_log_probability_of_the_mean(toy, seed, limits, average):
     members = [Stepper(toy, seed), Stepper(toy, seed + 1)]
     for sentence, found in enumerate(run(Ensemble(members, average), limits)):
         for h in found:
@@ -137,7 +137,7 @@ def test_a_hypothesis_carries_the_mean_s_own_log_probability(toy, seed, limits, 
 
 @few
 @given(seeds, limits3, averages, st.integers(1, 3))
-def test_a_model_with_itself_is_itself(toy, seed, limits, average, count):
+def test_an_ensemble_of_a_model_with_itself_equals_the_model(toy, seed, limits, average, count):
     alone = run(Ensemble([Stepper(toy, seed)], average), limits)
     together = run(Ensemble([Stepper(toy, seed) for _ in range(count)], average), limits)
     for one, other in zip(alone, together, strict=True):
@@ -145,24 +145,24 @@ def test_a_model_with_itself_is_itself(toy, seed, limits, average, count):
         assert [h.log_prob for h in one] == pytest.approx([h.log_prob for h in other], abs=1e-5)
 
 
-def test_attention_of_an_ensemble_is_the_mean_and_none_where_one_has_none(toy):
-    class Looked:
+def test_attention_of_an_ensemble_is_the_mean_or_none_if_a_member_has_none(toy):
+    class AttentionState:
         def __init__(self, attention):
             self.attention = attention
 
         def select(self, rows):
-            return Looked(self.attention[rows])
+            return AttentionState(self.attention[rows])
 
-    class Looking(Stepper):
+    class AttentionModel(Stepper):
         def start_with_attention(self, source, mask):
-            return Looked(torch.full((len(source), 2), self.toy.size / 10))
+            return AttentionState(torch.full((len(source), 2), self.toy.size / 10))
 
-    ensemble = Ensemble([Looking(toy, 1), Looking(toy, 2, size=7)])
+    ensemble = Ensemble([AttentionModel(toy, 1), AttentionModel(toy, 2, size=7)])
     state = ensemble.start_with_attention(SOURCE, MASK).select(torch.tensor([2, 0]))
     torch.testing.assert_close(state.attention, torch.full((2, 2), 0.6))
     assert ensemble.start(SOURCE, MASK).attention is None
     with pytest.raises(ValueError, match=r"^attention is needed, which Stepper does not report$"):
-        Ensemble([Looking(toy, 1), Stepper(toy, 2)]).start_with_attention(SOURCE, MASK)
+        Ensemble([AttentionModel(toy, 1), Stepper(toy, 2)]).start_with_attention(SOURCE, MASK)
     with pytest.raises(ValueError, match=r"^the coverage penalty needs attention, which the states of this step "):
         search(
             ensemble.step,

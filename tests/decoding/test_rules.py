@@ -1,4 +1,4 @@
-"""What each rule allows, under every strategy and against rules written out by hand."""
+"""Rules: the tokens that each allows, under every strategy and compared with references written out by hand."""
 
 import math
 import re
@@ -37,7 +37,7 @@ SPELLED = tuple(piece.encode() for piece in PIECES)
 BYTES = tuple(bytes([byte]) for byte in sorted(set("abä !狗".encode())))
 
 
-def built(name):
+def build_strategy(name):
     wanted = DecodingSettings(strategy=name, beam=4, samples=4)
     keys = torch.tensor([11, 5, 7])
     try:
@@ -46,14 +46,14 @@ def built(name):
         return strategy_from(wanted, keys)
 
 
-def found(step, name, rules, limit):
+def search_with_rules(step, name, rules, limit):
     rules = [ForbidTokens((BOS,)), *rules]
     limits = torch.full((step.sentences,), limit)
-    return search(step, step.start(), bos=BOS, eos=EOS, strategy=built(name), limits=limits, rules=rules)
+    return search(step, step.start(), bos=BOS, eos=EOS, strategy=build_strategy(name), limits=limits, rules=rules)
 
 
 def flat(step, name, rules, limit=4):
-    return [h for hypotheses in found(step, name, rules, limit) for h in hypotheses]
+    return [h for hypotheses in search_with_rules(step, name, rules, limit) for h in hypotheses]
 
 
 def text_of(tokens, spelled=SPELLED):
@@ -72,27 +72,27 @@ def context(prefix, size=SIZE, limit=99):
 
 
 def forbidden(bias, rows, size):
-    """[N, V]: what a bias forbids."""
+    """[N, V]: the tokens that a bias forbids."""
     zeros = torch.zeros(rows, size)
     return torch.zeros(rows, size, dtype=torch.bool) if bias is None else bias.add_to(zeros).isneginf()
 
 
-def word(character):
+def is_word_character(character):
     return character.isalnum() and character != "狗"
 
 
 def holds(text, phrase):
-    """Whether the phrase stands in the text as words."""
-    letter = r"[^\W_狗]"  # bytes of one letter and of another may spell a third
-    before = f"(?<!{letter})" if word(phrase[0]) else ""
-    after = f"(?!{letter})" if word(phrase[-1]) else ""
+    """Whether the text contains the phrase as whole words."""
+    letter = r"[^\W_狗]"  # bytes of two letters may form a third
+    before = f"(?<!{letter})" if is_word_character(phrase[0]) else ""
+    after = f"(?!{letter})" if is_word_character(phrase[-1]) else ""
     return re.search(before + re.escape(phrase) + after, text) is not None
 
 
 @every
 @few
 @given(seeds, st.integers(1, 3))
-def test_no_ngram_stands_twice_in_any_target(toy, name, seed, order):
+def test_no_target_repeats_an_ngram(toy, name, seed, order):
     for hypothesis in flat(toy(seed, sharpness=2.0), name, [NoRepeatNgram(order)]):
         said = hypothesis.tokens
         grams = [said[place : place + order] for place in range(len(said) - order + 1)]
@@ -101,7 +101,7 @@ def test_no_ngram_stands_twice_in_any_target(toy, name, seed, order):
 
 @few
 @given(st.lists(st.lists(st.integers(2, 4), min_size=6, max_size=6), min_size=1, max_size=5), st.integers(1, 4))
-def test_an_ngram_is_blocked_if_and_only_if_it_was_there(rows, order):
+def test_an_ngram_is_blocked_iff_it_occurred_before(rows, order):
     prefix = torch.tensor([[BOS, *row] for row in rows])
     blocked = forbidden(NoRepeatNgram(order)(prefix, context(prefix, 5)), len(rows), 5)
     for row, said in enumerate(rows):
@@ -113,9 +113,9 @@ def test_an_ngram_is_blocked_if_and_only_if_it_was_there(rows, order):
 @every
 @few
 @given(seeds)
-def test_a_penalised_target_keeps_its_own_log_probability(toy, name, seed):
+def test_the_repetition_penalty_does_not_change_the_log_probability(toy, name, seed):
     step = toy(seed, sharpness=2.0)
-    for sentence, hypotheses in enumerate(found(step, name, [RepetitionPenalty(3.0)], 4)):
+    for sentence, hypotheses in enumerate(search_with_rules(step, name, [RepetitionPenalty(3.0)], 4)):
         for hypothesis in hypotheses:
             assert hypothesis.log_prob == pytest.approx(step.log_prob(sentence, hypothesis.tokens), abs=1e-4)
             again = sum(token in hypothesis.tokens[:place] for place, token in enumerate(hypothesis.tokens))
@@ -124,7 +124,7 @@ def test_a_penalised_target_keeps_its_own_log_probability(toy, name, seed):
                 assert hypothesis.score == pytest.approx(total / len(hypothesis.tokens), abs=1e-4)
 
 
-def test_a_token_said_twice_is_penalised_once():
+def test_a_repeated_token_is_penalised_once():
     prefix = torch.tensor([[BOS, 3, 2, 3], [BOS, 4, 4, 4]])
     bias = RepetitionPenalty(2.0)(prefix, context(prefix, 5))
     added = bias.add_to(torch.zeros(2, 5))
@@ -135,7 +135,7 @@ def test_a_token_said_twice_is_penalised_once():
 @every
 @few
 @given(seeds, st.sets(st.integers(2, 4), min_size=1, max_size=2))
-def test_only_allowed_tokens_are_said(toy, name, seed, ids):
+def test_targets_hold_only_allowed_tokens(toy, name, seed, ids):
     for hypothesis in flat(toy(seed), name, [OnlyTokens(ids)]):
         assert set(hypothesis.tokens) <= ids | {EOS}
 
@@ -146,7 +146,7 @@ def test_only_allowed_tokens_are_said(toy, name, seed, ids):
 def test_no_target_holds_a_banned_phrase(toy, name, seed, phrases):
     phrases = [" ".join(phrase.split()) for phrase in phrases]
     step = toy(seed, size=SIZE, longest=3)
-    for hypothesis in flat(step, name, [BannedPhrases(SPELLED, phrases, word)], limit=3):
+    for hypothesis in flat(step, name, [BannedPhrases(SPELLED, phrases, is_word_character)], limit=3):
         assert not any(holds(text_of(hypothesis.tokens), phrase) for phrase in phrases)
 
 
@@ -156,9 +156,9 @@ def test_no_target_holds_a_banned_phrase(toy, name, seed, phrases):
     phrases=st.lists(st.text("ab ä!狗", min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=3),
     spelled=st.sampled_from([SPELLED, (b"", b"", *BYTES), (*SPELLED, *BYTES)]),
 )
-def test_a_token_is_banned_where_the_text_would_hold_a_phrase_or_end_with_one(data, phrases, spelled):
+def test_every_token_that_would_complete_a_banned_phrase_is_banned(data, phrases, spelled):
     phrases = [" ".join(phrase.split()) for phrase in phrases]
-    rule, said = BannedPhrases(spelled, phrases, word), []
+    rule, said = BannedPhrases(spelled, phrases, is_word_character), []
     for _ in range(17):
         prefix = torch.tensor([[BOS, *said]])
         banned = forbidden(rule(prefix, context(prefix, len(spelled))), 1, len(spelled))[0]
@@ -191,14 +191,14 @@ def test_a_token_is_banned_where_the_text_would_hold_a_phrase_or_end_with_one(da
         (" unguten", " tag", False),
     ],
 )
-def test_a_phrase_is_banned_as_words(text, token, banned):
+def test_a_phrase_is_banned_only_as_whole_words(text, token, banned):
     pieces = ["", "", text, token]
     rule = BannedPhrases([piece.encode() for piece in pieces], ["hund", "guten tag"], str.isalpha)
     prefix = torch.tensor([[BOS, 2]] if text else [[BOS]])
     assert bool(forbidden(rule(prefix, context(prefix, 4)), 1, 4)[0, 3]) == banned
 
 
-def test_far_back_text_is_neither_a_boundary_nor_a_phrase():
+def test_earlier_text_neither_bounds_nor_completes_a_banned_phrase():
     spelled = [b"", b"", b"h", b"u", b"n", b"d", "ö".encode(), b"x"]
     rule = BannedPhrases(spelled, ["hund"], str.isalpha)
     for before in ([7] * 9, [6] * 9, [6], [7]):
@@ -210,34 +210,34 @@ def test_far_back_text_is_neither_a_boundary_nor_a_phrase():
 @every
 @few
 @given(seeds, st.text("ab ä!", max_size=4), st.data())
-def test_every_target_begins_with_its_text(toy, name, seed, text, data):
+def test_every_target_begins_with_its_forced_text(toy, name, seed, text, data):
     step = toy(seed, size=SIZE, longest=4)
     spellings = Spellings(SPELLED)
     if spellings.reach(text.encode()) < len(text.encode()) or not text:
         return
     which = data.draw(st.lists(st.booleans(), min_size=3, max_size=3))
-    fewest = min(count for count in range(1, 5) if can_be_said(text, count))
+    fewest = min(count for count in range(1, 5) if can_spell(text, count))
     rules = [TextPrefix(spellings, text.encode(), which)]
     for limit in range(1, 5):
         if any(which) and fewest > limit:
             with pytest.raises(SearchError) as error:
-                found(step, name, rules, limit)
+                search_with_rules(step, name, rules, limit)
             assert error.value.reason == f"a prefix of {fewest} tokens, expected at most the limit of {limit}"
             continue
-        for begins, each in zip(which, found(step, name, rules, limit), strict=True):
+        for begins, each in zip(which, search_with_rules(step, name, rules, limit), strict=True):
             assert each
             assert not begins or all(text_of(h.tokens).startswith(text) for h in each)
 
 
-def can_be_said(text, count):
-    """Whether `count` tokens say the text, the last of them perhaps more than it, and none comes after."""
+def can_spell(text, count):
+    """Whether `count` tokens can spell the text, where the last token may extend beyond it and no token follows it."""
     if count == 1:
         return any(piece.startswith(text) for piece in PIECES)
     shorter = [piece for piece in PIECES if piece and len(piece) < len(text) and text.startswith(piece)]
-    return any(can_be_said(text[len(piece) :], count - 1) for piece in shorter)
+    return any(can_spell(text[len(piece) :], count - 1) for piece in shorter)
 
 
-def test_a_text_allows_each_of_its_spellings_and_what_goes_on_after_it():
+def test_a_forced_text_allows_all_of_its_spellings_and_tokens_that_extend_it():
     rule = TextPrefix(Spellings(SPELLED), b"a b", [True, True, False])
     say = {piece: token for token, piece in enumerate(PIECES) if piece}
     for said, wanted in [([], {"a", "a b"}), (["a"], {" "}), (["a", " "], {"b", "ba"}), (["a", " ", "ba"], None)]:
@@ -251,14 +251,14 @@ def test_a_text_allows_each_of_its_spellings_and_what_goes_on_after_it():
         assert allowed[2].all()
 
 
-def test_a_spelling_that_would_not_fit_into_the_limit_is_not_begun():
+def test_a_spelling_longer_than_the_limit_is_not_started():
     rule = TextPrefix(Spellings(SPELLED), b"a b", [True])
     prefix = torch.tensor([[BOS]])
     allowed = ~forbidden(rule(prefix, context(prefix, limit=2)), 1, SIZE)
     assert [PIECES[token] for token in allowed[0].nonzero()[:, 0].tolist()] == ["a b"]
 
 
-def test_a_dead_end_is_never_begun():
+def test_a_spelling_that_cannot_be_completed_is_not_started():
     spelled = [b"", b"", b"ab", b"a", b"bc"]
     rule = TextPrefix(Spellings(spelled), b"abc", [True])
     prefix = torch.tensor([[BOS]])
@@ -268,10 +268,14 @@ def test_a_dead_end_is_never_begun():
         TextPrefix(Spellings(spelled), b"abx", [True])
 
 
-def test_rules_stand_together():
+def test_rules_combine():
     logits = torch.zeros(1, SIZE).index_fill_(1, torch.tensor([PIECES.index("a b")]), 5.0)
     prefix = torch.tensor([[BOS]])
-    rules = [TextPrefix(Spellings(SPELLED), b"a", [True]), BannedPhrases(SPELLED, ["a b"], word), NoRepeatNgram(1)]
+    rules = [
+        TextPrefix(Spellings(SPELLED), b"a", [True]),
+        BannedPhrases(SPELLED, ["a b"], is_word_character),
+        NoRepeatNgram(1),
+    ]
     said = []
     for _ in range(3):
         biases = [rule(prefix, context(prefix)) for rule in rules]

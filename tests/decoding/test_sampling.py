@@ -1,4 +1,4 @@
-"""Sampling draws targets as often as they are likely."""
+"""Sampling: targets are drawn with their probabilities."""
 
 import math
 from collections import Counter
@@ -30,8 +30,8 @@ def run(step, strategy, limits, rules=(), state=None):
     return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
-def used(step, limit, change, sentence=0):
-    """The probability of every target when each next token's distribution [V] is changed."""
+def tempered(step, limit, change, sentence=0):
+    """The probability of every target when `change` is applied to each next-token distribution [V]."""
     live, ended = {(): 1.0}, {}
     for length in range(limit):
         grown = {}
@@ -49,7 +49,7 @@ def cut(probabilities, truncation, temperature=1.0):
     return chances.exp() * truncation.kept(chances.float()[None])[0]
 
 
-def without(probabilities, ids):
+def zeroed(probabilities, ids):
     return probabilities.index_fill(0, torch.tensor(ids, dtype=torch.long), 0.0)
 
 
@@ -68,69 +68,69 @@ def without(probabilities, ids):
         ({"top_k": 4, "top_p": 0.9, "min_p": 0.1, "epsilon": 0.05, "eta": 0.05}, 1.0),
     ],
 )
-def test_every_target_is_drawn_as_often_as_it_is_likely(toy, likely, options, temperature):
+def test_every_target_is_drawn_with_its_probability(toy, follows_distribution, options, temperature):
     step, truncation = toy(5, longest=3), Truncation(**options)
     strategy = Sampling(keys=KEYS, width=6000, nbest=6000, seed=7, temperature=temperature, truncation=truncation)
     rules = [ForbidTokens((BOS,)), MinimumLength(1)]
     for sentence, found in enumerate(run(step, strategy, [3, 3, 3], rules)):
-        wanted = used(
+        wanted = tempered(
             step,
             3,
-            lambda p, tokens: cut(without(p, [BOS] if tokens else [BOS, EOS]), truncation, temperature),
+            lambda p, tokens: cut(zeroed(p, [BOS] if tokens else [BOS, EOS]), truncation, temperature),
             sentence,
         )
         counts = Counter(h.tokens for h in found)
         assert sum(counts.values()) == 6000
         assert counts.keys() <= wanted.keys()
-        assert likely([counts[tokens] for tokens in wanted], list(wanted.values()))
+        assert follows_distribution([counts[tokens] for tokens in wanted], list(wanted.values()))
 
 
-def test_seeds_steps_and_chains_are_independent_draws(toy, likely):
+def test_draws_of_different_seeds_steps_and_chains_are_independent(toy, follows_distribution):
     step = toy(9, longest=2)
-    wanted = used(step, 2, lambda p, tokens: p)
+    wanted = tempered(step, 2, lambda p, tokens: p)
     drawn = Counter()
     for seed in range(800):
         strategy = Sampling(keys=KEYS[:1], width=2, nbest=2, seed=seed)
         (found,) = run(step, strategy, [2], state=step.start([0]))
         drawn.update([tuple(h.tokens for h in found)])
-    pairs = {}  # by score, for so they are returned
+    pairs = {}  # targets are returned in order of score
     for one, p in wanted.items():
         for other, q in wanted.items():
             key = tuple(sorted((one, other), key=lambda ids: -step.log_prob(0, ids) / len(ids)))
             pairs[key] = pairs.get(key, 0.0) + p * q
-    assert likely([drawn[pair] for pair in pairs], list(pairs.values()))
+    assert follows_distribution([drawn[pair] for pair in pairs], list(pairs.values()))
 
 
-def test_a_bias_changes_what_is_drawn_and_the_score_but_not_the_log_probability(toy, likely):
+def test_a_bias_changes_draws_and_scores_but_not_the_log_probability(toy, follows_distribution):
     step = toy(1, longest=1)
 
-    def fond(prefix, context):
+    def prefer(prefix, context):
         rows = torch.arange(prefix.size(0))
         return Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 1.5))
 
     strategy = Sampling(keys=KEYS, width=5000, nbest=5000, length_penalty=LengthPenalty(exponent=0.0))
-    for sentence, found in enumerate(run(step, strategy, [1, 1, 1], [fond])):
+    for sentence, found in enumerate(run(step, strategy, [1, 1, 1], [prefer])):
         chances = (step.logits[0][sentence, 0].double() + torch.tensor([0.0, 0, 0, 1.5, 0])).softmax(-1)
         counts = Counter(h.tokens[0] for h in found)
-        assert likely([counts[id] for id in range(5)], chances)
+        assert follows_distribution([counts[id] for id in range(5)], chances)
         for h in found:
             assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
             assert h.score == pytest.approx(h.log_prob + 1.5 * (h.tokens[0] == 3), abs=1e-5)
 
 
-def test_a_temperature_of_the_belief_and_one_of_the_draw_multiply(toy, likely):
+def test_temperatures_of_the_distribution_and_of_the_draw_multiply(toy, follows_distribution):
     step = toy(4, longest=2)
     strategy = Sampling(keys=KEYS, width=5000, nbest=5000, temperature=0.5)
     found = search(
         reshaped(step, temperature=3.0), step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([2] * 3)
     )
-    wanted = used(step, 2, lambda p, tokens: cut(p, Truncation(), 1.5))
+    wanted = tempered(step, 2, lambda p, tokens: cut(p, Truncation(), 1.5))
     counts = Counter(h.tokens for h in found[0])
-    assert likely([counts[tokens] for tokens in wanted], list(wanted.values()))
+    assert follows_distribution([counts[tokens] for tokens in wanted], list(wanted.values()))
     assert found[0][0].log_prob == pytest.approx(step.log_prob(0, found[0][0].tokens), abs=1e-5)
 
 
-def test_a_cold_draw_is_greedy_search(toy):
+def test_sampling_at_low_temperature_equals_greedy_search(toy):
     for seed in range(9):
         step = toy(seed)
         cold = run(step, Sampling(keys=KEYS, temperature=1e-6), [4, 3, 2])
@@ -139,7 +139,7 @@ def test_a_cold_draw_is_greedy_search(toy):
         assert [h.tokens for (h,) in cold] == [h.tokens for (h,) in one] == [h.tokens for (h,) in greedy]
 
 
-def test_a_sample_is_the_same_however_many_are_drawn_until_another_ends(toy):
+def test_a_sample_does_not_depend_on_the_number_of_samples(toy):
     step = toy(2)
     step.logits = [logits.index_fill(-1, torch.tensor([EOS]), -math.inf) for logits in step.logits]
     few = {h.tokens for h in run(step, Sampling(keys=KEYS, width=3, nbest=3, seed=4), [4, 4, 4])[1]}
@@ -147,7 +147,7 @@ def test_a_sample_is_the_same_however_many_are_drawn_until_another_ends(toy):
     assert few <= many
 
 
-def test_other_seeds_and_other_keys_draw_otherwise(toy):
+def test_different_seeds_and_keys_give_different_draws(toy):
     step = toy(2, sharpness=0.1)
 
     def found(seed, keys):
@@ -159,14 +159,14 @@ def test_other_seeds_and_other_keys_draw_otherwise(toy):
     assert found(1, [7, 8]) != found(1, [8, 7])
 
 
-def test_every_sample_is_counted_even_if_it_was_drawn_before(toy):
+def test_repeated_samples_are_all_counted(toy):
     step = toy(2, longest=1)
     (found, *_) = run(step, Sampling(keys=KEYS, width=40, nbest=40), [1, 1, 1])
     assert len(found) == 40
     assert len({h.tokens for h in found}) <= 5
 
 
-def test_a_search_ends_when_its_last_chain_has_ended(toy):
+def test_a_search_ends_when_its_last_chain_ends(toy):
     step = toy(6)
     strategy = Sampling(keys=KEYS, width=3)
     beams = list(decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([4, 4, 4])))
@@ -177,7 +177,7 @@ def test_a_search_ends_when_its_last_chain_has_ended(toy):
 
 
 @pytest.mark.parametrize("name", ["sampling", "stochastic"])
-def test_more_returned_than_drawn_is_one_line(name):
+def test_nbest_above_the_number_of_samples_is_refused_in_one_line(name):
     with pytest.raises(SettingsError) as error:
         strategy_from(DecodingSettings(strategy=name, samples=2, nbest=3))
     assert str(error.value) == "decoding.nbest: found 3, expected at most samples = 2"

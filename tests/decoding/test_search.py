@@ -1,4 +1,4 @@
-"""Search against a toy language whose every target can be listed."""
+"""Beam search and greedy search on a toy step whose targets can be enumerated."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def nearly(found, wanted):
 
 @few
 @given(seeds, penalties, limits3, st.integers(1, 6))
-def test_a_beam_as_wide_as_the_space_finds_the_best_targets_there_are(toy, seed, penalty, limits, nbest):
+def test_exhaustive_beam_finds_the_best_targets(toy, seed, penalty, limits, nbest):
     step = toy(seed)
     strategy = BeamSearch(width=5**4, nbest=nbest, length_penalty=penalty)
     for sentence, found in enumerate(run(step, strategy, limits)):
@@ -63,12 +63,12 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_targets_there_are(toy, seed,
 
 @few
 @given(seeds, penalties, limits3, st.integers(2, 4), st.integers(1, 2))
-def test_optimal_is_what_a_search_that_never_stops_early_returns(toy, seed, penalty, limits, width, nbest):
-    class Endless(BeamSearch):
+def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty, limits, width, nbest):
+    class NeverDone(BeamSearch):
         def done(self, standing):
             return torch.zeros_like(standing.limits, dtype=torch.bool)
 
-    wanted = run(toy(seed), Endless(width=width, nbest=nbest, length_penalty=penalty), limits)
+    wanted = run(toy(seed), NeverDone(width=width, nbest=nbest, length_penalty=penalty), limits)
     found = run(toy(seed), BeamSearch(width=width, nbest=nbest, length_penalty=penalty), limits)
     for one, other in zip(found, wanted, strict=True):
         nearly(one, other)
@@ -76,7 +76,7 @@ def test_optimal_is_what_a_search_that_never_stops_early_returns(toy, seed, pena
 
 @few
 @given(seeds, penalties, limits3, st.integers(2, 4))
-def test_stopping_at_the_first_never_scores_better_than_optimal(toy, seed, penalty, limits, width):
+def test_stop_first_never_scores_better_than_optimal(toy, seed, penalty, limits, width):
     first = run(toy(seed), BeamSearch(width=width, length_penalty=penalty, stop="first"), limits)
     optimal = run(toy(seed), BeamSearch(width=width, length_penalty=penalty), limits)
     for one, other in zip(first, optimal, strict=True):
@@ -85,7 +85,7 @@ def test_stopping_at_the_first_never_scores_better_than_optimal(toy, seed, penal
 
 @few
 @given(seeds, penalties, limits3, st.sampled_from(["optimal", "first"]))
-def test_greedy_is_a_beam_of_one(toy, seed, penalty, limits, stop):
+def test_greedy_equals_a_beam_of_one(toy, seed, penalty, limits, stop):
     greedy, beam = toy(seed), toy(seed)
     one = run(greedy, Greedy(length_penalty=penalty), limits)
     assert one == run(beam, BeamSearch(width=1, length_penalty=penalty, stop=stop), limits)
@@ -94,7 +94,7 @@ def test_greedy_is_a_beam_of_one(toy, seed, penalty, limits, stop):
 
 @few
 @given(seeds, limits3)
-def test_greedy_takes_the_likeliest_token_every_time(toy, seed, limits):
+def test_greedy_takes_the_likeliest_token_at_every_step(toy, seed, limits):
     step = toy(seed)
     for sentence, (found,) in enumerate(run(step, Greedy(), limits)):
         tokens = ()
@@ -105,9 +105,7 @@ def test_greedy_takes_the_likeliest_token_every_time(toy, seed, limits):
 
 @few
 @given(seeds, limits3, st.integers(1, 6), st.sampled_from(["optimal", "first"]))
-def test_a_hypothesis_carries_the_log_probability_of_its_own_tokens_and_no_two_are_equal(
-    toy, seed, limits, width, stop
-):
+def test_hypotheses_are_distinct_and_carry_their_own_log_probability(toy, seed, limits, width, stop):
     step = toy(seed)
     rules = [ForbidTokens((BOS,)), MinimumLength(1), ForcedPrefix([[], [2], [3]])]
     strategy = BeamSearch(width=width, nbest=width, stop=stop)
@@ -128,7 +126,7 @@ def test_a_hypothesis_carries_the_log_probability_of_its_own_tokens_and_no_two_a
 
 @few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, st.integers(1, 4), penalties)
-def test_neighbours_in_the_batch_change_nothing(toy, seed, sentences, limits, width, penalty):
+def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, sentences, limits, width, penalty):
     step, strategy = toy(seed), BeamSearch(width=width, nbest=width, length_penalty=penalty)
     rules = [ForbidTokens((BOS,))]
     together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
@@ -138,7 +136,7 @@ def test_neighbours_in_the_batch_change_nothing(toy, seed, sentences, limits, wi
 
 @few
 @given(seeds, limits3, st.integers(1, 4))
-def test_rows_come_in_whole_groups_and_only_while_their_sentence_is_searched(toy, seed, limits, width):
+def test_a_step_receives_width_rows_for_each_unfinished_sentence(toy, seed, limits, width):
     step = toy(seed)
     beams = list(
         decode(
@@ -160,7 +158,7 @@ def test_rows_come_in_whole_groups_and_only_while_their_sentence_is_searched(toy
 
 @few
 @given(seeds, limits3)
-def test_beams_seen_while_searching_stay_what_they_were_and_follow_their_origins(toy, seed, limits):
+def test_beams_are_not_changed_after_they_are_yielded_and_follow_their_origins(toy, seed, limits):
     step, seen = toy(seed), []
     for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=BeamSearch(width=3), limits=torch.tensor(limits)):
         seen.append((beam, beam.tokens.clone()))
@@ -179,7 +177,7 @@ def test_beams_seen_while_searching_stay_what_they_were_and_follow_their_origins
                     assert tokens[:-1] == parents[sentence][beam.origin[i, k]]
 
 
-def test_greedy_copies_no_state_until_a_sentence_leaves(toy):
+def test_greedy_selects_no_rows_until_a_sentence_finishes(toy):
     step = toy(7, longest=4)
     step.logits = [logits.index_fill(-1, torch.tensor([EOS]), -9.0) for logits in step.logits]
     state = step.start()
@@ -187,7 +185,7 @@ def test_greedy_copies_no_state_until_a_sentence_leaves(toy):
     assert [rows.tolist() for rows in state.selections] == [[0, 2]]
 
 
-def test_no_sentences_need_no_step(toy):
+def test_an_empty_batch_takes_no_step(toy):
     assert search(None, None, bos=BOS, eos=EOS, strategy=Greedy(), limits=torch.tensor([], dtype=torch.long)) == []
 
 
@@ -197,7 +195,7 @@ def test_a_limit_below_one_is_refused(toy):
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=2)])
-def test_a_nan_stops_with_sentence_and_token(toy, strategy):
+def test_a_nan_raises_with_sentence_and_token(toy, strategy):
     step = toy(3)
     step.logits = [logits.index_fill(-1, torch.tensor([EOS]), -9.0) for logits in step.logits]
     step.logits[1][1] = math.nan
@@ -210,7 +208,7 @@ def test_a_nan_stops_with_sentence_and_token(toy, strategy):
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=2)])
-def test_everything_forbidden_is_said_in_one_line(toy, strategy):
+def test_an_error_in_one_line_is_raised_if_every_token_is_forbidden(toy, strategy):
     with pytest.raises(SearchError) as error:
         run(toy(3), strategy, [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
     assert str(error.value) == (
@@ -227,7 +225,7 @@ def test_a_prefix_longer_than_the_limit_is_refused(toy):
 
 @few
 @given(seeds, st.integers(2, 30))
-def test_a_beam_wider_than_what_is_possible_ends_with_what_is(toy, seed, width):
+def test_a_beam_wider_than_the_number_of_targets_returns_only_possible_ones(toy, seed, width):
     step = toy(seed)
     step.logits[0][:, :, 3:] = -math.inf
     step.logits[1][:, :, 2:] = -math.inf
@@ -238,20 +236,20 @@ def test_a_beam_wider_than_what_is_possible_ends_with_what_is(toy, seed, width):
         assert found[0].tokens == best[1]
 
 
-def test_a_minimum_above_the_limit_ends_by_length(toy):
+def test_a_minimum_length_above_the_limit_ends_at_the_limit(toy):
     for limit, (found,) in zip([1, 2, 3], run(toy(5), Greedy(), [1, 2, 3], [MinimumLength(9)]), strict=True):
         assert found.finished_by == "length"
         assert len(found.tokens) == limit
 
 
-def test_only_the_end_possible_and_forbidden_by_the_minimum_is_an_error(toy):
+def test_a_minimum_length_that_forbids_the_only_possible_token_raises(toy):
     step = toy(5)
     step.logits[0][:] = torch.tensor([-math.inf, 0.0, -math.inf, -math.inf, -math.inf])
     with pytest.raises(SearchError, match=r"^sentence 1, token 1: every next token is impossible or forbidden"):
         run(step, BeamSearch(width=7), [3, 3, 3], [MinimumLength(1)])
 
 
-def test_a_prefix_may_end_with_eos_and_is_scored_as_it_stands(toy):
+def test_a_prefix_that_ends_with_eos_is_returned_with_its_score(toy):
     step = toy(11)
     forced = [[2, 3, EOS], [EOS], [4, 4, 4, 4]]
     for sentence, (found,) in enumerate(run(step, BeamSearch(width=3), [4, 4, 4], [ForcedPrefix(forced)])):
@@ -259,8 +257,8 @@ def test_a_prefix_may_end_with_eos_and_is_scored_as_it_stands(toy):
         assert found.log_prob == pytest.approx(step.log_prob(sentence, found.tokens), abs=1e-5)
 
 
-def test_a_long_search_outgrows_its_first_chunk_of_columns():
-    class Counting:
+def test_a_search_longer_than_its_first_chunk_of_columns():
+    class SelectionCounter:
         def select(self, rows):
             return self
 
@@ -270,14 +268,14 @@ def test_a_long_search_outgrows_its_first_chunk_of_columns():
         return Logits(logits), state
 
     limits = torch.tensor([97, 70])
-    beam = search(count, Counting(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=limits)
-    greedy = search(count, Counting(), bos=BOS, eos=EOS, strategy=Greedy(), limits=limits)
+    beam = search(count, SelectionCounter(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=limits)
+    greedy = search(count, SelectionCounter(), bos=BOS, eos=EOS, strategy=Greedy(), limits=limits)
     assert [each[0].tokens for each in beam] == [tuple(range(2, 2 + n)) for n in (97, 70)]
     assert beam == greedy
 
 
-def plainly(step, sentence, limit, strategy, score):
-    """Beam search written once more, in lists: the finished (score, tokens), best first."""
+def reference_search(step, sentence, limit, strategy, score):
+    """Beam search implemented again on lists: the finished (score, tokens), best first."""
     live, ended = [(0.0, ())], []
     for length in range(1, limit + 1):
         grown = [
@@ -297,31 +295,31 @@ def plainly(step, sentence, limit, strategy, score):
 
 @few
 @given(seeds, limits3, penalties, st.integers(2, 6), st.sampled_from(["optimal", "first"]), st.data())
-def test_beam_search_agrees_with_the_same_written_in_lists(toy, seed, limits, penalty, width, stop, data):
+def test_results_equal_the_reference_implementation(toy, seed, limits, penalty, width, stop, data):
     step = toy(seed)
     nbest = data.draw(st.integers(1, width))
     strategy = BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop)
     for sentence, found in enumerate(run(step, strategy, limits)):
-        wanted = plainly(step, sentence, limits[sentence], strategy, by_hand(penalty))
+        wanted = reference_search(step, sentence, limits[sentence], strategy, by_hand(penalty))
         assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
         assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
 
 
 def fixed(step, *probabilities):
-    """Give every prefix of length t the t-th of `probabilities`."""
+    """Set the probabilities after every prefix of length t to the t-th of `probabilities`."""
     for logits, row in zip(step.logits, probabilities, strict=True):
         logits[:] = torch.tensor(row).log()
     return step
 
 
-def test_equal_candidates_are_taken_in_the_order_of_hypothesis_and_id(toy):
+def test_ties_are_broken_by_hypothesis_and_then_by_id(toy):
     step = fixed(toy(1), *[[0.2] * 5] * 4)
     strategy = BeamSearch(width=4, nbest=4, length_penalty=LengthPenalty(exponent=0.0))
     for found in run(step, strategy, [2, 2, 2], [ForbidTokens((EOS,))]):
         assert [h.tokens for h in found] == [(0, 0), (0, 2), (0, 3), (0, 4)]
 
 
-def test_an_end_that_is_among_the_2k_but_not_the_k_best_is_dropped(toy):
+def test_an_end_among_the_2k_but_not_the_k_best_is_dropped(toy):
     step = fixed(toy(1), [0.4, 0.15, 0.3, 0.1, 0.05], [0.0, 1.0, 0.0, 0.0, 0.0], *[[0.2] * 5] * 2)
     strategy = BeamSearch(width=2, nbest=2, length_penalty=LengthPenalty(exponent=0.0))
     for found in run(step, strategy, [4, 4, 4]):
@@ -329,7 +327,7 @@ def test_an_end_that_is_among_the_2k_but_not_the_k_best_is_dropped(toy):
         assert [h.log_prob for h in found] == pytest.approx([math.log(0.4), math.log(0.3)])
 
 
-def test_a_bias_moves_the_score_and_not_the_log_probability(toy):
+def test_a_bias_changes_the_score_and_not_the_log_probability(toy):
     step = fixed(toy(1), *[[0.1, 0.2, 0.3, 0.2, 0.2]] * 4)
 
     def prefer(prefix, context):
@@ -343,7 +341,7 @@ def test_a_bias_moves_the_score_and_not_the_log_probability(toy):
             assert found.score == pytest.approx(math.log(0.2) + 1.0)
 
 
-def test_a_consumer_may_stop_at_any_beam(toy):
+def test_a_consumer_may_stop_after_any_beam(toy):
     step = toy(2)
     arguments = {"bos": BOS, "eos": EOS, "strategy": BeamSearch(width=3), "limits": torch.tensor([4, 4, 4])}
     first = next(decode(step, step.start(), **arguments))
@@ -351,10 +349,10 @@ def test_a_consumer_may_stop_at_any_beam(toy):
     assert len(step.rows) == 1
 
 
-def test_a_rule_without_tokens_says_nothing(toy):
+def test_a_rule_without_tokens_returns_no_bias(toy):
     assert ForbidTokens(())(torch.zeros(2, 1), None) is None
 
 
-def test_more_returned_than_kept_is_our_own_mistake():
+def test_nbest_above_the_width_raises_value_error():
     with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
         BeamSearch(width=2, nbest=3)

@@ -1,4 +1,4 @@
-"""Stochastic beam search draws targets without replacement, as often as drawing them one after another would."""
+"""Stochastic beam search: targets drawn without replacement, with the probabilities of sequential draws."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ def run(step, strategy, limits, rules=(), state=None):
 
 
 def rounds(step, width, temperature=1.0, rules=(), count=ROUNDS, limit=2):
-    """As many searches of sentence 0 as that, by as many keys, in one batch."""
+    """Searches of sentence 0 with `count` different keys, in one batch."""
     strategy = StochasticBeam(
         keys=torch.arange(count) * 7919, width=width, nbest=width, seed=5, temperature=temperature
     )
@@ -31,7 +31,7 @@ def rounds(step, width, temperature=1.0, rules=(), count=ROUNDS, limit=2):
 
 
 def targets(step, limit=2, temperature=1.0, forbidden=()):
-    """Every target of sentence 0 and its probability when each next token is drawn from p ** (1/T) without some."""
+    """All targets of sentence 0 with their probabilities, for draws from p ** (1/T) without the forbidden tokens."""
     live, ended = {(): 1.0}, {}
     for length in range(limit):
         grown = {}
@@ -47,7 +47,7 @@ def targets(step, limit=2, temperature=1.0, forbidden=()):
 
 @few
 @given(seeds, st.lists(st.integers(1, 3), min_size=3, max_size=3))
-def test_as_many_as_there_are_gives_all_of_them_once(toy, seed, limits):
+def test_a_beam_as_wide_as_the_number_of_targets_returns_each_once(toy, seed, limits):
     step = toy(seed, size=4, longest=3)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=4**3, nbest=4**3, seed=seed)
     for sentence, found in enumerate(run(step, strategy, limits)):
@@ -58,7 +58,7 @@ def test_as_many_as_there_are_gives_all_of_them_once(toy, seed, limits):
 
 @few
 @given(seeds, st.integers(1, 6), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-def test_no_target_is_drawn_twice_and_no_log_probability_is_perturbed(toy, seed, width, limits):
+def test_targets_are_distinct_and_log_probabilities_are_not_perturbed(toy, seed, width, limits):
     step = toy(seed, sharpness=2.0)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=width, nbest=width, seed=seed)
     for sentence, found in enumerate(run(step, strategy, limits)):
@@ -70,7 +70,9 @@ def test_no_target_is_drawn_twice_and_no_log_probability_is_perturbed(toy, seed,
 
 @pytest.mark.parametrize(("temperature", "forbidden"), [(1.0, ()), (0.6, ()), (2.0, (BOS,))])
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_ordered_draws_come_as_often_as_one_after_another_would(toy, likely, width, temperature, forbidden):
+def test_ordered_samples_follow_sequential_draws_without_replacement(
+    toy, follows_distribution, width, temperature, forbidden
+):
     step = toy(8, size=3, longest=2)
     chances = targets(step, temperature=temperature, forbidden=forbidden)
     found = rounds(step, width, temperature, [ForbidTokens(forbidden)])
@@ -83,32 +85,36 @@ def test_ordered_draws_come_as_often_as_one_after_another_would(toy, likely, wid
             left -= chances[tokens]
         wanted[order] = chance
     assert sum(wanted.values()) == pytest.approx(1.0)
-    assert likely([drawn[order] for order in wanted], list(wanted.values()))
+    assert follows_distribution([drawn[order] for order in wanted], list(wanted.values()))
 
 
-def test_inclusion_follows_enumeration_over_longer_targets(toy, likely):
+def test_inclusion_probabilities_match_enumeration_for_longer_targets(toy, follows_distribution):
     step = toy(3, size=4, longest=3)
     chances = targets(step, limit=3)
     found = rounds(step, 2, count=8000, limit=3)
     first = Counter(each[0].tokens for each in found)
-    assert likely([first[tokens] for tokens in chances], list(chances.values()))
+    assert follows_distribution([first[tokens] for tokens in chances], list(chances.values()))
     second = Counter(each[1].tokens for each in found)
     wanted = {
         tokens: sum(q * p / (1 - q) for other, q in chances.items() if other != tokens) for tokens, p in chances.items()
     }
-    assert likely([second[tokens] for tokens in wanted], list(wanted.values()))
+    assert follows_distribution([second[tokens] for tokens in wanted], list(wanted.values()))
 
 
-def test_scores_are_gumbel_perturbed_log_probabilities(toy, likely):
+def test_scores_are_gumbel_perturbed_log_probabilities(toy, follows_distribution):
     step = toy(8, size=3, longest=2)
     found = rounds(step, 9)
     for tokens, chance in targets(step).items():
         scores = torch.tensor([next(h.score for h in each if h.tokens == tokens) for each in found])
-        shares = torch.exp(-torch.exp(-(scores.double() - math.log(chance))))  # uniform if they are what they say
-        assert likely((shares * 23).long().clamp(max=22).bincount(minlength=23), torch.full((23,), 1 / 23))
+        shares = torch.exp(
+            -torch.exp(-(scores.double() - math.log(chance)))
+        )  # their distribution function, which must be uniform
+        assert follows_distribution(
+            (shares * 23).long().clamp(max=22).bincount(minlength=23), torch.full((23,), 1 / 23)
+        )
 
 
-def test_fewer_are_the_first_of_more(toy):
+def test_a_narrow_beam_returns_the_first_of_a_wider_one(toy):
     step = toy(4, sharpness=2.0)
 
     def found(width):
@@ -118,17 +124,17 @@ def test_fewer_are_the_first_of_more(toy):
     assert found(5)[:2] == found(2)
 
 
-def test_what_is_returned_does_not_depend_on_when_the_search_stops(toy):
-    class Endless(StochasticBeam):
+def test_results_do_not_depend_on_when_the_search_stops(toy):
+    class NeverDone(StochasticBeam):
         def done(self, standing):
             return torch.zeros_like(standing.limits, dtype=torch.bool)
 
     for seed in range(12):
         step, options = toy(seed), {"keys": torch.tensor([3, 4, 5]), "width": 4, "nbest": 2, "seed": seed}
-        assert run(step, StochasticBeam(**options), [4, 4, 4]) == run(step, Endless(**options), [4, 4, 4])
+        assert run(step, StochasticBeam(**options), [4, 4, 4]) == run(step, NeverDone(**options), [4, 4, 4])
 
 
-def test_rules_and_shapes_hold(toy):
+def test_rules_and_reshaped_distributions_apply(toy):
     step = toy(4, sharpness=2.0)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3, nbest=3)
     found = search(
@@ -147,7 +153,7 @@ def test_rules_and_shapes_hold(toy):
             assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-4)
 
 
-def test_a_beam_shows_its_perturbed_totals_best_first(toy):
+def test_a_beam_orders_hypotheses_by_perturbed_total(toy):
     step = toy(4)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3)
     for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([4, 4, 4])):
@@ -155,6 +161,6 @@ def test_a_beam_shows_its_perturbed_totals_best_first(toy):
         assert beam.carried.shape == beam.total.shape
 
 
-def test_more_returned_than_kept_is_our_own_mistake():
+def test_nbest_above_the_width_raises_value_error():
     with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
         StochasticBeam(keys=torch.tensor([1]), width=2, nbest=3)

@@ -1,4 +1,4 @@
-"""When a beam ends: with patience, and optimally though rules may lift."""
+"""When beam search stops: patience, and optimal stopping with rules that raise scores."""
 
 import itertools
 import math
@@ -26,8 +26,8 @@ def run(step, strategy, limits, rules=()):
     return search(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
-class Fond:
-    """Is fond of one token, and says how much."""
+class PreferToken:
+    """Adds `lift` to the score of one token, and reports that upper bound."""
 
     def __init__(self, token, lift):
         self.token, self.lift = token, lift
@@ -37,19 +37,22 @@ class Fond:
         return Bias(rows, torch.full_like(rows, self.token), torch.full(rows.shape, self.lift))
 
 
-class Endless(BeamSearch):
+class NeverDone(BeamSearch):
     def done(self, standing):
         return torch.zeros_like(standing.limits, dtype=torch.bool)
 
 
 @few
 @given(seeds, penalties, limits3, st.integers(2, 4), st.integers(1, 2), st.sampled_from([0.4, 2.5]))
-def test_optimal_is_optimal_though_rules_lift(toy, seed, penalty, limits, width, nbest, lift):
-    rules, options = [Fond(3, lift), Fond(2, -1.0)], {"width": width, "nbest": nbest, "length_penalty": penalty}
-    assert run(toy(seed), BeamSearch(**options), limits, rules) == run(toy(seed), Endless(**options), limits, rules)
+def test_optimal_stop_is_exact_with_rules_that_raise_scores(toy, seed, penalty, limits, width, nbest, lift):
+    rules, options = (
+        [PreferToken(3, lift), PreferToken(2, -1.0)],
+        {"width": width, "nbest": nbest, "length_penalty": penalty},
+    )
+    assert run(toy(seed), BeamSearch(**options), limits, rules) == run(toy(seed), NeverDone(**options), limits, rules)
 
 
-def test_what_a_rule_may_still_lift_is_waited_for_as_worked_by_hand(toy):
+def test_search_continues_while_a_rule_can_still_raise_a_score_worked_by_hand(toy):
     step = toy(1, longest=3)
     for logits, row in zip(
         step.logits, [[0.0, 0.6, 0.4, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], strict=True
@@ -58,30 +61,30 @@ def test_what_a_rule_may_still_lift_is_waited_for_as_worked_by_hand(toy):
     strategy = BeamSearch(width=2, length_penalty=LengthPenalty(exponent=0.0))
     (found, *_) = run(step, strategy, [3, 3, 3])
     assert (found[0].tokens, found[0].score) == ((EOS,), pytest.approx(math.log(0.6)))
-    (found, *_) = run(step, strategy, [3, 3, 3], [Fond(3, 1.5)])
+    (found, *_) = run(step, strategy, [3, 3, 3], [PreferToken(3, 1.5)])
     assert (found[0].tokens, found[0].score) == ((2, 3, EOS), pytest.approx(math.log(0.4 * 0.5) + 1.5))
     assert found[0].log_prob == pytest.approx(math.log(0.4 * 0.5))
 
 
 @few
 @given(seeds, limits3, st.integers(2, 4), st.sampled_from([0.5, 1.0, 1.5, 3.0]))
-def test_patience_waits_for_as_many_ends_as_it_says(toy, seed, limits, width, patience):
+def test_patience_waits_for_its_number_of_finished_hypotheses(toy, seed, limits, width, patience):
     step, ends = toy(seed), []
 
-    class Watched(BeamSearch):
+    class Recorder(BeamSearch):
         def done(self, standing):
             done = super().done(standing)
             ends.append((standing.ended, done))
             return done
 
-    run(step, Watched(width=width, stop="first", patience=patience), limits)
+    run(step, Recorder(width=width, stop="first", patience=patience), limits)
     for ended, done in ends:
         assert torch.equal(done, ended >= patience * width)
 
 
 @few
 @given(seeds, limits3, st.integers(2, 4))
-def test_more_patience_never_finds_worse_and_enough_of_it_is_optimal(toy, seed, limits, width):
+def test_more_patience_never_scores_worse_and_enough_of_it_is_optimal(toy, seed, limits, width):
     def best(**options):
         return [found[0].score for found in run(toy(seed), BeamSearch(width=width, **options), limits)]
 
@@ -93,7 +96,7 @@ def test_more_patience_never_finds_worse_and_enough_of_it_is_optimal(toy, seed, 
 
 @few
 @given(seeds, limits3, st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.5, 1.0, 2.0]))
-def test_no_two_are_equal_and_each_says_truly_what_finished_it(toy, seed, limits, each, groups, patience):
+def test_hypotheses_are_distinct_and_finished_by_is_correct(toy, seed, limits, each, groups, patience):
     step = toy(seed)
     group = BeamSearch(width=each, nbest=each, stop="first", patience=patience)
     strategies = [group, DiverseBeam(group=group, groups=groups, nbest=each * groups, diversity=0.3)]
@@ -107,7 +110,7 @@ def test_no_two_are_equal_and_each_says_truly_what_finished_it(toy, seed, limits
                 assert EOS not in h.tokens[:-1]
 
 
-def test_patience_without_its_stop_is_refused_in_one_line():
+def test_patience_without_stop_first_is_refused_in_one_line():
     with pytest.raises(SettingsError) as error:
         strategy_from(DecodingSettings(patience=2.0))
     assert str(error.value) == ("decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'")

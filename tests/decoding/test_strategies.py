@@ -1,4 +1,4 @@
-"""What every strategy promises; a new one is covered as soon as its name is in STRATEGIES."""
+"""Properties of all strategies. A new strategy is covered as soon as its name is in STRATEGIES."""
 
 import math
 
@@ -34,8 +34,8 @@ drawing = st.sampled_from(
 )
 
 
-def built(name, keys=KEYS, **options):
-    """The strategy of four hypotheses, all of them returned where it keeps so many."""
+def build_strategy(name, keys=KEYS, **options):
+    """The strategy with a width of four, which returns as many hypotheses as it keeps."""
     wanted = DecodingSettings(strategy=name, beam=4, samples=4, **options)
     try:
         return strategy_from(wanted.model_copy(update={"nbest": 4}), keys)
@@ -48,8 +48,8 @@ def run(step, strategy, limits, rules=(), state=None):
     return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
-class Unspoken:
-    """Forbids a token after itself, and is fond of the token 3."""
+class NoImmediateRepeat:
+    """Forbids each token after itself, and adds a bias to token 3."""
 
     def __call__(self, prefix, context):
         rows = torch.arange(prefix.size(0))
@@ -60,10 +60,10 @@ class Unspoken:
 @every
 @few
 @given(seeds, limits3, shapes, drawing)
-def test_every_rule_is_obeyed_and_log_probabilities_are_the_model_s_own(toy, name, seed, limits, shape, options):
+def test_rules_are_obeyed_and_log_probabilities_are_the_models_own(toy, name, seed, limits, shape, options):
     step = toy(seed, sharpness=2.0)
-    rules = [ForbidTokens((BOS,)), MinimumLength(2), ForcedPrefix([[], [2], [3]]), Unspoken()]
-    strategy = built(name, seed=seed, **options)
+    rules = [ForbidTokens((BOS,)), MinimumLength(2), ForcedPrefix([[], [2], [3]]), NoImmediateRepeat()]
+    strategy = build_strategy(name, seed=seed, **options)
     found = search(
         reshaped(step, **shape),
         step.start(),
@@ -92,11 +92,11 @@ def test_every_rule_is_obeyed_and_log_probabilities_are_the_model_s_own(toy, nam
 @every
 @few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, drawing)
-def test_neighbours_and_their_order_change_nothing(toy, name, seed, sentences, limits, options):
+def test_results_do_not_depend_on_other_sentences_or_their_order(toy, name, seed, sentences, limits, options):
     step, rules = toy(seed), [ForbidTokens((BOS,))]
 
     def found(which):
-        strategy = built(name, KEYS[which], seed=seed, **options)
+        strategy = build_strategy(name, KEYS[which], seed=seed, **options)
         return run(step, strategy, [limits[each] for each in which], rules, step.start(which))
 
     for sentence, together in zip(sentences, found(sentences), strict=True):
@@ -106,16 +106,16 @@ def test_neighbours_and_their_order_change_nothing(toy, name, seed, sentences, l
 
 
 @every
-def test_a_dead_end_of_some_is_no_dead_end_of_all(toy, name):
+def test_a_hypothesis_without_possible_tokens_does_not_stop_the_others(toy, name):
     step = toy(3)
     step.logits[0][:] = torch.tensor([-9.0, -9.0, 1.0, 1.0, 1.0])
-    found = run(step, built(name), [4, 4, 4], [ForbidTokens((BOS,)), OnlyAfterTwo()])
+    found = run(step, build_strategy(name), [4, 4, 4], [ForbidTokens((BOS,)), OnlyAfterTwo()])
     assert all(h.tokens[0] != 3 for hypotheses in found for h in hypotheses)
     assert all(hypotheses for hypotheses in found)
 
 
 class OnlyAfterTwo:
-    """Leaves nothing to say after the token 3, which may only stand first, as 2 may, and is less likely."""
+    """Forbids every token after 3. Tokens 2 and 3 may only come first."""
 
     def __call__(self, prefix, context):
         allowed = (prefix[:, -1] != 3)[:, None].repeat(1, context.size)
@@ -126,9 +126,9 @@ class OnlyAfterTwo:
 
 
 @every
-def test_everything_forbidden_is_said_in_one_line(toy, name):
+def test_an_error_in_one_line_is_raised_if_every_token_is_forbidden(toy, name):
     with pytest.raises(SearchError) as error:
-        run(toy(3), built(name), [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
+        run(toy(3), build_strategy(name), [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
     assert str(error.value) == (
         "sentence 2, token 2: every next token is impossible or forbidden, "
         "expected one that is neither (rules: ForbidTokens, ForcedPrefix)"
@@ -136,17 +136,17 @@ def test_everything_forbidden_is_said_in_one_line(toy, name):
 
 
 @every
-def test_a_nan_stops_with_its_sentence(toy, name):
+def test_a_nan_raises_with_its_sentence(toy, name):
     step = toy(3)
     step.logits[0][1] = math.nan
     with pytest.raises(SearchError) as error:
-        run(step, built(name), [4, 4, 4])
+        run(step, build_strategy(name), [4, 4, 4])
     assert (error.value.sentence, error.value.token) == (1, 1)
 
 
 @every
-def test_what_it_reads_are_settings_and_does_not_break_it(name):
-    strategy = type(built(name, temperature=0.9))
+def test_settings_that_a_strategy_reads_exist_and_are_accepted(name):
+    strategy = type(build_strategy(name, temperature=0.9))
     assert strategy.reads <= set(DecodingSettings.model_fields)
     refuse_unread(DecodingSettings(strategy=name), strategy.reads)
 
@@ -154,8 +154,8 @@ def test_what_it_reads_are_settings_and_does_not_break_it(name):
 @every
 @few
 @given(data=st.data())
-def test_what_it_does_not_read_does_not_change_it(toy, name, data):
-    strategy = built(name)
+def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(toy, name, data):
+    strategy = build_strategy(name)
     others = {"beam": 9, "stop": "first", "samples": 9, "seed": 3, "temperature": 0.3, "top_k": 1, "top_p": 0.2}
     others |= {"coverage_penalty": 0.4, "patience": 2.0, "groups": 2, "diversity": 0.9}
     setting = data.draw(st.sampled_from(sorted(others.keys() - type(strategy).reads) or [None]))
@@ -166,7 +166,7 @@ def test_what_it_does_not_read_does_not_change_it(toy, name, data):
     assert run(toy(3), strategy, [4, 4, 4]) == run(toy(3), other, [4, 4, 4])
     with pytest.raises(SettingsError) as error:
         refuse_unread(wanted, ["max_length", setting])
-    readers = sorted(each for each in STRATEGIES if setting in type(built(each)).reads)
+    readers = sorted(each for each in STRATEGIES if setting in type(build_strategy(each)).reads)
     assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, expected ")
     assert all(f"'{reader}'" in str(error.value) for reader in readers)
 

@@ -1,4 +1,4 @@
-"""What each truncation keeps: by definition, by hand, and as transformers does."""
+"""Truncations of a distribution: compared with their definitions, worked by hand, and compared with transformers."""
 
 import math
 
@@ -30,7 +30,7 @@ def draw(seed, size, sharpness, rows=5, quantum=None):
 
 
 def by_definition(name, row, value):
-    """What a truncation keeps of one row's probabilities, in lists."""
+    """The tokens that a truncation keeps of one row of probabilities, computed on lists."""
     order = sorted(range(len(row)), key=lambda id: (-row[id], id))
     if name == "top_k":
         return set(order[:value])
@@ -54,7 +54,7 @@ def by_definition(name, row, value):
 @pytest.mark.parametrize("name", ALL)
 @few
 @given(seeds, sizes, sharpness, st.data())
-def test_each_keeps_what_its_definition_says(name, seed, size, sharpness, data):
+def test_each_truncation_keeps_the_tokens_of_its_definition(name, seed, size, sharpness, data):
     function, values = ALL[name]
     value = data.draw(values)
     log_probs = draw(seed, size, sharpness)
@@ -62,7 +62,7 @@ def test_each_keeps_what_its_definition_says(name, seed, size, sharpness, data):
     for row, found in zip(log_probs.double().exp().tolist(), kept, strict=True):
         wanted = by_definition(name, row, value)
         found = set(found.nonzero()[:, 0].tolist())
-        # Where a probability is a hair from the border, fp32 may see it on the other side.
+        # fp32 may place a probability at the threshold on its other side.
         nearly = by_definition(name, row, value * (1 - 1e-4) if name != "top_k" else value)
         fewer = by_definition(name, row, value * (1 + 1e-4) if name != "top_k" else value)
         assert wanted & nearly & fewer <= found <= wanted | nearly | fewer
@@ -71,7 +71,7 @@ def test_each_keeps_what_its_definition_says(name, seed, size, sharpness, data):
 
 @few
 @given(seeds, sizes, sharpness, st.integers(0, 9), st.data())
-def test_together_they_keep_what_all_keep_and_always_a_likeliest_token(seed, size, sharpness, used, data):
+def test_combined_truncations_keep_the_intersection_with_a_likeliest_token(seed, size, sharpness, used, data):
     log_probs = draw(seed, size, sharpness, quantum=0.5)
     names = data.draw(st.lists(st.sampled_from(sorted(ALL)), unique=True))
     values = {name: data.draw(ALL[name][1]) for name in names}
@@ -85,21 +85,21 @@ def test_together_they_keep_what_all_keep_and_always_a_likeliest_token(seed, siz
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_impossible_is_never_wanted_for_company(name):
+def test_impossible_tokens_are_never_kept(name):
     log_probs = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 0.0, 1.0, 0.0]]).log()
     value = 2 if name == "top_k" else 0.25
     assert not ALL[name][0](log_probs, value)[0, 1]
-    if name != "top_k":  # the k best may be impossible ones: they are never drawn
+    if name != "top_k":  # top_k may keep impossible tokens, which are never drawn
         assert ALL[name][0](log_probs, value)[1].tolist() == [False, False, True, False]
 
 
-def test_the_nucleus_of_a_flat_distribution_is_found_however_large_it_is():
+def test_the_nucleus_of_a_flat_distribution_is_found_at_any_size():
     log_probs = torch.full((3, 10_007), -math.log(10_007))
     assert top_p(log_probs, 0.5).sum(1).tolist() == [5004] * 3
     assert top_p(log_probs, 0.5)[:, :5004].all()  # ties by smaller id
 
 
-def test_by_hand():
+def test_truncations_worked_by_hand():
     log_probs = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]]).log()
     assert top_k(log_probs, 2).tolist() == [[False, True, False, True, False]]
     assert top_p(log_probs, 0.64).tolist() == [[False, True, False, True, False]]
@@ -113,7 +113,7 @@ def test_by_hand():
 
 @few
 @given(seeds, sharpness, st.floats(0.05, 0.95))
-def test_transformers_cuts_the_same(seed, sharpness, p):
+def test_results_equal_those_of_transformers(seed, sharpness, p):
     transformers = pytest.importorskip("transformers")
     warpers = {
         "top_k": lambda: transformers.TopKLogitsWarper(1 + int(p * 20)),
@@ -126,6 +126,6 @@ def test_transformers_cuts_the_same(seed, sharpness, p):
     for name, warper in warpers.items():
         theirs = ~warper()(torch.zeros(5, 1).long(), log_probs.clone()).isneginf()
         ours = ALL[name][0](log_probs, 1 + int(p * 20) if name == "top_k" else p)
-        # A sum or a product that rounds to the other side of p moves at most one token of a row.
+        # A sum or product that rounds to the other side of p moves at most one token per row.
         assert (theirs ^ ours).sum(1).max() <= 1, name
         assert (theirs ^ ours).float().mean() < 0.002, name

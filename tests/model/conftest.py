@@ -1,4 +1,4 @@
-"""Small networks with distinct primes for dimensions, and inputs of uneven lengths."""
+"""Small networks whose dimensions are distinct primes, and inputs of different lengths."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def inputs(source_lengths: list[int], target_lengths: list[int], *, seed: int = 
 
 
 def settings_of(**changes: object) -> ModelSettings:
-    """A tiny network: width 22 in 11 heads, where rotary positions need even widths a head."""
+    """A tiny network: width 22 in 11 heads, since rotary positions need an even width per head."""
     tie = changes.pop("tie", "none")
     values = {
         "width": 22, "feed_forward": 13, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 11,
@@ -54,7 +54,7 @@ def settings_of(**changes: object) -> ModelSettings:
 
 
 def build(**changes: object) -> Transformer:
-    """A tiny network in evaluation mode whose biases and gains are random too, so that none can be forgotten."""
+    """A tiny network in evaluation mode. Its biases and gains are random, so that omitting one has an effect."""
     torch.manual_seed(7)
     settings = settings_of(**changes)
     target_size = SOURCE_SIZE if settings.head.tie == "all" else TARGET_SIZE

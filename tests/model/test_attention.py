@@ -1,4 +1,4 @@
-"""The packed attention function against a plain formula, its gradients too."""
+"""The packed attention function and its gradients against the formula."""
 
 import math
 
@@ -25,10 +25,10 @@ def layout(lengths: list[int]) -> Layout:
     return Layout.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
 
 
-def plain(
+def by_formula(
     query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, turn: Tensor | None, bias: Tensor | None = None
 ) -> Tensor:
-    """Softmax(Q Kᵀ / √d) V of grids [B, T, D] and [B, S, D] in words of autograd."""
+    """Softmax(Q Kᵀ / √d) V of grids [B, T, D] and [B, S, D] by autograd."""
     query, keys, values = (x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in (query, keys, values))
     if turn is not None:
         query, keys = rotate(query, turn), rotate(keys, turn)
@@ -41,14 +41,14 @@ def plain(
 @pytest.mark.parametrize("form", ["plain", "fused"])
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary, form):
+def test_self_attention_and_its_gradient_match_the_formula(causal, rotary, form):
     torch.manual_seed(1)
     where = layout([4, 1, 5])
     x = torch.randn(10, 3 * WIDTH, dtype=torch.float64, requires_grad=True)
     turn = rotation(torch.arange(where.grid.size(1)), WIDTH // HEADS).double() if rotary else None
     short = None if turn is None else turn[:, :5]
     allowed = where.mask[:, None, None] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else True)
-    expected = where.pack(plain(*where.unpack(x).chunk(3, -1), allowed, short))
+    expected = where.pack(by_formula(*where.unpack(x).chunk(3, -1), allowed, short))
     mixing = AttentionOptions(HEADS, form, causal=causal, positions=AttentionPositions(turn))
     mixed = packed_attention(x, None, (where, where), mixing)
     torch.testing.assert_close(mixed, expected)
@@ -60,12 +60,12 @@ def test_self_attention_and_its_gradient_are_the_formulas(causal, rotary, form):
 
 @pytest.mark.parametrize("form", ["plain", "fused"])
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [3, 0, 4]])
-def test_cross_attention_and_its_gradient_are_the_formulas(lengths, form):
+def test_cross_attention_and_its_gradient_match_the_formula(lengths, form):
     torch.manual_seed(2)
     where, memory = layout([2, 5, 1]), layout(lengths)
     x = torch.randn(8, WIDTH, dtype=torch.float64, requires_grad=True)
     y = torch.randn(sum(lengths), 2 * WIDTH, dtype=torch.float64, requires_grad=True)
-    expected = where.pack(plain(where.unpack(x), *memory.unpack(y).chunk(2, -1), memory.mask[:, None, None], None))
+    expected = where.pack(by_formula(where.unpack(x), *memory.unpack(y).chunk(2, -1), memory.mask[:, None, None], None))
     mixed = packed_attention(x, y, (where, memory), AttentionOptions(HEADS, form))
     torch.testing.assert_close(mixed, expected)
     seed = torch.randn_like(mixed)
@@ -76,7 +76,7 @@ def test_cross_attention_and_its_gradient_are_the_formulas(lengths, form):
     )
 
 
-def test_attention_with_dropout_has_the_gradient_of_what_it_kept():
+def test_the_gradient_with_dropout_uses_the_kept_weights():
     where, memory = layout([2, 5]), layout([3, 4])
     x = torch.randn(7, WIDTH, dtype=torch.float64, requires_grad=True)
     y = torch.randn(7, 2 * WIDTH, dtype=torch.float64, requires_grad=True)
@@ -100,7 +100,7 @@ def test_a_bias_is_added_to_the_scores_and_gets_its_gradient(causal, lengths, ba
     bias = torch.randn(HEADS, size, size, dtype=torch.float64, requires_grad=True)
     allowed = where.mask[:, None, None] & (torch.ones(longest, longest, dtype=torch.bool).tril() if causal else True)
     parts = where.unpack(x).chunk(3, -1)
-    expected = where.pack(plain(*parts, allowed, None, bias[:, :longest, :longest]))
+    expected = where.pack(by_formula(*parts, allowed, None, bias[:, :longest, :longest]))
     options = AttentionOptions(HEADS, backend, causal=causal, positions=AttentionPositions(bias=bias))
     mixed = packed_attention(x, None, (where, where), options)
     torch.testing.assert_close(mixed, expected)
@@ -109,7 +109,7 @@ def test_a_bias_is_added_to_the_scores_and_gets_its_gradient(causal, lengths, ba
     torch.testing.assert_close(found, wanted)
 
 
-def test_a_query_that_may_read_nothing_gets_zeros():
+def test_a_query_without_readable_keys_gets_zeros():
     query, keys, values = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5)
     allowed = torch.tensor([True, False])[:, None, None, None].expand(2, 1, 1, 7)
     mixed, weights = attend(query, keys, values, allowed), attention_weights(query, keys, allowed)
@@ -118,7 +118,7 @@ def test_a_query_that_may_read_nothing_gets_zeros():
     torch.testing.assert_close(weights @ values, mixed)
 
 
-def test_turning_back_undoes_turning_and_scores_see_distances_only():
+def test_rotary_positions_can_be_inverted_and_scores_depend_on_distances_only():
     x, y = torch.randn(5, 8, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
     near, far = rotation(torch.arange(5), 8), rotation(torch.arange(5) + 13, 8)
     torch.testing.assert_close(rotate_back(rotate(x, near), near), x, rtol=1e-6, atol=1e-6)

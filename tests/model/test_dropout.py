@@ -1,4 +1,4 @@
-"""Dropout keeps what it says, on average changes nothing, and follows torch's seed."""
+"""Dropout: its rate, its expectation, its gradient, and its dependence on torch's seed."""
 
 import math
 
@@ -13,12 +13,12 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("rate", "threshold", "scale"), [(0.0, 0, 1.0), (0.5, 128, 2.0), (1e-9, 1, 256 / 255), (0.9999, 255, 256.0)]
 )
-def test_rates_are_rounded_to_parts_of_256(rate, threshold, scale):
+def test_rates_are_rounded_to_multiples_of_1_256(rate, threshold, scale):
     assert rounded(rate) == (threshold, scale)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_bytes_are_kept_at_the_rounded_rate_in_every_place(rate):
+def test_each_byte_is_kept_at_the_rounded_rate(rate):
     """Chi-square of the kept counts at each of 16 places of a pair of 64-bit draws."""
     torch.manual_seed(11)
     threshold, _ = rounded(rate)
@@ -29,7 +29,7 @@ def test_bytes_are_kept_at_the_rounded_rate_in_every_place(rate):
     assert float(chi_square) < 39.3  # 99.9 % of 16 degrees of freedom
 
 
-def test_the_expectation_is_the_input():
+def test_the_expectation_equals_the_input():
     torch.manual_seed(12)
     drop, x, residual = Dropout(0.1).train(), torch.full((400_000,), 3.0), torch.full((400_000,), 5.0)
     error = 3.0 * math.sqrt(0.11 / 400_000)
@@ -37,7 +37,7 @@ def test_the_expectation_is_the_input():
     assert abs(float(drop(x, residual).mean()) - 8.0) < 5 * error
 
 
-def test_the_same_seed_drops_the_same():
+def test_the_same_seed_drops_the_same_elements():
     drop, x = Dropout(0.3).train(), torch.randn(7, 11)
     results = []
     for seed in (3, 3, 4):
@@ -47,7 +47,7 @@ def test_the_same_seed_drops_the_same():
     assert not torch.equal(results[0], results[2])
 
 
-def test_gradients_are_those_of_what_was_kept():
+def test_gradients_pass_through_the_kept_elements():
     drop = Dropout(0.4).train()
     x, residual = (torch.randn(5, 7, dtype=torch.float64, requires_grad=True) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""A fresh network knows nothing: its first loss is ln V to ln V + 1, whatever its shape."""
+"""The first loss of an untrained network is between ln V and ln V + 1, for every shape."""
 
 import math
 
@@ -9,7 +9,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings, SoftmaxSettings
 
 SHAPES = [
-    # width, V, encoder and decoder layers, and what else
+    # width, V, encoder and decoder layers, other settings
     (512, 500, 1, 1, {"norm": "pre"}),
     (512, 500, 1, 1, {"norm": "post"}),
     (512, 500, 1, 1, {"norm": "pre", "normalization": "rms", "activation": "swiglu", "positions": "rotary"}),
@@ -34,7 +34,7 @@ SHAPES = [
     ids=lambda each: str(each) if isinstance(each, int) else None,
 )
 @torch.no_grad()
-def test_the_first_loss_is_that_of_knowing_nothing(width, size, above, below, changes, tie):
+def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, above, below, changes, tie):
     settings = ModelSettings(
         width=width, feed_forward=2 * width, encoder_layers=above, decoder_layers=below, attention_heads=4,
         head=SoftmaxSettings(tie=tie), **changes,
@@ -44,5 +44,5 @@ def test_the_first_loss_is_that_of_knowing_nothing(width, size, above, below, ch
     source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
     mask = torch.ones(12, 13, dtype=torch.bool)
     loss = model.loss(source, mask, target, labels, mask)
-    # 156 labels under logits of variance 1: the mean's own error is about 0.08.
+    # 156 labels with logits of variance 1: the standard error of the mean is about 0.08.
     assert math.log(size) - 0.25 <= float(loss.nll) / loss.tokens <= math.log(size) + 1

@@ -1,4 +1,4 @@
-"""Terms of the loss that any belief gives, against what they are on paper."""
+"""Regularisation terms of the loss, compared with their definitions."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def model_of(head=None, dropout=0.0):
+def build(head=None, dropout=0.0):
     torch.manual_seed(5)
     return build_model(ModelSettings(**SETTINGS, dropout=dropout, head=head or SoftmaxSettings()), V, V)
 
@@ -34,8 +34,8 @@ def sentences():
 
 @pytest.mark.parametrize("head", [SoftmaxSettings(), ProjectedSettings()], ids=["softmax", "projected"])
 @given(chunk=st.integers(1, 13))
-def test_entropy_and_divergence_are_those_of_the_beliefs_in_any_chunks(head, chunk):
-    model = model_of(head).double()
+def test_entropy_and_divergence_match_their_definitions_for_any_chunk_size(head, chunk):
+    model = build(head).double()
     first, second = torch.randn(2, 13, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     p, q = (model.head.next_token(each, None).log_probs() for each in (first, second))
     wanted = -(p.exp() * p).sum()
@@ -51,8 +51,8 @@ def test_entropy_and_divergence_are_those_of_the_beliefs_in_any_chunks(head, chu
         torch.testing.assert_close(left, right)
 
 
-def test_a_confidence_penalty_takes_the_entropy_off_the_loss():
-    model, data = model_of().double().eval(), sentences()
+def test_a_confidence_penalty_subtracts_the_entropy_from_the_loss():
+    model, data = build().double().eval(), sentences()
     plain, with_penalties = model.loss(*data), model.loss(*data, LossOptions(confidence_penalty=0.3))
     hidden, _, _ = model._teacher_forced(*data[:3], data[4])
     log_probs = model.head.next_token(hidden, None).log_probs()
@@ -61,16 +61,16 @@ def test_a_confidence_penalty_takes_the_entropy_off_the_loss():
     assert (with_penalties.nll, with_penalties.tokens) == (plain.nll, 14)
 
 
-def test_two_passes_without_dropout_are_one_pass():
-    model, data = model_of().double(), sentences()
+def test_two_passes_without_dropout_equal_one_pass():
+    model, data = build().double(), sentences()
     plain, twice = model.loss(*data), model.loss(*data, LossOptions(0.1, r_drop=5.0))
     torch.testing.assert_close(twice.objective, model.loss(*data, LossOptions(0.1)).objective)
     torch.testing.assert_close(twice.nll, plain.nll)
     assert twice.tokens == plain.tokens == 14
 
 
-def test_each_pass_reads_its_own_memory():
-    model, data = model_of(CopySettings(), dropout=0.4), sentences()
+def test_each_of_two_passes_reads_its_own_memory():
+    model, data = build(CopySettings(), dropout=0.4), sentences()
     source, mask, target, labels, _ = (torch.cat([each, each]) for each in data)
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
@@ -82,8 +82,8 @@ def test_each_pass_reads_its_own_memory():
     torch.testing.assert_close(found.objective, nll + 5.0 / 4 * apart)
 
 
-def test_two_passes_with_dropout_are_held_together():
-    model, data = model_of(dropout=0.4), sentences()
+def test_r_drop_adds_the_divergence_of_two_passes():
+    model, data = build(dropout=0.4), sentences()
     source, mask, target, labels, _ = (torch.cat([each, each]) for each in data)
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
@@ -102,9 +102,9 @@ SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
 
 
 @pytest.mark.parametrize("over", ["all", "others", "text"])
-def test_label_smoothing_is_spread_as_its_name_says(over):
+def test_label_smoothing_follows_the_named_definition(over):
     """The target distribution of each definition, written out."""
-    epsilon, model, data = 0.2, model_of().double().eval(), sentences()
+    epsilon, model, data = 0.2, build().double().eval(), sentences()
     options = loss_options(TrainingSettings(label_smoothing=epsilon, label_smoothing_over=over), V, SPECIALS)
     hidden, layout, _ = model._teacher_forced(*data[:3], data[4])
     labels = layout.pack(data[3])

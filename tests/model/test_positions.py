@@ -27,7 +27,7 @@ def t5():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("count", "furthest"), [(32, 128), (6, 9), (4, 3), (64, 100)])
-def test_buckets_are_those_of_t5(t5, causal, count, furthest):
+def test_buckets_equal_those_of_t5(t5, causal, count, furthest):
     distances = torch.arange(-300, 301)
     expected = t5._relative_position_bucket(distances, not causal, count, furthest)
     found = distance_buckets(distances, count, furthest, causal=causal)
@@ -35,7 +35,7 @@ def test_buckets_are_those_of_t5(t5, causal, count, furthest):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_bias_is_that_of_t5(t5, causal):
+def test_the_bias_equals_that_of_t5(t5, causal):
     config = SimpleNamespace(
         is_decoder=causal, relative_attention_num_buckets=8, relative_attention_max_distance=12, d_model=22, d_kv=2,
         num_heads=11, dropout_rate=0.0,
@@ -48,7 +48,7 @@ def test_the_bias_is_that_of_t5(t5, causal):
     torch.testing.assert_close(whole[None], theirs.compute_bias(29, 29))
 
 
-def test_the_bias_of_some_positions_is_a_part_of_the_whole():
+def test_the_bias_of_some_positions_is_a_slice_of_the_full_bias():
     encoding = relative()
     whole = encoding.for_attention(0, 40, causal=True, device=CPU).bias
     for start, count in ((0, 1), (7, 1), (7, 5), (39, 1)):
@@ -57,7 +57,7 @@ def test_the_bias_of_some_positions_is_a_part_of_the_whole():
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_class_says_what_it_needs(positions):
+def test_class_attributes_agree_with_the_encoding_returned(positions):
     encoding = encoding_class(positions)(ModelSettings(width=24, attention_heads=4, positions=positions))
     given = encoding.for_attention(3, 5, causal=True, device=CPU)
     assert encoding.in_attention == (given.rotation is not None or given.bias is not None)

@@ -1,4 +1,4 @@
-"""Word vectors: rows are what the file says, the rest is untouched, frozen rows stay in training."""
+"""Pretrained word vectors: their rows equal the file's, other rows keep their values, frozen rows do not train."""
 
 import math
 from pathlib import Path
@@ -49,7 +49,7 @@ def row(words, piece):
 
 @pytest.mark.parametrize("header", ["", "3 4\n"], ids=["glove", "word2vec"])
 @pytest.mark.parametrize("scale", [True, False])
-def test_words_get_their_vectors_and_others_keep_theirs(words, glove, header, scale):
+def test_words_in_the_file_get_their_vectors_and_others_keep_theirs(words, glove, header, scale):
     glove.write_text(header + glove.read_text())
     settings = settings_of(glove, scale_embeddings=scale)
     model, before = built(settings, words), built(settings, words)
@@ -65,7 +65,7 @@ def test_words_get_their_vectors_and_others_keep_theirs(words, glove, header, sc
             assert torch.equal(embedding.table.weight[id_], before.encoder.embedding.table.weight[id_])
 
 
-def test_the_word_itself_is_preferred_to_its_lower_case(words, glove):
+def test_an_exact_match_is_preferred_to_the_lower_case_word(words, glove):
     glove.write_text("The 1 1 1 1\nthe 2 2 2 2\nTHE 3 3 3 3\n")
     settings = settings_of(glove, scale_embeddings=False)
     model = built(settings, words)
@@ -88,7 +88,7 @@ def test_the_word_itself_is_preferred_to_its_lower_case(words, glove):
         (b"\xff 1 2 3 4\n", ": not UTF-8 text"),
     ],
 )
-def test_what_is_no_fitting_file_is_refused_in_one_line(words, tmp_path, text, message):
+def test_an_unreadable_or_unsuitable_file_is_refused_in_one_line(words, tmp_path, text, message):
     path = tmp_path / "vectors.txt"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -100,7 +100,7 @@ def test_what_is_no_fitting_file_is_refused_in_one_line(words, tmp_path, text, m
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
-def test_frozen_rows_stay_while_the_others_learn(words, glove, tie, precision):
+def test_frozen_rows_keep_their_values_while_others_train(words, glove, tie, precision):
     settings = settings_of(glove, pretrained_target=str(glove), freeze_pretrained=True, head=SoftmaxSettings(tie=tie))
     model = built(settings, words)
     assert "kept as they are," in load_pretrained(model, settings, words, words)[0]
@@ -119,7 +119,7 @@ def test_frozen_rows_stay_while_the_others_learn(words, glove, tie, precision):
     assert not torch.equal(after[learnt], before[learnt])
 
 
-def test_real_vectors_are_read_in_both_forms(data_folder, words):
+def test_glove_and_word2vec_files_give_the_same_vectors(data_folder, words):
     folder, rows = data_folder / "word_vectors", []
     for name in ("glove.6B.100d.sample.txt", "glove.6B.100d.sample.word2vec.txt"):
         settings = settings_of(folder / name, width=100)
@@ -135,7 +135,7 @@ def test_real_vectors_are_read_in_both_forms(data_folder, words):
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe", "character", "byte"])
-def test_segments_follow_the_separator_in_text_whatever_the_tokens(kind):
+def test_segments_follow_the_separator_in_the_text_for_every_tokenizer_kind(kind):
     tokenizer = train_tokenizer(TokenizerSettings(kind=kind, size=300), ["a dog | the end | ok"] * 3)
     settings = settings_of(segments=2)
     model = built(settings, tokenizer)
@@ -152,7 +152,7 @@ def test_segments_follow_the_separator_in_text_whatever_the_tokens(kind):
         assert not torch.allclose(model.start(torch.tensor([ids]), mask).memory, before)
 
 
-def test_a_separator_that_no_token_spells_is_refused(words):
+def test_a_separator_without_a_spelling_in_tokens_is_refused(words):
     settings = settings_of(segments=2, segment_separator="‖")
     with pytest.raises(SettingsError) as caught:
         mark_separators(built(settings, words), settings, words)

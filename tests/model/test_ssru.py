@@ -1,4 +1,4 @@
-"""The SSRU against the formulas of its paper, forwards and backwards, and by hand."""
+"""The SSRU and its gradients against the formulas of its paper, and worked by hand."""
 
 import math
 
@@ -24,8 +24,8 @@ def unit(width: int = 5, *, bias: bool = True) -> Ssru:
     return made
 
 
-def plain(forget: Tensor, update: Tensor, start: Tensor) -> Tensor:
-    """The recurrence as the paper writes it, one token after the other."""
+def by_loop(forget: Tensor, update: Tensor, start: Tensor) -> Tensor:
+    """The recurrence as the paper writes it, one token at a time."""
     cells, cell = [], start
     for place in range(forget.size(1)):
         cell = forget[:, place] * cell + (1 - forget[:, place]) * update[:, place]
@@ -41,9 +41,9 @@ def terms(batch: int, length: int, width: int, dtype: torch.dtype = torch.float6
 
 
 @given(batch=st.integers(1, 3), length=st.integers(1, 13), width=st.sampled_from([1, 2, 5, 7]))
-def test_the_recurrence_and_its_gradient_are_those_of_a_plain_loop(batch, length, width):
+def test_the_recurrence_and_its_gradient_match_a_loop(batch, length, width):
     given_ = terms(batch, length, width)
-    found, expected = recurrence(*given_), plain(*given_)
+    found, expected = recurrence(*given_), by_loop(*given_)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     seed = torch.randn_like(found)
     gradients = zip(torch.autograd.grad(found, given_, seed), torch.autograd.grad(expected, given_, seed), strict=True)
@@ -52,26 +52,26 @@ def test_the_recurrence_and_its_gradient_are_those_of_a_plain_loop(batch, length
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
-def test_the_gradient_of_the_recurrence_is_that_of_finite_differences(length):
+def test_the_gradient_of_the_recurrence_matches_finite_differences(length):
     assert torch.autograd.gradcheck(recurrence, terms(2, length, 3))
 
 
-def test_in_fp32_a_long_target_stays_as_close_as_a_plain_loop():
+def test_a_long_target_in_fp32_is_as_accurate_as_a_loop():
     forget, update, start = (each.detach() for each in terms(3, 997, 5))
-    exact = plain(forget, update, start)
+    exact = by_loop(forget, update, start)
     rough = [each.float() for each in (forget, update, start)]
-    ours, theirs = ((each(*rough) - exact).abs().max() for each in (recurrence, plain))
+    ours, theirs = ((each(*rough) - exact).abs().max() for each in (recurrence, by_loop))
     assert float(ours) <= max(2 * float(theirs), 1e-6)
 
 
-def test_no_place_at_all_gives_no_cells_and_no_gradient():
+def test_an_empty_input_gives_no_cells_and_no_gradient():
     forget, update, start = terms(2, 0, 3)
     cells = recurrence(forget, update, start)
     assert cells.shape == (2, 0, 3)
     assert torch.autograd.grad(cells.sum(), start)[0].tolist() == [[0.0] * 3] * 2
 
 
-def test_a_unit_by_hand():
+def test_a_unit_worked_by_hand():
     """Width 1 with W_f = 0 and b_f = ln 3, so f = 3/4, and W = 2: x = 2, −6, 4 makes c = 1, −2.25, 0.3125."""
     made = unit(1)
     with torch.no_grad():
@@ -85,14 +85,14 @@ def test_a_unit_by_hand():
 
 @pytest.mark.parametrize("bias", [True, False])
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4))
-def test_packed_and_cached_are_the_formula_and_so_are_their_gradients(lengths, bias):
+def test_packed_and_cached_results_and_gradients_match_the_formula(lengths, bias):
     made = unit(bias=bias).double()
     layout = Layout.of(torch.arange(max(*lengths, 1))[None] < torch.tensor(lengths)[:, None])
     x = torch.randn(sum(lengths), 5, dtype=torch.float64, requires_grad=True)
     grid = layout.unpack(x)
     forget = torch.sigmoid(grid @ made.forget.weight.mT + (made.forget.bias if bias else 0.0))
     start = grid.new_zeros(len(lengths), 5)
-    expected = layout.pack(plain(forget, grid @ made.update.weight.mT, start).relu())
+    expected = layout.pack(by_loop(forget, grid @ made.update.weight.mT, start).relu())
     packed = made.packed(x, layout, NO_POSITIONS, causal=True)
     cached = layout.pack(made.cached(grid, made.begin(grid), 0, NO_POSITIONS))
     seed, parameters = torch.randn_like(expected), [x, *made.parameters()]
@@ -105,8 +105,8 @@ def test_packed_and_cached_are_the_formula_and_so_are_their_gradients(lengths, b
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_any_split_gives_the_same_numbers_to_the_bit_where_the_maps_do(dtype):
-    """Beyond the first growth of the buffer; the maps are read one token at a time on both ways."""
+def test_any_split_gives_bit_identical_results_given_identical_linear_maps(dtype):
+    """Beyond the first growth of the buffer. Both ways read the linear maps one token at a time."""
     made, x = unit().to(dtype), torch.randn(3, 2 * GROWTH + 1, 5).to(dtype)
     gates = [torch.cat(each, 1) for each in zip(*map(made._gates, x.split(1, 1)), strict=True)]
     whole = recurrence(*gates, torch.zeros(3, 5)).relu().to(dtype)
@@ -118,8 +118,11 @@ def test_any_split_gives_the_same_numbers_to_the_bit_where_the_maps_do(dtype):
 
 
 @torch.no_grad()
-def test_in_bf16_what_a_forget_gate_near_one_adds_is_not_rounded_away():
-    """f = 1 − 1/256 over a constant input: after 256 tokens the cell is 1 − 1/e of it, where bf16 cells would stay."""
+def test_in_bf16_small_increments_with_a_forget_gate_near_one_accumulate():
+    """f = 1 − 1/256 over a constant input: after 256 tokens the cell is 1 − 1/e of it.
+
+    A cell in bf16 would stop growing.
+    """
     made = unit(1).bfloat16()
     made.forget.weight.zero_()
     made.forget.bias.fill_(math.log(255.0))
@@ -138,7 +141,7 @@ def test_a_unit_has_half_the_weights_of_self_attention():
     assert count("attention") - count("ssru") == 3 * ((4 * 22 * 22 + 4 * 22) - (2 * 22 * 22 + 22))
 
 
-def test_r_drop_trains_both_maps_of_every_unit(make, make_inputs):
+def test_r_drop_gives_gradients_to_both_maps_of_every_unit(make, make_inputs):
     from translume.model import LossOptions
 
     model, data = make(decoder_mixing="ssru", dropout=0.2).train(), make_inputs([5, 2, 7], [3, 6, 1])

@@ -1,4 +1,4 @@
-"""The C library's memory, asked to stay."""
+"""Keeping freed memory in the C library's allocator."""
 
 import resource
 import subprocess
@@ -22,18 +22,18 @@ print(faults() - before)
 """
 
 
-def faults(ask):
+def page_faults(ask):
     done = subprocess.run([sys.executable, "-c", FAULTS.format(ask=ask)], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 @linux
-def test_freed_blocks_are_used_again_without_asking_the_system():
-    assert faults("assert keep_freed_memory()") * 20 < faults("")
+def test_freed_blocks_are_reused_without_page_faults():
+    assert page_faults("assert keep_freed_memory()") * 20 < page_faults("")
 
 
 @linux
-def test_a_limit_on_address_space_is_no_error():
+def test_a_limit_on_address_space_raises_no_error():
     limit = 3 << 30
     code = "from translume.model.allocator import keep_freed_memory; keep_freed_memory(); print('well')"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tempered and unsmoothed beliefs: what a search ranks by, and what it still reports."""
+"""Tempered and unsmoothed distributions: the values that a search ranks by and those that it reports."""
 
 import math
 
@@ -42,7 +42,7 @@ def draw_bias(seed, rows, size):
 
 @few
 @given(seeds, st.integers(1, 7), sizes, sharpness, shapes, st.integers(1, 12))
-def test_the_best_tokens_are_the_first_of_the_whole_belief(seed, rows, size, sharpness, shape, k):
+def test_topk_returns_the_first_tokens_of_the_full_ranking(seed, rows, size, sharpness, shape, k):
     own = Logits(draw(seed, rows, size, sharpness))
     belief = shape(own)
     values, order = belief.log_probs().sort(dim=-1, descending=True, stable=True)
@@ -59,7 +59,7 @@ def test_the_best_tokens_are_the_first_of_the_whole_belief(seed, rows, size, sha
 
 @few
 @given(seeds, st.integers(1, 7), sizes, sharpness, shapes, st.integers(1, 12))
-def test_a_bias_is_added_to_the_new_shape_and_the_model_s_own_is_reported(seed, rows, size, sharpness, shape, k):
+def test_a_bias_is_added_to_the_reshaped_scores_and_log_probs_stay_the_models(seed, rows, size, sharpness, shape, k):
     own, bias = Logits(draw(seed, rows, size, sharpness)), draw_bias(seed, rows, size)
     belief = shape(own)
     ranks = bias.add_to(belief.log_probs())
@@ -74,7 +74,7 @@ def test_a_bias_is_added_to_the_new_shape_and_the_model_s_own_is_reported(seed, 
 
 @few
 @given(seeds, st.integers(1, 7), sizes, sharpness, st.sampled_from([0.05, 0.5, 1.0, 2.0, 20.0]))
-def test_a_tempered_softmax_is_the_softmax_of_cooled_logits(seed, rows, size, sharpness, temperature):
+def test_a_tempered_softmax_is_the_softmax_of_scaled_logits(seed, rows, size, sharpness, temperature):
     logits = draw(seed, rows, size, sharpness, torch.float64)
     found = Tempered(Logits(logits), temperature)
     assert found.normalised
@@ -83,7 +83,7 @@ def test_a_tempered_softmax_is_the_softmax_of_cooled_logits(seed, rows, size, sh
 
 @few
 @given(seeds, st.integers(1, 7), sizes, sharpness, st.sampled_from([0.01, 0.1, 0.5]))
-def test_unsmoothing_a_smoothed_distribution_gives_back_the_original(seed, rows, size, sharpness, epsilon):
+def test_unsmoothing_a_smoothed_distribution_restores_the_original(seed, rows, size, sharpness, epsilon):
     original = draw(seed, rows, size, sharpness, torch.float64).softmax(-1)
     smoothed = (1 - epsilon) * original + epsilon / size
     found = Unsmoothed(Logits(smoothed.log()), epsilon).log_probs()
@@ -91,7 +91,7 @@ def test_unsmoothing_a_smoothed_distribution_gives_back_the_original(seed, rows,
     torch.testing.assert_close(found.exp(), original, rtol=0, atol=1e-12)
 
 
-def test_the_formula_of_unsmoothing_by_hand():
+def test_unsmoothing_worked_by_hand():
     belief = Unsmoothed(Logits(torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()), 0.2)
     assert not belief.normalised
     # ε/V = 0.05: (0.45, 0.25, 0.1, 0) / 0.8.
@@ -100,14 +100,14 @@ def test_the_formula_of_unsmoothing_by_hand():
     assert sure.log_probs().tolist() == [[0.0, -math.inf, -math.inf]]  # never above one
 
 
-def test_what_lost_its_probability_stands_last_by_its_id():
+def test_tokens_without_probability_after_unsmoothing_rank_last_by_id():
     top = Unsmoothed(Logits(torch.tensor([[0.01, 0.02, 0.96, 0.01]]).log()), 0.4).topk(4)
     assert top.ids.tolist() == [[2, 0, 1, 3]]
     assert top.ranks_by[0, 1:].tolist() == [-math.inf] * 3
     assert top.log_probs.exp().tolist()[0] == pytest.approx([0.96, 0.01, 0.02, 0.01])
 
 
-def test_samples_follow_the_new_shape():
+def test_samples_follow_the_reshaped_distribution():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]).log()
     bias = Bias.forbid(torch.tensor([0, 1]), torch.tensor([0, 3]))
     count = 100_000
@@ -122,7 +122,7 @@ def test_samples_follow_the_new_shape():
 
 
 @pytest.mark.parametrize("shape", [lambda own: Tempered(own, 2.0), lambda own: Unsmoothed(own, 0.1)])
-def test_a_belief_that_is_none_is_refused_with_its_row(shape):
+def test_a_nan_is_refused_with_its_row(shape):
     logits = torch.zeros(5, 11)
     logits[3, 7] = math.nan
     with pytest.raises(BeliefError) as error:
@@ -137,7 +137,7 @@ def run(step, state, strategy, rules=(), limit=4):
 
 @pytest.mark.parametrize("change", [{"temperature": 3.0}, {"temperature": 0.3}, {"unsmooth": 0.1}])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_search_ranks_by_the_new_shape_and_reports_what_the_model_said(toy, seed, change):
+def test_a_search_ranks_by_the_reshaped_distribution_and_reports_the_models(toy, seed, change):
     step = toy(seed)
     strategy = BeamSearch(width=700, nbest=5, length_penalty=LengthPenalty(exponent=0.0))
     found = run(reshaped(step, **change), step.start(), strategy)
@@ -165,7 +165,7 @@ def test_a_search_ranks_by_the_new_shape_and_reports_what_the_model_said(toy, se
 
 
 @pytest.mark.parametrize("change", [{"temperature": 3.0}, {"unsmooth": 0.3}])
-def test_greedy_search_finds_the_same_whatever_the_shape(toy, change):
+def test_greedy_search_finds_the_same_with_every_shape(toy, change):
     step = toy(7)
     plain = run(step, step.start(), Greedy())
     other = run(reshaped(step, **change), step.start(), Greedy())
@@ -173,7 +173,7 @@ def test_greedy_search_finds_the_same_whatever_the_shape(toy, change):
     assert [each[0].log_prob for each in other] == [each[0].log_prob for each in plain]
 
 
-def test_rules_are_obeyed_through_tokens_that_lost_their_probability(toy):
+def test_rules_hold_for_tokens_that_lost_their_probability(toy):
     step = toy(3, sharpness=9.0)
     for rules in ((ForcedPrefix([[4, 3], [2, 2], [3, 4]]),), (MinimumLength(3),)):
         found = run(reshaped(step, unsmooth=0.5), step.start(), BeamSearch(width=3, nbest=2), rules)
@@ -186,7 +186,7 @@ def test_rules_are_obeyed_through_tokens_that_lost_their_probability(toy):
                     assert each.tokens[:2] == ((4, 3), (2, 2), (3, 4))[sentence]
 
 
-def test_a_step_that_shall_stay_as_it_is_is_the_same_one(toy):
+def test_a_step_without_reshaping_is_returned_unchanged(toy):
     step = toy(1)
     assert reshaped(step) is step
     with pytest.raises(ValueError, match=r"^temperature and unsmooth: expected at most one of them$"):

@@ -1,4 +1,4 @@
-"""The decoder's state is a value: any split, any selection, any padding gives the same hidden states."""
+"""The decoder state: any split, selection or padding gives the same hidden states."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=lambda each: "-
 
 @every_variant
 @torch.no_grad()
-def test_teaching_and_stepping_agree(make, make_inputs, changes):
+def test_teacher_forcing_and_stepping_agree(make, make_inputs, changes):
     model = make(**changes)
     given_ = make_inputs([5, 2, 7], [3, 6, 1])
     target, mask = given_.target % model.head.vocabulary, given_.target_mask
@@ -66,7 +66,7 @@ def test_padding_changes_nothing(make, make_inputs, changes):
 
 @given(pieces=st.lists(st.integers(1, 3), min_size=1, max_size=5), variant=st.sampled_from(VARIANTS[:4] + SSRU))
 @torch.no_grad()
-def test_reading_the_target_in_any_pieces_gives_the_same_hidden_states(make, make_inputs, pieces, variant):
+def test_any_split_of_the_target_gives_the_same_hidden_states(make, make_inputs, pieces, variant):
     model = make(**variant)
     data = make_inputs([5, 2, 7], [sum(pieces)] * 3)
     target = data.target % model.head.vocabulary
@@ -82,7 +82,7 @@ def test_reading_the_target_in_any_pieces_gives_the_same_hidden_states(make, mak
 @given(data=st.data(), steps=st.integers(1, 4))
 @torch.no_grad()
 def test_selecting_rows_commutes_with_stepping(make, make_inputs, mixing, data, steps):
-    """Kept, repeated, dropped, reordered, in even and uneven groups: each row goes on as it would alone."""
+    """Rows kept, repeated, dropped or reordered, in even and uneven groups, continue as they would alone."""
     model = make(norm="pre", positions="rotary", decoder_mixing=mixing)
     given_ = make_inputs([5, 2, 7], [1, 1, 1], seed=steps)
     state = model.start(given_.source, given_.source_mask)
@@ -111,7 +111,7 @@ def test_a_state_used_twice_is_stale(make, make_inputs):
 
 @pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @torch.no_grad()
-def test_a_branch_and_its_origin_go_on_apart(make, make_inputs, mixing):
+def test_a_branch_does_not_affect_its_origin(make, make_inputs, mixing):
     model, data = make(decoder_mixing=mixing), make_inputs([5, 2], [4, 4])
     _, state = model.decoder(data.target[:, :2], model.start(data.source, data.source_mask))
     branch = state.select(torch.tensor([1, 0]))
@@ -123,7 +123,7 @@ def test_a_branch_and_its_origin_go_on_apart(make, make_inputs, mixing):
 
 @pytest.mark.parametrize("pieces", [[6], [1, 3, 2]])
 @pytest.mark.parametrize("mixing", ["attention", "ssru"])
-def test_the_state_carries_gradients_as_teaching_does(make, make_inputs, mixing, pieces):
+def test_gradients_through_the_state_equal_those_of_teacher_forcing(make, make_inputs, mixing, pieces):
     model = make(norm="pre", positions="rotary", decoder_mixing=mixing)
     data = make_inputs([5, 2, 7], [3, 6, 1])
     state, read = model.start(data.source, data.source_mask), []
@@ -140,7 +140,7 @@ def test_the_state_carries_gradients_as_teaching_does(make, make_inputs, mixing,
 
 @pytest.mark.parametrize("mixing", ["attention", "ssru"])
 @pytest.mark.parametrize("rows", [[0, 4], [4, 0], [0]])
-def test_an_empty_source_or_target_is_finite_and_sees_nothing(make, make_inputs, rows, mixing):
+def test_an_empty_source_or_target_is_finite_and_reads_no_padding(make, make_inputs, rows, mixing):
     model = make(norm="pre", decoder_mixing=mixing)
     data = make_inputs([4] * len(rows), [3] * len(rows))
     mask = torch.arange(4)[None] < torch.tensor(rows)[:, None]
@@ -160,14 +160,14 @@ def test_an_empty_source_or_target_is_finite_and_sees_nothing(make, make_inputs,
 
 
 @pytest.mark.parametrize("mixing", ["attention", "ssru"])
-def test_no_label_at_all_costs_nothing(make, make_inputs, mixing):
+def test_a_batch_without_labels_has_a_loss_of_zero(make, make_inputs, mixing):
     model, data = make(decoder_mixing=mixing), make_inputs([4, 2], [3, 3])
     loss = model.loss(data.source, data.source_mask, data.target, data.labels, torch.zeros_like(data.target_mask))
     assert (float(loss.objective.detach()), float(loss.nll), loss.tokens) == (0.0, 0.0, 0)
 
 
 @torch.no_grad()
-def test_a_token_belongs_to_the_segment_of_the_separators_before_it(make):
+def test_the_segment_of_a_token_counts_the_separators_before_it(make):
     embedding = make(segments=3).encoder.embedding
     ids = torch.tensor([[5, 3, 3, 5, 5, 3, 5]])
     assert embedding.segments_of(ids).tolist() == [[0, 0, 1, 2, 2, 2, 2]]

@@ -1,4 +1,4 @@
-"""Attention that a search may ask for: the last layer's, mean over its heads, and nothing where nobody asks."""
+"""Cross-attention in the decoder state: the last layer's mean over heads, computed only on request."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def inputs(rows=3):
 
 @pytest.mark.parametrize(("norm", "mixing"), [("pre", "attention"), ("post", "attention"), ("pre", "ssru")])
 @torch.no_grad()
-def test_it_is_what_the_last_layer_looked_at(norm, mixing):
+def test_attention_is_the_last_layers_mean_over_heads(norm, mixing):
     network, (source, mask, target) = model(norm, mixing), inputs()
     cross = list(network.decoder.stack)[-1].cross_attention
     asked = []
@@ -52,7 +52,7 @@ def test_it_is_what_the_last_layer_looked_at(norm, mixing):
 
 @given(pieces=st.lists(st.integers(1, 3), min_size=1, max_size=3).filter(lambda pieces: sum(pieces) <= 5))
 @torch.no_grad()
-def test_any_split_of_the_target_looks_the_same_way(pieces):
+def test_attention_does_not_depend_on_how_the_target_is_split(pieces):
     network, (source, mask, target) = model(), inputs()
     whole = network.decoder(target[:, : sum(pieces)], network.start_with_attention(source, mask))[1].attention
     state = network.start_with_attention(source, mask)
@@ -62,7 +62,7 @@ def test_any_split_of_the_target_looks_the_same_way(pieces):
 
 
 @torch.no_grad()
-def test_asking_changes_no_belief_and_not_asking_computes_nothing(monkeypatch):
+def test_attention_changes_no_output_and_is_not_computed_unless_requested(monkeypatch):
     network, (source, mask, target) = model(), inputs()
     looking, plain = network.start_with_attention(source, mask), network.start(source, mask)
     rows = torch.tensor([0, 0, 2, 2])
@@ -79,7 +79,7 @@ def test_asking_changes_no_belief_and_not_asking_computes_nothing(monkeypatch):
 
 
 @torch.no_grad()
-def test_rows_of_a_sentence_look_for_themselves():
+def test_each_row_of_a_sentence_has_its_own_attention():
     network, (source, mask, target) = model(), inputs()
     rows = torch.tensor([0, 0, 1, 1, 2, 2])
     _, state = network.step(target[:, :1], network.start_with_attention(source, mask))

@@ -13,13 +13,13 @@ from translume.errors import SettingsError
 BOS, EOS, WORD = 2, 0, 1
 
 
-class Nothing:
+class EmptyState:
     def select(self, rows):
         return self
 
 
 def automaton(prefix, state):
-    """Ends with probability 1/2, 1/4, 1/8 … at its first, second, third … token."""
+    """Logits that end with probability 1/2, 1/4, 1/8, … at the first, second, third, … token."""
     stop = 0.5 ** prefix.size(1)
     return Logits(torch.tensor([stop, 1 - stop, 0.0]).log().expand(prefix.size(0), -1)), state
 
@@ -40,10 +40,10 @@ BY_LENGTH = math.log(0.5) + math.log(0.75) + math.log(0.875)
         ("power", -1.0, {1: -0.693147, 2: -4.158883, 3: -3.343082}),
     ],
 )
-def test_scores_are_those_of_the_named_definition(form, exponent, scores):
+def test_scores_follow_the_definition_of_each_penalty(form, exponent, scores):
     strategy = BeamSearch(width=3, nbest=3, length_penalty=LengthPenalty(form=form, exponent=exponent))
     limits = torch.tensor([3])
-    (found,) = search(automaton, Nothing(), bos=BOS, eos=EOS, strategy=strategy, limits=limits)
+    (found,) = search(automaton, EmptyState(), bos=BOS, eos=EOS, strategy=strategy, limits=limits)
     by_tokens = {(EOS,): scores[1], (WORD, EOS): scores[2], (WORD, WORD, WORD): scores[3]}
     wanted = sorted(by_tokens.items(), key=lambda item: -item[1])
     named = [(h.tokens, h.score) for h in found if h.tokens in by_tokens]
@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_named_definition(form, exponent, scores):
     assert named[0][0] == wanted[0][0]
 
 
-def test_settings_name_their_strategy():
+def test_settings_build_the_named_strategy():
     assert strategy_from(DecodingSettings(beam=1)) == Greedy()
     assert strategy_from(DecodingSettings(strategy="greedy")) == Greedy()
     settings = DecodingSettings(beam=7, nbest=2, length_penalty=0.6, length_penalty_form="gnmt", stop="first")
@@ -70,7 +70,7 @@ def test_settings_name_their_strategy():
         ),
     ],
 )
-def test_more_returned_than_kept_is_refused(settings, text):
+def test_nbest_above_the_width_is_refused(settings, text):
     with pytest.raises(SettingsError) as error:
         strategy_from(settings)
     assert str(error.value) == text

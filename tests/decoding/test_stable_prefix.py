@@ -1,4 +1,4 @@
-"""What a search was certain of before it ended, it was right about; and it said so as soon as it could know."""
+"""Stable prefixes: every reported prefix begins the final result and is reported at the earliest possible step."""
 
 from itertools import takewhile
 
@@ -41,8 +41,8 @@ knobs = st.sampled_from(
 )
 
 
-class Fond:
-    """Lifts the token 3."""
+class Prefer3:
+    """Adds a bias to token 3."""
 
     lift = 0.5
 
@@ -51,8 +51,8 @@ class Fond:
         return Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 0.5))
 
 
-def built(name, **options):
-    """The strategy of four hypotheses with those options that it takes."""
+def build_strategy(name, **options):
+    """The strategy with a width of four and those options that it accepts."""
     for chosen in ({"nbest": 3, **options}, options, {"nbest": 3}, {}):
         try:
             return strategy_from(DecodingSettings(strategy=name, beam=4, samples=4, **chosen), KEYS)
@@ -62,7 +62,7 @@ def built(name, **options):
 
 
 def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=False):
-    """What was found; what was told, [(sentence, ids)]; and after each step the beam and how much was told by then."""
+    """Return (results, reported [(sentence, ids)], [(beam, number of reports so far)] after each step)."""
     told, steps = [], []
 
     beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
@@ -75,15 +75,15 @@ def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=Fa
     return [best.of(number) for number in range(3)], told, steps
 
 
-def shared(sequences):
+def common_prefix(sequences):
     return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False))]
 
 
 @every
 @few
 @given(seeds, limits3, knobs, st.booleans())
-def test_everything_told_begins_the_first_hypothesis_and_the_last_is_all_of_it(toy, name, seed, limits, options, lift):
-    strategy, rules = built(name, **options), [ForbidTokens((BOS,)), *([Fond()] if lift else [])]
+def test_reported_prefixes_begin_the_first_hypothesis_and_the_last_is_complete(toy, name, seed, limits, options, lift):
+    strategy, rules = build_strategy(name, **options), [ForbidTokens((BOS,)), *([Prefer3()] if lift else [])]
     found, told, _ = run(toy(seed, sharpness=2.0), strategy, limits, rules=rules)
     plain = search(
         toy(seed, sharpness=2.0),
@@ -106,16 +106,18 @@ def test_everything_told_begins_the_first_hypothesis_and_the_last_is_all_of_it(t
 @every
 @few
 @given(seeds, limits3)
-def test_where_any_may_be_put_first_only_what_all_begin_with_is_told(toy, name, seed, limits):
-    found, told, _ = run(toy(seed, sharpness=3.0), built(name), limits, rules=[ForbidTokens((BOS,))], ranked_anew=True)
+def test_with_later_reranking_only_a_prefix_common_to_all_hypotheses_is_reported(toy, name, seed, limits):
+    found, told, _ = run(
+        toy(seed, sharpness=3.0), build_strategy(name), limits, rules=[ForbidTokens((BOS,))], ranked_anew=True
+    )
     for number, ids in told:
         assert all(each.tokens[: len(ids)] == ids for each in found[number])
 
 
 @few
 @given(seeds, limits3, st.integers(2, 4), st.integers(1, 2))
-def test_no_more_could_have_been_told_of_those_that_may_still_win(toy, seed, limits, width, nbest):
-    """After every step: exactly what the live ones and the best finished one have in common."""
+def test_reports_are_the_longest_common_prefix_of_all_possible_winners(toy, seed, limits, width, nbest):
+    """After every step, the report is exactly the common prefix of the live hypotheses and the best finished one."""
     strategy = BeamSearch(width=width, nbest=nbest, length_penalty=LengthPenalty(exponent=0.6))
     _, told, steps = run(toy(seed, sharpness=3.0), strategy, limits)
     ended = {0: [], 1: [], 2: []}
@@ -127,12 +129,12 @@ def test_no_more_could_have_been_told_of_those_that_may_still_win(toy, seed, lim
             best = sorted(ended[number], key=lambda each: -each.score)[:1]
             left = [list(each.tokens) for each in best] + ([] if bool(beam.finished[place]) else live)
             parts = [ids for sentence, ids in told[:count] if sentence == number]
-            assert list(parts[-1] if parts else ()) == shared(left)
+            assert list(parts[-1] if parts else ()) == common_prefix(left)
 
 
 @few
 @given(seeds, limits3)
-def test_of_greedy_search_every_token_is_told_at_once(toy, seed, limits):
+def test_greedy_search_reports_every_token_at_once(toy, seed, limits):
     found, told, _ = run(toy(seed), Greedy(), limits)
     for number in range(3):
         tokens = found[number][0].tokens
@@ -143,27 +145,29 @@ def test_of_greedy_search_every_token_is_told_at_once(toy, seed, limits):
 
 @few
 @given(seeds, limits3, st.sets(st.integers(0, 2)))
-def test_only_of_the_sentences_asked_for_anything_is_told(toy, seed, limits, sentences):
+def test_only_the_selected_sentences_are_reported(toy, seed, limits, sentences):
     _, told, _ = run(toy(seed), BeamSearch(width=3), limits, sentences=sentences)
     assert {number for number, _ in told} == sentences
 
 
-def test_what_is_certain_by_hand():
-    """Tokens 2 and 3, then eos: both live ones begin with 2 after two steps, and the last one is told whole."""
+def test_reports_worked_by_hand():
+    """Tokens 2 and 3, then eos. Both live hypotheses begin with 2 after two steps."""
 
-    class Written:
-        """After bos 2 is likely and 3 is not; then 2 or 3, evenly but for a little; then the end."""
+    class FixedDistributions:
+        """Token 2 is likelier than 3 after bos; then 2 and 3 are almost equally likely; then the target ends."""
 
         def __call__(self, prefix, state):
             rows = torch.tensor([[0.0, 0.0, 0.9, 0.1], [0.0, 0.0, 0.49, 0.51], [0.0, 1.0, 0.0, 0.0]])
             return Logits(rows[prefix.size(1) - 1].log().expand(prefix.size(0), -1)), state
 
-    class Nothing:
+    class EmptyState:
         def select(self, rows):
             return self
 
     told = []
-    beams = decode(Written(), Nothing(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=torch.tensor([9]))
+    beams = decode(
+        FixedDistributions(), EmptyState(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=torch.tensor([9])
+    )
     watch = StablePrefix(lambda number, ids: told.append(list(ids)), [0])
     for beam in beams:
         watch(beam)

@@ -1,4 +1,4 @@
-"""The coverage penalty: what was not read of the source costs a hypothesis, and an optimal search reckons with it."""
+"""The coverage penalty: its scores, its effect on ranking, and exact stopping with it."""
 
 import itertools
 import math
@@ -35,16 +35,16 @@ LENGTHS = (7, 5, 3)
 
 
 @dataclass(frozen=True)
-class Looked:
+class AttentionToyState:
     state: object
     attention: torch.Tensor
 
     def select(self, rows):
-        return Looked(self.state.select(rows), self.attention[rows])
+        return AttentionToyState(self.state.select(rows), self.attention[rows])
 
 
-class Looking:
-    """A toy whose states say what was read of sources of 7, 5 and 3 tokens, drawn once per sentence and prefix."""
+class AttentionToy:
+    """A toy whose states give attention over sources of 7, 5 and 3 tokens, drawn once per sentence and prefix."""
 
     def __init__(self, toy, seed, **options):
         self.toy = toy(seed, **options)
@@ -55,12 +55,12 @@ class Looking:
 
     def start(self, sentences=(0, 1, 2)):
         sentences = list(sentences)
-        return Looked(self.toy.start(sentences), self.padding[sentences].float())
+        return AttentionToyState(self.toy.start(sentences), self.padding[sentences].float())
 
     def __call__(self, prefix, state):
         belief, after = self.toy(prefix, state.state)
         place = after.read - 1000 * (prefix.size(1) - 1)
-        return belief, Looked(after, self.looks[prefix.size(1) - 1][after.sentences, place])
+        return belief, AttentionToyState(after, self.looks[prefix.size(1) - 1][after.sentences, place])
 
     def covered(self, sentence, tokens):
         total = 0.0
@@ -73,7 +73,7 @@ class Looking:
         return total
 
     def complete(self, sentence, limit, penalty, weight):
-        """Every target there is, best first, as (score, tokens)."""
+        """All possible targets, best first, as (score, tokens)."""
         found = [
             (
                 self.toy.log_prob(sentence, ids) / penalty.divisor(float(length))
@@ -94,10 +94,8 @@ def run(step, strategy, limits, rules=(), state=None):
 
 @few
 @given(seeds, penalties, limits3, weights, st.integers(1, 4))
-def test_a_beam_as_wide_as_the_space_finds_the_best_covered_targets_there_are(
-    toy, seed, penalty, limits, weight, nbest
-):
-    step = Looking(toy, seed, size=4)
+def test_exhaustive_beam_finds_the_best_targets_with_coverage(toy, seed, penalty, limits, weight, nbest):
+    step = AttentionToy(toy, seed, size=4)
     strategy = BeamSearch(width=4**4, nbest=nbest, length_penalty=penalty, coverage=Coverage(weight=weight))
     for sentence, found in enumerate(run(step, strategy, limits)):
         best = step.complete(sentence, limits[sentence], penalty, weight)[:nbest]
@@ -107,19 +105,21 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_covered_targets_there_are(
 
 @few
 @given(seeds, penalties, limits3, weights, st.integers(2, 4), st.integers(1, 2))
-def test_optimal_is_what_a_search_that_never_stops_early_returns(toy, seed, penalty, limits, weight, width, nbest):
-    class Endless(BeamSearch):
+def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty, limits, weight, width, nbest):
+    class NeverDone(BeamSearch):
         def done(self, standing):
             return torch.zeros_like(standing.limits, dtype=torch.bool)
 
     options = {"width": width, "nbest": nbest, "length_penalty": penalty, "coverage": Coverage(weight=weight)}
-    assert run(Looking(toy, seed), BeamSearch(**options), limits) == run(Looking(toy, seed), Endless(**options), limits)
+    assert run(AttentionToy(toy, seed), BeamSearch(**options), limits) == run(
+        AttentionToy(toy, seed), NeverDone(**options), limits
+    )
 
 
 @few
 @given(seeds, limits3, weights, st.integers(1, 4), st.booleans())
-def test_every_score_is_its_terms_and_they_are_the_hypothesis_s_own(toy, seed, limits, weight, width, diverse):
-    step, coverage = Looking(toy, seed), Coverage(weight=weight)
+def test_scores_are_the_sum_of_the_terms_of_each_hypothesis(toy, seed, limits, weight, width, diverse):
+    step, coverage = AttentionToy(toy, seed), Coverage(weight=weight)
     group = BeamSearch(width=width, nbest=width, coverage=coverage)
     strategy = DiverseBeam(group=group, groups=2, nbest=2 * width) if diverse else group
     for sentence, found in enumerate(run(step, strategy, limits)):
@@ -134,8 +134,8 @@ def test_every_score_is_its_terms_and_they_are_the_hypothesis_s_own(toy, seed, l
 
 @few
 @given(seeds, limits3, weights)
-def test_beams_show_the_coverage_of_those_that_go_on(toy, seed, limits, weight):
-    step = Looking(toy, seed)
+def test_beams_report_the_coverage_of_live_hypotheses(toy, seed, limits, weight):
+    step = AttentionToy(toy, seed)
     strategy = BeamSearch(width=3, coverage=Coverage(weight=weight))
     for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits)):
         for place, sentence in enumerate(beam.sentences.tolist()):
@@ -151,8 +151,8 @@ def test_beams_show_the_coverage_of_those_that_go_on(toy, seed, limits, weight):
 
 @few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, weights)
-def test_neighbours_and_their_padding_change_nothing(toy, seed, sentences, limits, weight):
-    step, strategy = Looking(toy, seed), BeamSearch(width=3, nbest=3, coverage=Coverage(weight=weight))
+def test_results_do_not_depend_on_other_sentences_or_padding(toy, seed, sentences, limits, weight):
+    step, strategy = AttentionToy(toy, seed), BeamSearch(width=3, nbest=3, coverage=Coverage(weight=weight))
     rules = [ForbidTokens((BOS,))]
     together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
     for sentence, found in zip(sentences, together, strict=True):
@@ -163,13 +163,13 @@ def test_neighbours_and_their_padding_change_nothing(toy, seed, sentences, limit
 
 @few
 @given(seeds, limits3, weights)
-def test_greedy_is_a_beam_of_one_with_coverage_too(toy, seed, limits, weight):
+def test_greedy_equals_a_beam_of_one_with_coverage(toy, seed, limits, weight):
     coverage = Coverage(weight=weight)
-    greedy = run(Looking(toy, seed), Greedy(coverage=coverage), limits)
-    assert greedy == run(Looking(toy, seed), BeamSearch(width=1, coverage=coverage), limits)
+    greedy = run(AttentionToy(toy, seed), Greedy(coverage=coverage), limits)
+    assert greedy == run(AttentionToy(toy, seed), BeamSearch(width=1, coverage=coverage), limits)
 
 
-def test_the_penalty_by_hand():
+def test_the_penalty_worked_by_hand():
     read = torch.tensor([[0.25, 1.75, 1.0, 1.0], [0.5, 0.5, 1.0, 1.0]])  # the last column is padding
     expected = [0.2 * math.log(0.25), 0.2 * 2 * math.log(0.5)]
     assert Coverage(weight=0.2).score(read).tolist() == pytest.approx(expected, abs=1e-6)
@@ -184,7 +184,7 @@ class Fixed:
 
 
 def short_or_whole(prefix, state):
-    """ "1" after 0.6, or "2 1" after 0.4; "1" at once reads only the first of two tokens, "2 1" reads both."""
+    """ "1" after 0.6, or "2 1" after 0.4. "1" at once reads only the first of two tokens; "2 1" reads both."""
     first = prefix.size(1) == 1
     row = [0.0, 0.6, 0.4] if first else [0.0, 1.0, 0.0]
     logits = torch.tensor(row).log().expand(prefix.size(0), -1).clone()
@@ -192,7 +192,7 @@ def short_or_whole(prefix, state):
     return Logits(logits), Fixed(looked.expand(prefix.size(0), -1))
 
 
-def test_coverage_changes_the_ranking_as_worked_by_hand():
+def test_coverage_changes_the_ranking_worked_by_hand():
     plain = BeamSearch(width=2, nbest=2, length_penalty=LengthPenalty(exponent=0.0))
 
     def found(strategy):
@@ -203,7 +203,7 @@ def test_coverage_changes_the_ranking_as_worked_by_hand():
     without = found(plain)
     assert [tokens for tokens, _ in without] == [(1,), (2, 1)]
     assert [score for _, score in without] == pytest.approx([math.log(0.6), math.log(0.4)])
-    # Read: 0.75 and 0.25 for "1", 0.75 and 1.25 for "2 1".
+    # Coverage: 0.75 and 0.25 for "1", 0.75 and 1.25 for "2 1".
     covered = found(replace(plain, coverage=Coverage(weight=0.5)))
     assert [tokens for tokens, _ in covered] == [(2, 1), (1,)]
     short = math.log(0.6) + 0.5 * (math.log(0.75) + math.log(0.25))
@@ -211,24 +211,26 @@ def test_coverage_changes_the_ranking_as_worked_by_hand():
     assert [score for _, score in covered] == pytest.approx([whole, short], abs=1e-6)
 
 
-def test_a_token_that_was_never_read_is_dear_but_no_end_of_the_search():
-    def blind(prefix, state):
+def test_an_unread_token_gives_a_large_but_finite_penalty():
+    def without_attention_to_second(prefix, state):
         belief, _ = short_or_whole(prefix, state)
         return belief, Fixed(torch.tensor([[1.0, 0.0]]).expand(prefix.size(0), -1))
 
     strategy = BeamSearch(width=2, nbest=2, coverage=Coverage(weight=1.0))
-    (found,) = search(blind, Fixed(torch.zeros(1, 2)), bos=0, eos=1, strategy=strategy, limits=torch.tensor([2]))
+    (found,) = search(
+        without_attention_to_second, Fixed(torch.zeros(1, 2)), bos=0, eos=1, strategy=strategy, limits=torch.tensor([2])
+    )
     assert [h.tokens for h in found] == [(2, 1), (1,)]
     assert all(-100 < h.terms.coverage < -80 for h in found)
 
 
-def test_a_step_without_attention_is_our_own_mistake(toy):
+def test_a_step_without_attention_raises_value_error(toy):
     step = toy(1)
     with pytest.raises(ValueError, match=r"^the coverage penalty needs attention, which the states of this step "):
         run(step, BeamSearch(coverage=Coverage(weight=0.1)), [2, 2, 2], (), step.start())
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "diverse"])
-def test_settings_ask_for_attention_only_with_a_penalty(name):
+def test_strategies_have_coverage_only_with_a_penalty_setting(name):
     assert strategy_from(DecodingSettings(strategy=name)).coverage is None
     assert strategy_from(DecodingSettings(strategy=name, coverage_penalty=0.3)).coverage == Coverage(weight=0.3)

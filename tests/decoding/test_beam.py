@@ -1,4 +1,4 @@
-"""Places for the continuations of a beam: filled up, shortened and chosen."""
+"""`Candidates`: padding to a number of places, and selection of places."""
 
 import math
 
@@ -10,7 +10,7 @@ from translume.decoding import Candidates
 
 
 def candidates(width: int, inner: tuple[int, ...] | None = None) -> Candidates:
-    """Of two sentences, `width` each, carrying [2, width, *inner]; None: nothing."""
+    """Candidates of two sentences, `width` each, carrying [2, width, *inner], or nothing for None."""
     numbers = torch.arange(2 * width).view(2, width) + 5
     carried = None
     if inner is not None:
@@ -29,7 +29,7 @@ shapes = st.none() | st.lists(st.integers(1, 3), max_size=2).map(tuple)
 
 
 @given(width=st.integers(1, 5), count=st.integers(0, 7), inner=shapes)
-def test_candidates_are_filled_up_with_places_that_hold_none_and_keep_their_own(
+def test_filled_pads_with_impossible_candidates_and_keeps_the_given_ones(
     width: int, count: int, inner: tuple[int, ...] | None
 ) -> None:
     given_ = candidates(width, inner)
@@ -45,7 +45,7 @@ def test_candidates_are_filled_up_with_places_that_hold_none_and_keep_their_own(
 
 
 @given(width=st.integers(1, 5), inner=shapes, data=st.data())
-def test_taking_the_first_places_is_to_keep_the_foremost(
+def test_taking_the_first_places_equals_foremost(
     width: int, inner: tuple[int, ...] | None, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(0, width))

@@ -1,4 +1,4 @@
-"""The share of a loss that another model's beliefs have, against what it is on paper."""
+"""Distillation: the teacher's share of the loss, compared with its definition."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def network(head, seed, width=12, dropout=0.0):
     with torch.no_grad():
         (made.head.softmax if isinstance(made.head, CopyHead) else made.head).weight.mul_(
             10
-        )  # so that beliefs of networks without training are apart
+        )  # to make the distributions of untrained networks differ
     return made
 
 
@@ -42,7 +42,7 @@ def sentences(*, classes):
     return source, mask, target, labels, mask
 
 
-def apart(student, teacher, data):
+def divergence(student, teacher, data):
     """Σ KL(teacher‖student), from all log-probabilities at once."""
     source, mask, target, _, target_mask = data
     rows = torch.arange(int(target_mask.sum()))
@@ -53,13 +53,13 @@ def apart(student, teacher, data):
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("share", [0.3, 1.0])
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
-def test_a_teacher_takes_its_share_of_the_loss(kind, share, r_drop):
+def test_a_teacher_replaces_its_share_of_the_loss(kind, share, r_drop):
     student, teacher = network(HEADS[kind], 1), network(HEADS[kind], 2, width=16).eval()
     data = sentences(classes=kind == "classify")
     options = LossOptions(0.1, r_drop=r_drop)
     plain = student.loss(*data, options)
     taught = student.loss(*data, LossOptions(0.1, r_drop=r_drop, teacher=Teacher(teacher, share)))
-    difference = apart(student, teacher, data)
+    difference = divergence(student, teacher, data)
     assert float(difference.detach()) > 0.1
     torch.testing.assert_close(taught.objective, (1 - share) * plain.objective + share * difference)
     torch.testing.assert_close(taught.nll, plain.nll)
@@ -67,7 +67,7 @@ def test_a_teacher_takes_its_share_of_the_loss(kind, share, r_drop):
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_gradients_are_those_of_the_distance_and_none_are_the_teachers(kind):
+def test_the_student_gets_the_gradients_of_the_divergence_and_the_teacher_none(kind):
     student, teacher = network(HEADS[kind], 1), network(HEADS[kind], 2)
     data = sentences(classes=kind == "classify")
     student.loss(*data, LossOptions(teacher=Teacher(teacher, 1.0))).objective.backward()
@@ -88,7 +88,7 @@ def test_gradients_are_those_of_the_distance_and_none_are_the_teachers(kind):
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_there_is_nothing_to_learn_from_oneself(kind):
+def test_a_teacher_equal_to_the_student_gives_no_loss_and_no_gradient(kind):
     student = network(HEADS[kind], 1)
     data = sentences(classes=kind == "classify")
     loss = student.loss(*data, LossOptions(teacher=Teacher(student, 1.0)))
@@ -98,7 +98,7 @@ def test_there_is_nothing_to_learn_from_oneself(kind):
 
 
 @given(chunk=st.integers(1, 13), seed=st.integers(0, 99), share=st.sampled_from([0.3, 1.0]))
-def test_a_softmax_blends_a_lesson_in_as_beliefs_would(chunk, seed, share):
+def test_blending_teacher_targets_in_the_softmax_equals_a_separate_term(chunk, seed, share):
     student, teacher = network(SoftmaxSettings(bias=True), seed), network(SoftmaxSettings(), seed + 1).eval()
     data = sentences(classes=False)
     options = LossOptions(0.1, z_loss=0.01, confidence_penalty=0.2, teacher=Teacher(teacher, share))
@@ -114,7 +114,7 @@ def test_a_softmax_blends_a_lesson_in_as_beliefs_would(chunk, seed, share):
 
 
 @given(chunk=st.integers(1, 13), seed=st.integers(0, 99))
-def test_the_distance_is_the_same_in_any_chunks(chunk, seed):
+def test_the_divergence_is_the_same_for_any_chunk_size(chunk, seed):
     torch.manual_seed(seed)
     head = network(SoftmaxSettings(), 1).head
     hidden, wanted = torch.randn(13, 12, dtype=torch.float64), torch.randn(13, V, dtype=torch.float64).log_softmax(-1)
@@ -126,7 +126,7 @@ def test_the_distance_is_the_same_in_any_chunks(chunk, seed):
     torch.testing.assert_close(found, F.kl_div(own, wanted, log_target=True, reduction="sum"))
 
 
-def test_what_a_teacher_holds_for_impossible_costs_nothing():
+def test_tokens_impossible_for_the_teacher_cost_nothing():
     student, teacher = network(SoftmaxSettings(), 1), network(EntmaxSettings(), 2).eval()
     data = sentences(classes=False)
     source, mask, target, _, target_mask = data
