@@ -71,7 +71,7 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.serving.api.app import build_app
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
-    from translume.serving.workers.models import Models
+    from translume.serving.workers.models import ServedModels
     from translume.serving.workers.pool import WorkerPool
 
     bound = Limits(**limits)
@@ -79,7 +79,7 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
         folder = Path(place) / "model" if model == "-" else Path(model)
         if model == "-":
             save_model(folder, small().checkpoint)
-        server = Server(models=Models([pool.load("model", folder)]), limits=bound)
+        server = Server(models=ServedModels([pool.load("model", folder)]), limits=bound)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from translume.belief import BeliefError, Bias
 from translume.config import AdaptiveSettings, HierarchicalSettings
 from translume.heads.adaptive import AdaptiveHead
-from translume.heads.distributions import Groups
 from translume.heads.hierarchical import HierarchicalHead
+from translume.heads.next_tokens import Groups
 from translume.model import HeadSizes
 
 WIDTH, VOCABULARY, ROWS = 5, 43, 7

@@ -12,7 +12,7 @@ import translume
 from translume.belief import Bias
 from translume.config import AdaptiveSettings
 from translume.decoding import RuleContext
-from translume.decoding.distributions import used_log_probs
+from translume.decoding.used_distribution import used_log_probs
 from translume.errors import SettingsError, TranslationError
 from translume.translator.constraints import build_rules
 

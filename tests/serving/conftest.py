@@ -26,7 +26,7 @@ from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.serving.workers.models import Models, Served, ServedClassifier
+from translume.serving.workers.models import Served, ServedClassifier, ServedModels
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Translator, load_translator
@@ -212,7 +212,7 @@ def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[...,
     def begin(
         *served: AnyServed, access: Access | None = None, detector: Detector | None = None, **limits: float
     ) -> Live:
-        server = Server(models=Models(map(in_worker, served)), limits=Limits(**limits), access=access)
+        server = Server(models=ServedModels(map(in_worker, served)), limits=Limits(**limits), access=access)
         begun.append(Live(server, detector=detector))
         return begun[-1]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from translume.serving.workers.models import Models, Served, ServedClassifier
+from translume.serving.workers.models import Served, ServedClassifier, ServedModels
 from translume.translator import Classifier, Translator
 
 NAMES = ("animal", "colour", "fruit")
@@ -105,6 +105,6 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
 
 
 def test_names_are_each_model_s_own(translator: Translator, make_classifier: Callable[..., Classifier]) -> None:
-    found = Models([Served.of("x", translator), ServedClassifier.of("y", make_classifier())])
+    found = ServedModels([Served.of("x", translator), ServedClassifier.of("y", make_classifier())])
     assert [each.name for each in found.all] == ["x", "y"]
     assert [each.name for each in found] == ["x"]

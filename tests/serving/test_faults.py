@@ -43,17 +43,17 @@ class Disturbed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, tell: Any, go_on: Any = None) -> Iterator[Any]:
+    def translate_lines(self, lines: Any, settings: Any, on_prefix: Any, check_cancelled: Any = None) -> Iterator[Any]:
         def slowly(say: Callable[[str], None]) -> Callable[[str], None]:
             return lambda text: (say(text), self._wait())[0]
 
         self.texts += [line.text for line in lines]
-        if not tell and lines:
+        if not on_prefix and lines:
             self._wait()
         if self.errors and lines:
             raise self.errors.pop(0)
-        held = {n: slowly(say) for n, say in tell.items()}
-        return self._translator.translate_lines(lines, settings, held, go_on)
+        held = {n: slowly(say) for n, say in on_prefix.items()}
+        return self._translator.translate_lines(lines, settings, held, check_cancelled)
 
     def _wait(self) -> None:
         self.started.set()

@@ -26,7 +26,7 @@ from translume.cli import main
 from translume.errors import TranslumeError
 from translume.serving.access.guard import JsonLines
 from translume.serving.run import listen
-from translume.serving.workers.models import Models, Served
+from translume.serving.workers.models import Served, ServedModels
 from translume.translator import Translator
 
 Start = Callable[..., Any]
@@ -42,12 +42,12 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, tell: Any, go_on: Any = None) -> Iterator[Any]:
+    def translate_lines(self, lines: Any, settings: Any, on_prefix: Any, check_cancelled: Any = None) -> Iterator[Any]:
         if lines:
             self.texts += [line.text for line in lines]
             self.begun.set()
             assert self.open.wait(30)
-        return self._translator.translate_lines(lines, settings, tell, go_on)
+        return self._translator.translate_lines(lines, settings, on_prefix, check_cancelled)
 
 
 @pytest.fixture
@@ -307,10 +307,10 @@ def test_no_number_makes_the_server_fail(live: Any, strategy: str, knob: str, va
 def test_two_models_of_one_name_and_no_model_are_refused(translator: Translator) -> None:
     served = Served.of("en-de", translator)
     with pytest.raises(TranslumeError) as caught:
-        Models([served, served])
+        ServedModels([served, served])
     assert str(caught.value) == "en-de: two models have this name; rename one with NAME=MODEL"
     with pytest.raises(TranslumeError, match=r"^found no model, expected at least one$"):
-        Models([])
+        ServedModels([])
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:

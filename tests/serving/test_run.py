@@ -14,7 +14,7 @@ from translume.serving.api.app import build_app
 from translume.serving.run import listen, serve
 from translume.serving.server import Server
 from translume.serving.workers.main import freeze_startup_objects
-from translume.serving.workers.models import Models, Served
+from translume.serving.workers.models import Served, ServedModels
 from translume.translator import Translator, load_translator
 from translume.translator.planning import Line
 
@@ -39,7 +39,7 @@ def looked_at(value: object) -> bool:
 
 @pytest.mark.usefixtures("restored")
 def test_garbage_is_not_looked_for_among_what_was_there_before_a_server_answers(translator: Translator) -> None:
-    server = Server(models=Models([Served.of("en-de", translator)]))
+    server = Server(models=ServedModels([Served.of("en-de", translator)]))
     found: list[bool] = []
 
     def started() -> None:

@@ -161,11 +161,11 @@ def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatc
 class Endless(Doubling):
     """Goes on until it is told that nobody waits."""
 
-    def run_cancellable(self, items: Sequence[int], go_on: Callable[[], None]) -> list[int | TranslumeError]:
+    def run_cancellable(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
         self.batches.append(list(items))
         self.begun.set()
         for _ in range(10_000):
-            go_on()
+            check_cancelled()
             time.sleep(0.002)
         raise AssertionError("somebody seems to wait")
 

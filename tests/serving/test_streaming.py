@@ -40,7 +40,7 @@ class Stepwise:
         return getattr(self._translator, name)
 
     def translate_lines(
-        self, lines: Any, settings: Any, tell: Mapping[int, Callable[[str], None]], go_on: Any = None
+        self, lines: Any, settings: Any, on_prefix: Mapping[int, Callable[[str], None]], check_cancelled: Any = None
     ) -> Iterator[Any]:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
             def told(text: str) -> None:
@@ -49,8 +49,8 @@ class Stepwise:
 
             return told
 
-        held = {number: waiting(say) for number, say in tell.items()}
-        return self._translator.translate_lines(lines, settings, held, go_on)
+        held = {number: waiting(say) for number, say in on_prefix.items()}
+        return self._translator.translate_lines(lines, settings, held, check_cancelled)
 
 
 def events(body: bytes) -> Iterator[tuple[str, Any]]:

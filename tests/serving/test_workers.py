@@ -25,7 +25,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.inspection import entropies, inspect
 from translume.serving.api.requests import resolve_inspection
 from translume.serving.workers.main import Worker
-from translume.serving.workers.models import Models, Served, ServedClassifier
+from translume.serving.workers.models import Served, ServedClassifier, ServedModels
 from translume.serving.workers.pool import WorkerPool
 from translume.serving.workers.proxy import TranslatorProxy
 from translume.translator import Classifier, Translation, Translator, load_translator
@@ -78,9 +78,9 @@ def near(start: Start, folder: Path) -> Any:
 class Local(Translator):
     """A translator in the process of the server, with the methods of a `TranslatorProxy`."""
 
-    def inspected(self, values: Any, limits: Any, form: str, go_on: Callable[[], None]) -> str:
-        models = Models([Served.of("en-de", self)])
-        return inspect(resolve_inspection(values, models, limits), limits, form, go_on)
+    def inspected(self, values: Any, limits: Any, form: str, check_cancelled: Callable[[], None]) -> str:
+        models = ServedModels([Served.of("en-de", self)])
+        return inspect(resolve_inspection(values, models, limits), limits, form, check_cancelled)
 
     def entropies(self, source: str, target: Any, settings: Any) -> list[float]:
         return entropies(self, source, target, settings)

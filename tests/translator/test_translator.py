@@ -223,7 +223,7 @@ def test_options_that_do_not_fit_are_refused_before_any_text_is_read(
 
 
 def test_one_text_for_many_is_a_mistake(translator: Translator) -> None:
-    with pytest.raises(TypeError, match="translate_all wants many texts, found one; use translate"):
+    with pytest.raises(TypeError, match="translate_all: found one text, expected many; use translate"):
         translator.translate_all("abc")
 
 
@@ -305,12 +305,12 @@ def test_threads_are_counted_from_one(tmp_path: Path) -> None:
 def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
     translator = make()
     wrong = {
-        "translate wants one text (str), found list; translate_all takes many": lambda: translator.translate(["a"]),
+        "translate: found list, expected one text (str); translate_all takes many": lambda: translator.translate(["a"]),
         "line 2: found NoneType, expected a text (str)": lambda: list(translator.translate_all(["a", None])),
         "line 1: found bytes, expected a text (str)": lambda: list(translator.translate_all([b"a"], constraints=[[]])),
         "found int, expected a text (str)": lambda: translator.translate("a", constraints=[3]),
         "settings: found int, expected DecodingSettings or None": lambda: translator.translate("a", settings=3),
-        "score wants a source and a target, found str and NoneType; score_all takes many pairs": (
+        "score: found str and NoneType, expected a source and a target; score_all takes many pairs": (
             lambda: translator.score("a", None)
         ),
         "line 1: found one text, expected a pair of a source and a target": lambda: list(translator.score_all(["ab"])),

@@ -1,7 +1,7 @@
 """Migrate the settings of older model folders while they are read, with one pure function per format.
 
 A step takes the settings of format n as nested tables and returns those of format n + 1. The folder is not changed.
-Each step has a golden folder of its format in tests/checkpoint.
+There is one format so far, so there are no steps; settings that were removed since are dropped.
 """
 
 from collections.abc import Callable, Mapping

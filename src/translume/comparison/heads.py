@@ -21,7 +21,7 @@ from translume.config.base import RAISE_RAW
 from translume.config.heads import head_kinds as every_head_kind
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.training.events import Event, Interrupted
-from translume.training.resume import WEIGHTS, Model, Store
+from translume.training.resume import WEIGHTS, ModelDescription, Store
 
 MEASURED = "measured.json"
 """File with the measures of all kinds compared in the folder so far."""
@@ -209,13 +209,13 @@ def _reuse_vocabularies(others: Sequence[Path], task: Task) -> None:
             model = _stored(other) if other != folder else None
             if model is None or (model.config.tokenizer, model.config.data) != (config.tokenizer, config.data):
                 continue
-            store.begin(Model(config=config, source=model.source, target=model.target))
+            store.begin(ModelDescription(config=config, source=model.source, target=model.target))
             with suppress(OSError, shutil.Error):  # without a copy the corpus is built again
                 shutil.copytree(other / "cache", folder / "cache", copy_function=os.link)
             return
 
 
-def _stored(folder: Path) -> Model | None:
+def _stored(folder: Path) -> ModelDescription | None:
     try:
         return Store(folder).model()
     except ModelFolderError:  # reported when this kind is trained

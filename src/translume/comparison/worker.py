@@ -31,7 +31,7 @@ from translume.training.events import (
     Validated,
     Warned,
 )
-from translume.training.interrupt import Signals
+from translume.training.interrupt import SignalFlag
 
 EVENTS: tuple[type[Event], ...] = (
     Preparing,
@@ -115,7 +115,7 @@ def run_in_worker(task: Task, log: Path) -> Generator[Event, None, Outcome]:
     outcome = Outcome()
     with (
         ChildProcess(__name__, output=log) as child,
-        Signals(on_signal=child.send_signal) as signals,
+        SignalFlag(on_signal=child.send_signal) as signals,
     ):
         try:
             for message in child.request("run", task.to_dict()).responses():

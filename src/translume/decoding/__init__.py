@@ -3,7 +3,6 @@
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.beam_search import BeamSearch
 from translume.decoding.constrained_beam import Boundaries, ConstrainedBeam, Constraints, Phrase
-from translume.decoding.distributions import Reshaped, Tempered, Unsmoothed, reshaped
 from translume.decoding.diverse import DiverseBeam
 from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
@@ -25,6 +24,7 @@ from translume.decoding.step import AttentionState, AttentionStepper, SearchStat
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
 from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
+from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
 __all__ = [
     "AttentionState",

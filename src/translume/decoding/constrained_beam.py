@@ -27,8 +27,8 @@ from torch.nn import functional
 from translume.belief import Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.beam_search import BeamSearch
-from translume.decoding.distributions import token_log_probs
 from translume.decoding.scoring import Coverage, LengthPenalty
+from translume.decoding.used_distribution import token_log_probs
 
 OTHERS = 4
 """Symbols for tokens outside the phrase: by whether a word may begin with and end after them."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.distributions import Reshaped
 from translume.decoding.step import AttentionState, AttentionStepper, S, SearchState, Step, Stepper
+from translume.decoding.used_distribution import Reshaped
 
 Average = Literal["probability", "log_probability"]
 """Average probabilities, or log-probabilities, which are then normalised."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from translume.belief import Bias, NextToken, drawn, exact_topk
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
-from translume.decoding.distributions import token_log_probs, used_log_probs
 from translume.decoding.scoring import LengthPenalty
+from translume.decoding.used_distribution import token_log_probs, used_log_probs
 from translume.errors import SettingsError
 
 _BITS = 64

@@ -9,9 +9,9 @@ from torch import Tensor
 from translume.belief import CACHED_ELEMENTS, Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
-from translume.decoding.distributions import own_belief, used_log_probs
 from translume.decoding.sampling import gumbels
 from translume.decoding.scoring import LengthPenalty
+from translume.decoding.used_distribution import own_belief, used_log_probs
 from translume.errors import SettingsError
 
 _ROOT = -1

@@ -14,7 +14,7 @@ from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
-from translume.engine.search import NativeSearch, SearchModel, SearchSettings
+from translume.engine.search import KernelSearchSettings, NativeSearch, SearchModel
 from translume.engine.state import EngineState, KVCache, StepInput
 from translume.errors import SettingsError, nearest
 from translume.model import Transformer
@@ -121,7 +121,7 @@ class Engine:
         model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
         if model is None or not model.fits(state, limits):
             return None
-        settings = SearchSettings.of(strategy, rules, eos, model.head.outputs)
+        settings = KernelSearchSettings.of(strategy, rules, eos, model.head.outputs)
         return None if settings is None else NativeSearch(model, settings, state, bos=bos, eos=eos, limits=limits)
 
     def rows_are_independent(self) -> bool:

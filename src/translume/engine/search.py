@@ -34,7 +34,7 @@ FINISHED, CACHE_FULL, PAUSED, NOT_FINITE = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
+class KernelSearchSettings:
     """A search that the kernels support: strategy and rules as numbers.
 
     candidates: how many candidates of a sentence are ranked.  patience: finished hypotheses that end a sentence; 0: end
@@ -51,7 +51,7 @@ class SearchSettings:
     min_length: int
 
     @classmethod
-    def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "SearchSettings | None":
+    def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "KernelSearchSettings | None":
         """Return the settings, or None if the kernels do not support the strategy or a rule.  size: V."""
         if type(strategy) is Greedy:
             candidates, patience = 1, 0.0
@@ -121,7 +121,14 @@ class NativeSearch:
     """A `CompleteSearch` by the kernels, with a cache of its own for the target."""
 
     def __init__(
-        self, model: SearchModel, settings: SearchSettings, state: EngineState, *, bos: int, eos: int, limits: Tensor
+        self,
+        model: SearchModel,
+        settings: KernelSearchSettings,
+        state: EngineState,
+        *,
+        bos: int,
+        eos: int,
+        limits: Tensor,
     ) -> None:
         """state: before the first step.  limits: [B]."""
         self._settings, self._library = settings, loading.kernels().library
@@ -135,7 +142,7 @@ class NativeSearch:
             "limits": limits.long().contiguous(),
             **_length_divisors(settings.penalty, limits),
         }
-        self._settings_struct = loading.SearchSettings(
+        self._settings_struct = loading.SearchSettingsStruct(
             stack=model.layers.address,
             head=ctypes.addressof(model.head.struct),
             refinement=None if self._refinement is None else ctypes.addressof(self._refinement),

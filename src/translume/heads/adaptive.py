@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import AdaptiveSettings
 from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
-from translume.heads.distributions import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.heads.linear import accumulation_dtype, output_weight
+from translume.heads.next_tokens import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.embedding import BandedTable

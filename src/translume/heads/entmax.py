@@ -12,8 +12,8 @@ from translume.belief import BLOCK, NextToken
 from translume.config import EntmaxSettings
 from translume.heads import chunked_cross_entropy
 from translume.heads.chunked_cross_entropy import chunked_loss
-from translume.heads.distributions import MonotoneBelief
 from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
+from translume.heads.next_tokens import MonotoneBelief
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 

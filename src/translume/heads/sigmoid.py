@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import SigmoidSettings
 from translume.heads.chunked_cross_entropy import chunked_loss
-from translume.heads.distributions import MonotoneBelief
 from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
+from translume.heads.next_tokens import MonotoneBelief
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 

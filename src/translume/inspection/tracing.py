@@ -11,7 +11,9 @@ from translume.belief import NextToken
 from translume.config import DecodingSettings
 from translume.decoding import reshaped
 from translume.inspection.attribution import DECIMALS, input_gradient, integrated_gradients, log_probs_after, occluded
-from translume.inspection.distributions import (
+from translume.inspection.inputs import TraceInputs, check_parts, special_tokens, tokens_of, trace_inputs, words_of
+from translume.inspection.passes import Pass, Sentence, forward
+from translume.inspection.step_distributions import (
     UsedDistributions,
     entropies,
     logit_lens,
@@ -20,8 +22,6 @@ from translume.inspection.distributions import (
     top_candidates,
     used_distributions,
 )
-from translume.inspection.inputs import TraceInputs, check_parts, special_tokens, tokens_of, trace_inputs, words_of
-from translume.inspection.passes import Pass, Sentence, forward
 from translume.inspection.values import (
     Attention,
     Attribution,

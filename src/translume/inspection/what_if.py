@@ -10,10 +10,10 @@ import torch
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
 from translume.errors import TranslationError
-from translume.inspection.distributions import ranks
 from translume.inspection.inputs import SentenceSearch, check_length, check_single_model
 from translume.inspection.json_values import Document
 from translume.inspection.passes import Sentence, forward
+from translume.inspection.step_distributions import ranks
 from translume.text import Tokenizer
 from translume.text.tokenizer import MARK
 from translume.translator import TextHypothesis, Translator

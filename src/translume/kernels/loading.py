@@ -104,7 +104,7 @@ class Refinement(ctypes.Structure):
     )
 
 
-class SearchSettings(ctypes.Structure):
+class SearchSettingsStruct(ctypes.Structure):
     """`search_settings` of search.c."""
 
     _fields_ = (

@@ -132,8 +132,7 @@ static void add_finished(const search_settings *settings, search_state *search, 
     tokens[length - 1] = last.token, log_probs[length - 1] = last.total;
 }
 
-/* Embed the tokens, times the scale. A function of its own,
-    so that the compiler cannot fuse the product with the sum of
+/* Embed the tokens, times the scale. A separate function, so that the compiler cannot fuse the product with the sum of
    positions: the decoding loop rounds in between. */
 static __attribute__((noinline)) void embed_tokens(const search_settings *settings, const search_state *search,
                                                    int64_t beam) {
@@ -213,9 +212,8 @@ static int compute_logits(const search_settings *settings, search_state *search,
                                search->sums, search->peaks, search->log_sums) != 0;
 }
 
-/* Run up to `steps` steps. Returns FINISHED if no sentence is left, CACHE_FULL if the cache must grow first,
-    PAUSED after
-   `steps`, NOT_FINITE where the decoding loop would raise an error. */
+/* Run up to `steps` steps. Returns FINISHED if no sentence is left, CACHE_FULL if the cache must grow first, PAUSED
+   after `steps`, NOT_FINITE where the decoding loop would raise an error. */
 int64_t translume_search(const search_settings *settings, search_state *search, int64_t steps) {
     for (; steps > 0; steps--) {
         int64_t beam = search->length ? settings->beam : 1, live = search->step.sentences, rows = live * beam, next = 0;

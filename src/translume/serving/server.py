@@ -16,7 +16,7 @@ from translume.serving.api.texts import RequestTexts
 from translume.serving.background import BackgroundExecutor, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
 from translume.serving.workers.loading import ReloadReport
-from translume.serving.workers.models import Models
+from translume.serving.workers.models import ServedModels
 from translume.serving.workers.scheduler import Scheduler, Work
 from translume.serving.workers.work import Translating
 from translume.translator import Translation
@@ -29,7 +29,7 @@ UPDATE_SECONDS: Final = 0.04
 class Server:
     """Models, limits, scheduler and metrics of a server. Call `close` at the end."""
 
-    models: Models
+    models: ServedModels
     limits: Limits = field(default_factory=Limits)
     access: Access | None = None
     """API keys and quotas; None if no key is required."""

@@ -1,6 +1,6 @@
 """Signal handling: on Ctrl-C (SIGINT) and SIGTERM, training finishes the update, saves, and yields `Interrupted`.
 
-`Signals` only sets a flag. `Run.events` in `train.py` checks it after each update, and validation between batches.
+`SignalFlag` only sets a flag. `Run.events` in `train.py` checks it after each update, and validation between batches.
 """
 
 import signal
@@ -12,7 +12,7 @@ from typing import Any, Self
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
-class Signals:
+class SignalFlag:
     """A context in which the first SIGINT or SIGTERM only sets `caught`; a second one has its usual effect.
 
     Outside the main thread Python allows no signal handlers, so nothing is caught there.

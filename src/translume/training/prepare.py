@@ -38,7 +38,7 @@ from translume.training.resume import (
     WEIGHTS,
     Begun,
     Live,
-    Model,
+    ModelDescription,
     State,
     Store,
     refuse_other,
@@ -61,7 +61,7 @@ class Prepared:
     ema: None without `training.ema`.  outdated: whether the settings now select other weights than the folder's.
     """
 
-    model: Model
+    model: ModelDescription
     training: TokenizedCorpus
     validation: TokenizedCorpus
     updater: Updater
@@ -85,12 +85,12 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """The settings of a run, checked against the content of its folder.  base: the model to fine-tune, if any."""
 
     config: Config
     state: State | None
-    stored: Model | None
+    stored: ModelDescription | None
     base: AnyCheckpoint | None
 
     @property
@@ -101,7 +101,7 @@ class Plan:
         return self.stored.config.training.average_last != self.config.training.average_last
 
 
-def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
+def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
     """Check the settings of a run against its folder. Raises TrainingError if the folder holds another run."""
     state, stored = store.state(), store.model()
     folder = str(store.folder)
@@ -113,7 +113,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
         if state.begun.source_model:
             config = adopted(config, stored.config, folder)
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
-        return Plan(config=config, state=state, stored=stored, base=None)
+        return RunPlan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
         raise TrainingError(
             f"{folder}: holds a model, but no run to resume; "
@@ -121,9 +121,9 @@ def plan_run(config: Config, store: Store, source: Path | None) -> Plan:
         )
     if source is not None:
         base = load_any(source, device="cpu", dtype="fp32", expected=task_of(config).part("checkpoint"))
-        return Plan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
+        return RunPlan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
-    return Plan(config=config, state=None, stored=stored if same else None, base=None)
+    return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
 
 
 def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
@@ -154,7 +154,7 @@ def adopted(config: Config, base: Config, place: str) -> Config:
 
 
 def prepare_run(
-    plan: Plan, store: Store, *, source: Path | None, device: torch.device
+    plan: RunPlan, store: Store, *, source: Path | None, device: torch.device
 ) -> Generator[Event, None, Prepared]:
     """Prepare a run: yield an event before each long step, and return the run's parts (`yield from`).
 
@@ -217,7 +217,7 @@ def prepare_run(
 
 
 def _load_teacher(
-    plan: Plan, state: State, model: Model, store: Store, device: torch.device
+    plan: RunPlan, state: State, model: ModelDescription, store: Store, device: torch.device
 ) -> Generator[Event, None, TeacherModel]:
     """Load the run's teacher. Raises TrainingError if a resumed run began with another one."""
     if model.config.training.teacher:
@@ -230,7 +230,7 @@ def _load_teacher(
 
 
 def _updater(
-    transformer: Network, model: Model, precision: str, device: torch.device, teacher: Teacher | None
+    transformer: Network, model: ModelDescription, precision: str, device: torch.device, teacher: Teacher | None
 ) -> Updater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
@@ -239,7 +239,7 @@ def _updater(
     return Updater(transformer, settings, options=options, precision=chosen, device=device)
 
 
-def _begun(model: Model, data: str, source: Path | None, device: torch.device) -> Begun:
+def _begun(model: ModelDescription, data: str, source: Path | None, device: torch.device) -> Begun:
     """Return the facts about a new run that must not change when it is resumed."""
     precision = choose_precision(model.config.training.precision, device)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
@@ -255,11 +255,11 @@ def _begun(model: Model, data: str, source: Path | None, device: torch.device) -
     )
 
 
-def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
+def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, ModelDescription]:
     """Return the settings with the run's vocabularies, after committing both to the folder."""
     config = plan.config
     if plan.state is not None and plan.stored is not None:
-        model = Model(config=config, source=plan.stored.source, target=plan.stored.target)
+        model = ModelDescription(config=config, source=plan.stored.source, target=plan.stored.target)
         store.take_in(config)  # fails here, not after the first updates
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
@@ -272,7 +272,7 @@ def _with_tokenizers(plan: Plan, store: Store) -> Generator[Event, None, Model]:
         yield Preparing(what="tokenizer")
         source, target = vocabularies_of(config)
         _refuse_two_vocabularies(config.model, source, target)
-    model = Model(config=config, source=source, target=target)
+    model = ModelDescription(config=config, source=source, target=target)
     store.begin(model)
     return model
 
@@ -303,7 +303,9 @@ def _data_digest(corpus: TokenizedCorpus) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _transformer(plan: Plan, model: Model, corpus: TokenizedCorpus, device: torch.device) -> tuple[Network, list[str]]:
+def _transformer(
+    plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus, device: torch.device
+) -> tuple[Network, list[str]]:
     """Return the untrained network on its device, and notes about it; a resumed run then loads its own weights."""
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
@@ -339,7 +341,7 @@ def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) 
     )
 
 
-def _restored(plan: Plan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
+def _restored(plan: RunPlan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
     """Load the tensors of the last commit into model and updater; return its moving average, or a new one."""
     ema = None
     if plan.state is not None:

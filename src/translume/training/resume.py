@@ -202,7 +202,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelDescription:
     """The content of a model folder besides its weights."""
 
     config: Config
@@ -232,12 +232,12 @@ class Store:
             return None
         return State.from_json(read_committed(self.folder, self._manifest, STATE), place=f"{self.folder}/{STATE}")
 
-    def model(self) -> Model | None:
+    def model(self) -> ModelDescription | None:
         """Return settings and vocabularies of the last commit; None if there was none."""
         if not self.has(CONFIG):
             return None
         source, target = read_vocabularies(self.folder, self._manifest)
-        return Model(config=read_config(self.folder, self._manifest), source=source, target=target)
+        return ModelDescription(config=read_config(self.folder, self._manifest), source=source, target=target)
 
     def take_in(self, config: Config) -> tuple[Config, dict[str, bytes]]:
         """Read the files that [decoding] names, once. Return the settings with their new names, and their content.
@@ -248,13 +248,13 @@ class Store:
             self._taken = config, copy_decoding_files(config)
         return self._taken[1]
 
-    def begin(self, model: Model) -> None:
+    def begin(self, model: ModelDescription) -> None:
         """Commit settings and vocabularies, before the first update."""
         files = self._files(model, {})
         del files[WEIGHTS]
         self._commit(files, [name for name in TOKENIZERS if name not in files])
 
-    def save(self, state: State, model: Model, live: Live, best: Weights | None) -> None:
+    def save(self, state: State, model: ModelDescription, live: Live, best: Weights | None) -> None:
         """Commit the current state of a run.  best: the best weights if they changed since the last commit."""
         settings = model.config.training
         weights = {**self.kept(state, settings, live, best), **live.buffers}
@@ -289,7 +289,7 @@ class Store:
             yield self.tensors(candidate(update))
         yield live.shown
 
-    def _files(self, model: Model, weights: Mapping[str, Tensor]) -> dict[str, Content]:
+    def _files(self, model: ModelDescription, weights: Mapping[str, Tensor]) -> dict[str, Content]:
         config, named = self.take_in(model.config)
         return {**model_files(config, weights, model.source, model.target), **named}
 

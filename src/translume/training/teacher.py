@@ -10,7 +10,7 @@ from translume.errors import SettingsError
 from translume.model.attention import AttentionBackend
 from translume.model.head import Teacher
 from translume.tasks import task_of
-from translume.training.resume import Model
+from translume.training.resume import ModelDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class TeacherModel:
     digest: str
 
 
-def load_teacher(model: Model, device: torch.device, backend: AttentionBackend) -> TeacherModel:
+def load_teacher(model: ModelDescription, device: torch.device, backend: AttentionBackend) -> TeacherModel:
     """Load the model that `training.teacher` names, in evaluation mode, onto a device.
 
     Raises SettingsError if it has another target vocabulary than the run's model, fewer positions, or a head without a
@@ -46,7 +46,7 @@ def load_teacher(model: Model, device: torch.device, backend: AttentionBackend) 
     return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
 
 
-def _refuse_other_vocabularies(found: AnyCheckpoint, model: Model, place: str) -> None:
+def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, place: str) -> None:
     folder = Path(model.config.training.teacher)
     task, other = task_of(model.config), task_of(found.config)
     if other is not task:

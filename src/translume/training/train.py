@@ -26,9 +26,9 @@ from translume.training.events import (
     Validated,
     Warned,
 )
-from translume.training.interrupt import Signals
+from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
-from translume.training.prepare import Plan, Prepared, plan_run, prepare_run
+from translume.training.prepare import Prepared, RunPlan, plan_run, prepare_run
 from translume.training.resume import Store, Window, add_candidate, kept_words
 from translume.training.validation import Quality, Validator, better, measured_by
 
@@ -88,7 +88,7 @@ def _refuse_another_readme(folder: Path) -> None:
         raise TrainingError(f"{folder}/README.md: exists, but the folder holds no model; expected an empty folder")
 
 
-def _finished_already(plan: Plan, store: Store) -> Finished | None:
+def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
     """Return the last event of a run that is complete, without reading data; None if it must continue."""
     state, settings = plan.state, plan.config.training
     if state is None:
@@ -112,7 +112,7 @@ def _finished_already(plan: Plan, store: Store) -> Finished | None:
     )
 
 
-def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
+def _opening(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
     yield Started(
@@ -138,7 +138,7 @@ def _opening(plan: Plan, prepared: Prepared, store: Store) -> Iterator[Event]:
         yield Warned(update=state.update, message=message)
 
 
-def _changes(plan: Plan, prepared: Prepared) -> Iterator[str]:
+def _changes(plan: RunPlan, prepared: Prepared) -> Iterator[str]:
     """Yield warnings about changes since a resumed run began; discard the best validation if it is not comparable."""
     state, settings = prepared.state, prepared.model.config.training
     begun, threads = state.begun, torch.get_num_threads()
@@ -199,10 +199,10 @@ class Run:
     def events(self) -> Iterator[Event]:
         """Train until the run ends or SIGINT or SIGTERM was received, and yield events.
 
-        A signal only sets a flag (`Signals`): the update in progress is finished and everything saved before
+        A signal only sets a flag (`SignalFlag`): the update in progress is finished and everything saved before
         `Interrupted`. Raises TrainingError if a loss is not finite; earlier commits stay.
         """
-        with Signals() as signals:
+        with SignalFlag() as signals:
             while True:
                 if self._validation_due():
                     yield from self._validate(signals)
@@ -240,7 +240,7 @@ class Run:
         due = ended or self._multiple_of(self._settings.validate_every)
         return due and self._state.validated != self._state.update
 
-    def _validate(self, signals: Signals) -> Iterator[Event]:
+    def _validate(self, signals: SignalFlag) -> Iterator[Event]:
         state, settings, begun = self._state, self._settings, time.monotonic()
         quality = self._validator.measure(self._prepared.live(whole=False).shown, lambda: bool(signals.caught))
         if quality is None:

@@ -14,7 +14,7 @@ from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
 from translume.model.classifier import Classifier, Network
 from translume.text import Labels, Tokenizer
-from translume.training.resume import Model
+from translume.training.resume import ModelDescription
 from translume.translator import Translator
 from translume.translator.classifier import LABEL_THRESHOLD
 
@@ -105,7 +105,7 @@ def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
 
 
 def translation_metrics(
-    model: Model, corpus: TokenizedCorpus, network: Transformer, device: torch.device
+    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device
 ) -> Metrics | None:
     """Return a function that measures `training.metric` on translations of validation sentences; None for the nll.
 
@@ -163,7 +163,9 @@ def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str]
     return sources, references
 
 
-def classification_metrics(model: Model, corpus: TokenizedCorpus, network: Classifier, device: torch.device) -> Metrics:
+def classification_metrics(
+    model: ModelDescription, corpus: TokenizedCorpus, network: Classifier, device: torch.device
+) -> Metrics:
     """Return a function that measures accuracy and macro-F1, in per cent, on all of `corpus`."""
     from translume.evaluation.classification import accuracy_of, macro_f1_of  # as above
 

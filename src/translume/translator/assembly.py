@@ -10,7 +10,7 @@ from translume.decoding import SearchObserver, StablePrefix
 from translume.text import Tokenizer
 from translume.translator.alignment import alignments
 from translume.translator.constraints import lost_placeholders, placeholders_of
-from translume.translator.planning import Piece, Plan, batches
+from translume.translator.planning import LinePlan, Piece, batches
 from translume.translator.results import TextHypothesis, Translation
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
@@ -18,7 +18,7 @@ UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003
 """Han, Kana and their punctuation."""
 
 
-def join_pieces(plan: Plan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
+def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
     """The translation of a line from the hypotheses of its pieces; a piece without hypotheses stays empty."""
     hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
     if not _LINE_BREAKS.search(plan.line.text):
@@ -137,7 +137,7 @@ Found = tuple[list[TextHypothesis], tuple[str, ...]]
 
 
 def build_translations(
-    checkpoint: Checkpoint, plans: Sequence[Plan], found: Sequence[Found], settings: DecodingSettings
+    checkpoint: Checkpoint, plans: Sequence[LinePlan], found: Sequence[Found], settings: DecodingSettings
 ) -> list[Translation]:
     """The translations of the lines of `plans`.  found: for each piece of all plans, in order."""
     rest = iter(found)
@@ -146,7 +146,7 @@ def build_translations(
 
 
 def _build_translation(
-    checkpoint: Checkpoint, plan: Plan, found: Sequence[Found], settings: DecodingSettings
+    checkpoint: Checkpoint, plan: LinePlan, found: Sequence[Found], settings: DecodingSettings
 ) -> Translation:
     whole = join_pieces(plan, [hypotheses for hypotheses, _ in found], settings.nbest)
     more = [warning for _, warnings in found for warning in warnings]
@@ -161,7 +161,7 @@ def _build_translation(
 
 
 def add_alignments(
-    checkpoint: Checkpoint, plans: Sequence[Plan], translations: Sequence[Translation], max_tokens: int
+    checkpoint: Checkpoint, plans: Sequence[LinePlan], translations: Sequence[Translation], max_tokens: int
 ) -> list[Translation]:
     """The translations with the alignment of each hypothesis; lines in several pieces get none."""
     places, pairs = [], []
@@ -196,7 +196,9 @@ class ProgressReporter:
     end, which may still change. Lines without a callback cost nothing.
     """
 
-    def __init__(self, tokenizer: Tokenizer, plans: Sequence[Plan], callbacks: Mapping[int, ProgressCallback]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, plans: Sequence[LinePlan], callbacks: Mapping[int, ProgressCallback]
+    ) -> None:
         """tokenizer: of the target.  callbacks: by the number of a line in `plans`."""
         self._tokenizer = tokenizer
         lines = [_LineProgress(plan, callbacks.get(plan.line.number)) for plan in plans]
@@ -230,7 +232,7 @@ class ProgressReporter:
 class _LineProgress:
     """The final parts of the targets of a line's pieces."""
 
-    def __init__(self, plan: Plan, callback: ProgressCallback | None) -> None:
+    def __init__(self, plan: LinePlan, callback: ProgressCallback | None) -> None:
         self.callback = callback
         self._plan = plan
         self._texts = ["" for _ in plan.pieces]

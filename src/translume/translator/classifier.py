@@ -98,7 +98,7 @@ class Classifier:
         texts before it are returned first.
         """
         if isinstance(texts, str):
-            raise TypeError("classify_all wants many texts, found one; use classify")
+            raise TypeError("classify_all: found one text, expected many; use classify")
         lines = ((Line(number=number, text=text.rstrip("\r\n")), len(text)) for number, text in enumerate(texts, 1))
         for window in windows(lines):
             yield from self._up_to_an_error(window)

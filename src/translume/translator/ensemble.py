@@ -39,7 +39,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
+class EnsembleMembers:
     """The models that a translator searches and scores with; several are averaged at each step, with equal weights."""
 
     members: tuple[Member, ...]
@@ -53,7 +53,7 @@ class Models:
         steppers = [member.stepper(attentive=attentive) for member in self.members]
         return steppers[0] if len(steppers) == 1 else Ensemble(steppers, self.average)
 
-    def compiled(self, dtype: Dtype) -> "Models":
+    def compiled(self, dtype: Dtype) -> "EnsembleMembers":
         """The same models, each with an engine."""
         return replace(
             self,
@@ -91,7 +91,7 @@ class Models:
             yield Averaged([belief for belief, _ in parts], self.average), parts[0][1]
 
 
-def combine(every: Sequence[Models], average: Average) -> Models:
+def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembers:
     """An ensemble of all members; SettingsError unless all have the same vocabularies and device."""
     members = tuple(member for models in every for member in models.members)
     first = members[0].checkpoint
@@ -102,10 +102,10 @@ def combine(every: Sequence[Models], average: Average) -> Models:
         place, wanted = (next(each.model.parameters()).device for each in (other, first))
         if place != wanted:
             raise SettingsError(f"ensemble: model {number} is on {place}, expected {wanted} as model 1")
-    return Models(members=members, average=average)
+    return EnsembleMembers(members=members, average=average)
 
 
-def ensemble_checkpoint(models: Models) -> Checkpoint:
+def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
     """The first member's checkpoint with the shortest maximum length of all members and without a temperature."""
     first = models.members[0].checkpoint
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)

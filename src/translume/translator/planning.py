@@ -96,7 +96,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LinePlan:
     """A line split into pieces."""
 
     line: Line
@@ -106,13 +106,13 @@ class Plan:
 
 def plan_line(
     line: Line, ids: Sequence[int], tokenizer: Tokenizer, limit: int, action: Literal["error", "truncate"]
-) -> Plan:
+) -> LinePlan:
     """The line as one piece, or as its sentences if it has more than `limit` tokens.
 
     ids: of the whole line.  Raises LineError if a single sentence is too long and `action` is "error".
     """
     if len(ids) <= limit:
-        return Plan(line=line, pieces=(Piece(ids=tuple(ids), text=line.text),))
+        return LinePlan(line=line, pieces=(Piece(ids=tuple(ids), text=line.text),))
     sentences = split_sentences(line.text.strip())
     pieces, warnings = [], []
     encoded = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else [list(ids)]
@@ -127,7 +127,7 @@ def plan_line(
                 )
             warnings.append(f"truncated: {which} had {len(found):,} tokens and was cut to {limit:,}")
         pieces.append(Piece(ids=tuple(found[:limit]), text=text, spacing=spacing, first=number == 1))
-    return Plan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
+    return LinePlan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
 
 
 WINDOW_LINES = 4096

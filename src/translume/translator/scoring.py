@@ -9,7 +9,7 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslationError
-from translume.translator.ensemble import Models
+from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import batches, padded, without_line_break
 from translume.translator.results import TargetScore, TextHypothesis
 
@@ -57,7 +57,7 @@ class _ForcedBatch:
 
 @torch.no_grad()
 def score_pairs(
-    checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, models: Models | None = None
+    checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, models: EnsembleMembers | None = None
 ) -> list[TargetScore]:
     """The scores of `pairs`, in order.
 
@@ -85,7 +85,7 @@ def beliefs_of_pairs(
     pairs: Sequence[ScoredPair],
     max_tokens: int,
     rows: int | None = None,
-    models: Models | None = None,
+    models: EnsembleMembers | None = None,
 ) -> Iterator[TokenBeliefs]:
     """Yield the predicted distributions of all target tokens, at most `rows` of them at a time.
 

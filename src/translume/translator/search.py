@@ -43,7 +43,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.planning import LineError, Piece, Plan, padded
+from translume.translator.planning import LineError, LinePlan, Piece, padded
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
 
@@ -58,7 +58,7 @@ _UNWRITABLE = "the target's vocabulary cannot write it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SearchSettings:
+class SearchPlan:
     """[decoding] with what follows from it for a search.
 
     decoding: the settings of the search; `nbest` is the beam width if a utility reranks.
@@ -266,8 +266,8 @@ class ConstrainedResult:
 
 
 def add_constraints(
-    plan: Plan, checkpoint: Checkpoint, settings: DecodingSettings, terminology: Terminology | None
-) -> Plan:
+    plan: LinePlan, checkpoint: Checkpoint, settings: DecodingSettings, terminology: Terminology | None
+) -> LinePlan:
     """The plan with the constraints of each piece, and warnings about those that cannot be met.
 
     A term belongs to the first piece that contains it, a placeholder to its own piece. A phrase of the line's own

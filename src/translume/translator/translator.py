@@ -36,14 +36,14 @@ from translume.translator.engines import (
     build_sound_engine,
     set_threads,
 )
-from translume.translator.ensemble import Member, Models, combine, ensemble_checkpoint
+from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
 from translume.translator.planning import (
     FULL_BATCH_WIDTH,
     MIN_COUNTED_TOKENS,
     Line,
     LineError,
+    LinePlan,
     Piece,
-    Plan,
     batches,
     numbered_lines,
     plan_line,
@@ -53,7 +53,7 @@ from translume.translator.results import TargetScore, TextHypothesis, Translatio
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_pairs
 from translume.translator.search import (
     CancelCheck,
-    SearchSettings,
+    SearchPlan,
     add_constraints,
     constrained_width,
     search_constrained,
@@ -69,7 +69,7 @@ class Translator:
         checkpoint: Checkpoint,
         engine: Engine | DeferredEngine | None = None,
         *,
-        models: Models | None = None,
+        models: EnsembleMembers | None = None,
         fusion: Fusion | None = None,
     ) -> None:
         """checkpoint: its model is used in the mode, training or evaluation, that it is in.
@@ -78,7 +78,7 @@ class Translator:
         first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
         self.checkpoint = checkpoint
-        self.models = models or Models(members=(Member(checkpoint=checkpoint, engine=engine),))
+        self.models = models or EnsembleMembers(members=(Member(checkpoint=checkpoint, engine=engine),))
         self.fusion = fusion
 
     @classmethod
@@ -175,7 +175,9 @@ class Translator:
         """
         chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
         if not isinstance(text, str):
-            raise TypeError(f"translate wants one text (str), found {type(text).__name__}; translate_all takes many")
+            raise TypeError(
+                f"translate: found {type(text).__name__}, expected one text (str); translate_all takes many"
+            )
         lines = [line for line, _ in numbered_lines([text], [constraints])]
         return self._translate_window([replace(lines[0], number=0, text=text)], chosen, {}, None)[0]
 
@@ -197,7 +199,7 @@ class Translator:
         Errors name the number of the text as its line, after all texts before it were given back.
         """
         if isinstance(texts, str):
-            raise TypeError("translate_all wants many texts, found one; use translate")
+            raise TypeError("translate_all: found one text, expected many; use translate")
         chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
         return self._stream(numbered_lines(texts, constraints), chosen)
 
@@ -208,7 +210,7 @@ class Translator:
         """
         if not isinstance(source, str) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
-            raise TypeError(f"score wants a source and a target, found {found}; score_all takes many pairs")
+            raise TypeError(f"score: found {found}, expected a source and a target; score_all takes many pairs")
         return self._score([ScoredPair(place="pair", source=source, target=target)])[0]
 
     def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
@@ -307,7 +309,7 @@ class Translator:
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         warnings: list[tuple[str, ...]] = [() for _ in pieces]
-        search = SearchSettings.of(settings)
+        search = SearchPlan.of(settings)
         stepper = self.models.stepper(attentive=search.needs_attention)
         progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
         for batch in self._batches([piece for _, piece in pieces], settings, search.width):
@@ -354,7 +356,7 @@ class Translator:
             for batch in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
                 yield [positions[place] for place in batch]
 
-    def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Plan]:
+    def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         tokenizer = self.checkpoint.source_tokenizer
         limit = self.config.model.max_positions - 1

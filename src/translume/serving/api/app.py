@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from translume.errors import TranslumeError
-from translume.serving import operations
+from translume.serving import health
 from translume.serving.access.admission import with_keys
 from translume.serving.access.guard import Guard
 from translume.serving.api import libretranslate, version1
@@ -45,7 +45,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         summary="Translations, and the probabilities that the model predicted for them.",
         description=NOTES,
         openapi_tags=[{"name": name, "description": words} for name, words in TAGS.items()],
-        version=operations.version(),
+        version=health.version(),
         openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -54,7 +54,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     )
     app.include_router(page.routes())
     app.include_router(version1.routes(server))
-    app.include_router(operations.routes(server))
+    app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
     app.include_router(files.routes(server, jobs, detector))
     app.add_exception_handler(HTTPException, _http_error)

@@ -28,7 +28,7 @@ from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import RequestTexts
-from translume.serving.workers.models import Models, Served
+from translume.serving.workers.models import Served, ServedModels
 from translume.translator.constraints import refuse_constraints
 
 WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology"})
@@ -486,7 +486,7 @@ class ResolvedInspection:
     timeout_seconds: float
 
 
-def resolve_translation(values: Mapping[str, Any], models: Models, limits: Limits) -> ResolvedTranslation:
+def resolve_translation(values: Mapping[str, Any], models: ServedModels, limits: Limits) -> ResolvedTranslation:
     """Validate a JSON object as a `TranslateRequest`; RequestError that names the first field that is wrong."""
     request = TranslateRequest.parse(values, limits)
     texts = tuple(as_list(request.text))
@@ -508,7 +508,7 @@ def resolve_translation(values: Mapping[str, Any], models: Models, limits: Limit
     )
 
 
-def resolve_inspection(values: Mapping[str, Any], models: Models, limits: Limits) -> ResolvedInspection:
+def resolve_inspection(values: Mapping[str, Any], models: ServedModels, limits: Limits) -> ResolvedInspection:
     """Validate a JSON object as an `InspectRequest`; RequestError that names the first field that is wrong."""
     request = InspectRequest.parse(values, limits)
     given = request.model_fields_set

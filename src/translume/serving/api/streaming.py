@@ -80,7 +80,7 @@ class Prefixes:
     @property
     def parts(self) -> list[Part]:
         """The lines of all texts, which report their prefixes here."""
-        return [replace(part, tell=partial(self._report, place)) for place, part in enumerate(self._split.parts)]
+        return [replace(part, on_prefix=partial(self._report, place)) for place, part in enumerate(self._split.parts)]
 
     def updates(self, found: Sequence[Translation | None]) -> list[tuple[int, str]]:
         """Return the index and the prefix of each text whose prefix has grown since the last call.

@@ -33,10 +33,10 @@ from translume.serving.api.responses import (
     json_response,
 )
 from translume.serving.api.streaming import stream
-from translume.serving.operations import version, versions
+from translume.serving.health import version, versions
 from translume.serving.server import Server
 from translume.serving.workers.loading import MANIFEST
-from translume.serving.workers.models import Models, ServedClassifier
+from translume.serving.workers.models import ServedClassifier, ServedModels
 from translume.serving.workers.work import Classifying, Scoring, Translating
 from translume.translator import Classification, Translation
 
@@ -190,7 +190,7 @@ def _translation(translation: Translation, call: ResolvedTranslation) -> dict[st
     return result
 
 
-def _classifier(name: str, models: Models) -> ServedClassifier:
+def _classifier(name: str, models: ServedModels) -> ServedClassifier:
     """Return the classifier of a name, or the only one; RequestError (404 or 422) if there is none."""
     known = models.classifiers
     if not known:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
-from translume.serving.workers.models import AnyServed, Models
+from translume.serving.workers.models import AnyServed, ServedModels
 from translume.tasks import task_of
 from translume.translator.engines import ComputeOptions
 
@@ -28,7 +28,7 @@ log = logging.getLogger("translume.serving")
 class LoadResult:
     """The outcome of reloading models.  problems: by model, why it was not loaded."""
 
-    models: Models
+    models: ServedModels
     loaded: tuple[str, ...]
     kept: tuple[str, ...]
     unloaded: tuple[str, ...]
@@ -78,10 +78,10 @@ class Loader:
         self._load = load
         self._held: dict[str, _LoadedFolder] = {}
 
-    def load_all(self, folders: Mapping[str, Path]) -> Models:
+    def load_all(self, folders: Mapping[str, Path]) -> ServedModels:
         """Load all models; raise the error of the first that fails."""
         self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
-        return Models(each.served for each in self._held.values())
+        return ServedModels(each.served for each in self._held.values())
 
     def reload(self, folders: Mapping[str, Path]) -> LoadResult:
         """Load the models whose folder has changed, and keep the others.
@@ -104,7 +104,7 @@ class Loader:
                 held[name] = before
                 kept.append(name)
         held = held or self._held  # a server needs at least one model
-        models = Models(each.served for each in held.values())
+        models = ServedModels(each.served for each in held.values())
         unloaded = tuple(self._held.keys() - held.keys())
         self._held = held
         return LoadResult(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)

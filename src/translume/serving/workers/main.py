@@ -25,7 +25,7 @@ from translume.serving.workers.messages import (
     LoadedModel,
     encode_error,
 )
-from translume.serving.workers.models import AnyServed, Models
+from translume.serving.workers.models import AnyServed, ServedModels
 from translume.translator.engines import ComputeOptions
 from translume.translator.messages import decode_lines, decode_settings, encode, encode_translations
 
@@ -111,15 +111,15 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
             def send_prefix(line: int, text: str) -> None:
                 request.respond({"line": line, "prefix": text})
 
-            tell = {line: partial(send_prefix, line) for line in values["watched"]}
+            on_prefix = {line: partial(send_prefix, line) for line in values["watched"]}
             lines, settings = decode_lines(values["lines"]), decode_settings(values["settings"])
-            yield from encode_translations(model.translate_lines(lines, settings, tell, check_cancelled))
+            yield from encode_translations(model.translate_lines(lines, settings, on_prefix, check_cancelled))
         case "score":
             pairs = ((source, target) for source, target in values["pairs"])
             yield from (encode(SCORE, each) for each in model.score_all(pairs))
         case "inspect":
             limits = Limits.model_validate(values["limits"])
-            wanted = resolve_inspection(values["values"], Models([served]), limits)
+            wanted = resolve_inspection(values["values"], ServedModels([served]), limits)
             yield inspect(wanted, limits, values["form"], check_cancelled).encode()
         case "entropies":
             target = HYPOTHESIS.validate_python(values["target"])

@@ -143,7 +143,7 @@ AnyServed = Served | ServedClassifier
 S = TypeVar("S")
 
 
-class Models:
+class ServedModels:
     """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
 
     def __init__(self, served: Iterable[AnyServed]) -> None:

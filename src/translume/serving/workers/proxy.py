@@ -86,17 +86,17 @@ class TranslatorProxy:
         self,
         lines: Sequence[Line],
         settings: DecodingSettings,
-        tell: Mapping[int, ProgressCallback] | None = None,
-        go_on: Callable[[], None] | None = None,
+        on_prefix: Mapping[int, ProgressCallback] | None = None,
+        check_cancelled: Callable[[], None] | None = None,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_lines` yields."""
-        tell = tell or {}
-        values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(tell)}
+        on_prefix = on_prefix or {}
+        values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(on_prefix)}
         with self._pool.lease() as worker:
             call = worker.request("translate", {"model": self._key, **values})
-            for message in call.responses(HANG_TIMEOUT_SECONDS, go_on):
+            for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled):
                 if "prefix" in message.values:
-                    tell[message.values["line"]](message.values["prefix"])
+                    on_prefix[message.values["line"]](message.values["prefix"])
                 else:
                     yield from TRANSLATIONS.validate_json(message.body)
 
@@ -107,29 +107,33 @@ class TranslatorProxy:
             for message in call.responses(HANG_TIMEOUT_SECONDS):
                 yield SCORE.validate_json(message.body)
 
-    def inspected(self, values: Mapping[str, Any], limits: Limits, form: str, go_on: Callable[[], None]) -> str:
+    def inspected(
+        self, values: Mapping[str, Any], limits: Limits, form: str, check_cancelled: Callable[[], None]
+    ) -> str:
         """Return the response to a request to inspect: JSON or a page, as `inspection.inspect` returns it."""
         about = {"values": values, "limits": limits.to_dict(), "form": form}
-        return self._request("inspect", about, go_on).decode()
+        return self._request("inspect", about, check_cancelled).decode()
 
     def entropies(self, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
         """Return what `inspection.entropies` returns."""
         about = {"source": source, "target": asdict(target), "settings": encode_settings(settings)}
         return NUMBERS.validate_json(self._request("entropies", about))
 
-    def _request(self, method: str, values: Mapping[str, Any], go_on: Callable[[], None] | None = None) -> bytes:
+    def _request(
+        self, method: str, values: Mapping[str, Any], check_cancelled: Callable[[], None] | None = None
+    ) -> bytes:
         """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
         try:
             try:
-                return self._try(method, values, go_on)
+                return self._try(method, values, check_cancelled)
             except ProcessLostError:
-                return self._try(method, values, go_on)
+                return self._try(method, values, check_cancelled)
         except ProcessLostError as error:
             raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
 
-    def _try(self, method: str, values: Mapping[str, Any], go_on: Callable[[], None] | None) -> bytes:
+    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: Callable[[], None] | None) -> bytes:
         call = self._pool.next_worker().request(method, {"model": self._key, **values})
-        return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, go_on)])
+        return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled)])
 
 
 class ClassifierProxy:

@@ -13,7 +13,15 @@ from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.translator import Classification, TargetScore, Translation
 from translume.translator.assembly import ProgressCallback, join_pieces
 from translume.translator.constraints import build_constraint, constrained_beam_width, constraint_cost
-from translume.translator.planning import FULL_BATCH_WIDTH, MIN_COUNTED_TOKENS, Line, LineError, Piece, Plan, plan_line
+from translume.translator.planning import (
+    FULL_BATCH_WIDTH,
+    MIN_COUNTED_TOKENS,
+    Line,
+    LineError,
+    LinePlan,
+    Piece,
+    plan_line,
+)
 
 PROBE = "a"
 """Text with which a model is tested."""
@@ -68,7 +76,7 @@ class Paragraphs:
             Piece(ids=(), text=line, spacing=gap) for line, gap in zip(self.lines, self.gaps[1:], strict=True)
         )
         warnings = tuple(warning for each in found for warning in each.warnings)
-        plan = Plan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
+        plan = LinePlan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
         if not found:
             return Translation(source=text, text=self.gaps[0])
         whole = join_pieces(plan, [each.hypotheses for each in found], nbest)
@@ -87,13 +95,13 @@ class Part:
     """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
     constraints: phrases that its target must contain.
-    tell: called during the search with the stable prefix of the target, in the scheduler's thread.
+    on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
     text: str
     first: bool = True
     constraints: tuple[str, ...] = ()
-    tell: ProgressCallback | None = field(default=None, compare=False, repr=False)
+    on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +135,29 @@ class Translating:
         """Return a Translation for each line, or a RequestError for a line that cannot be translated."""
         return self.run_cancellable(items, lambda: None)
 
-    def run_cancellable(self, items: Sequence[Part], go_on: Callable[[], None]) -> list[Translation | TranslumeError]:
-        """Do the same.  go_on: called between decoding steps; raises once no result is needed any more."""
+    def run_cancellable(
+        self, items: Sequence[Part], check_cancelled: Callable[[], None]
+    ) -> list[Translation | TranslumeError]:
+        """Do the same.  check_cancelled: called between decoding steps; raises once no result is needed any more."""
         if not self.settings.prefix:
-            return self._lines(items, self.settings, go_on)
+            return self._lines(items, self.settings, check_cancelled)
         later = self.settings.model_copy(update={"prefix": ""})
-        first = iter(self._lines([item for item in items if item.first], self.settings, go_on))
-        rest = iter(self._lines([item for item in items if not item.first], later, go_on))
+        first = iter(self._lines([item for item in items if item.first], self.settings, check_cancelled))
+        rest = iter(self._lines([item for item in items if not item.first], later, check_cancelled))
         return [next(first) if item.first else next(rest) for item in items]
 
     def _lines(
-        self, items: Sequence[Part], settings: DecodingSettings, go_on: Callable[[], None]
+        self, items: Sequence[Part], settings: DecodingSettings, check_cancelled: Callable[[], None]
     ) -> list[Translation | TranslumeError]:
         lines = [
             Line(number=number, text=item.text, constraints=item.constraints)
             for number, item in enumerate(items, start=1)
         ]
-        tell = {number: item.tell for number, item in enumerate(items, start=1) if item.tell is not None}
+        on_prefix = {number: item.on_prefix for number, item in enumerate(items, start=1) if item.on_prefix is not None}
         done: list[Translation | TranslumeError] = []
         while len(done) < len(lines):
             try:
-                done.extend(self.translator.translate_lines(lines[len(done) :], settings, tell, go_on))
+                done.extend(self.translator.translate_lines(lines[len(done) :], settings, on_prefix, check_cancelled))
             except LineError as error:
                 # `extend` has kept the results before the error.
                 done.append(_refused(error))

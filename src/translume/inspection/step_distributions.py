@@ -9,7 +9,7 @@ from torch import Tensor
 from translume.belief import Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
 from translume.decoding import Rule, RuleContext, Truncation
-from translume.decoding.distributions import own_belief, used_log_probs
+from translume.decoding.used_distribution import own_belief, used_log_probs
 from translume.inspection.passes import Pass, Sentence
 from translume.inspection.values import Candidate, LensLayer, RuleEffect, Top
 from translume.model.transformer import Transformer
