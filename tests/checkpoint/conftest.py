@@ -25,7 +25,7 @@ def other_tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def make(tokenizer: Tokenizer, other_tokenizer: Tokenizer) -> Callable[..., Checkpoint]:
-    """Checkpoints by seed; `shared` says whether there is one vocabulary."""
+    """Return a function from a seed to a checkpoint; `shared`: whether both sides have one vocabulary."""
 
     def build(seed: int = 1, *, shared: bool = True) -> Checkpoint:
         model = ModelSettings(width=22, feed_forward=29, encoder_layers=1, decoder_layers=2, attention_heads=11)

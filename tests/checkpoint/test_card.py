@@ -1,4 +1,4 @@
-"""The card of a model: what it is, what it was made from, how good it is, who may use it."""
+"""The model card: description, data, scores and licence."""
 
 from pathlib import Path
 

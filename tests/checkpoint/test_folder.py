@@ -1,4 +1,4 @@
-"""A folder's committed state is the old one or the new one, whatever happens."""
+"""After any failure a folder has the old or the new committed state."""
 
 import errno
 import hashlib
@@ -50,12 +50,12 @@ def test_a_folder_holds_what_was_committed_and_nothing_else(steps: list[tuple[di
 
 
 class Died(BaseException):
-    """The process is gone: nothing that it would still have done happens."""
+    """Simulates the death of the process."""
 
 
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
-    """Die just before file operation number `at`; of a write, half is done."""
+    """Raise Died just before file operation number `at`; a write is half done."""
     left = at
 
     def mortal(name: str, operation: Callable[..., object]) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""Folders as earlier formats wrote them, which every later Translume reads."""
+"""Stored folders of every format, which later versions must read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model comes back from its folder as it was; a broken folder is refused in one line."""
+"""Saved models round-trip; damaged folders are one-line errors."""
 
 import gc
 import hashlib

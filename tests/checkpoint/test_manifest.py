@@ -1,4 +1,4 @@
-"""What is not a model folder is refused in one line."""
+"""Folders without a valid manifest are one-line errors."""
 
 from pathlib import Path
 

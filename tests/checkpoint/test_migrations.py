@@ -1,4 +1,4 @@
-"""Older settings become new ones, step by step."""
+"""Migrations of older settings."""
 
 import pytest
 

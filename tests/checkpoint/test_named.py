@@ -1,4 +1,4 @@
-"""Files that [decoding] names go with the model, wherever its folder goes."""
+"""Files that [decoding] names are copied into the model folder."""
 
 import gzip
 import shutil

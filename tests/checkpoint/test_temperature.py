@@ -1,4 +1,4 @@
-"""A temperature belongs to the weights it was fitted to, and is committed with them."""
+"""A temperature applies only to the weights it was fitted to, and is committed with them."""
 
 import json
 from collections.abc import Callable

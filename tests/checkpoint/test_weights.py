@@ -1,4 +1,4 @@
-"""Tensors come back as they were, each stored once."""
+"""Tensors round-trip, and each is stored once."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""A command line to type at, and small parallel files."""
+"""Fixtures: a runner for the command line, and small parallel files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ Type = Callable[..., Result]
 
 @pytest.fixture
 def run() -> Type:
-    """Runs `translume WORDS`, with text on standard input."""
+    """Return a function that runs `translume WORDS` with text on standard input."""
 
     def typed(*words: str | Path, text: str | None = None) -> Result:
         return CliRunner().invoke(main, [str(word) for word in words], input=text, prog_name="translume")
@@ -23,7 +23,7 @@ def run() -> Type:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with train.en, train.de and en-de.toml: words to their spelling backwards."""
+    """Return a folder with train.en, train.de and en-de.toml; targets are the words spelled backwards."""
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
     sources = [f"{first} {second}" for first in words for second in words]
     (tmp_path / "train.en").write_text("".join(f"{text}\n" for text in sources), encoding="utf-8")
@@ -58,7 +58,7 @@ save_every = 5
 
 @pytest.fixture(scope="session")
 def train_for_a_moment() -> Callable[..., Path]:
-    """Trains models, a seed each by name, in a folder with their twelve pairs, a.en and a.de; gives the folder back."""
+    """Return a function that trains models (seeds by name) in a folder with twelve pairs, a.en and a.de."""
 
     def trained(folder: Path, **seeds: int) -> Path:
         sources = [f"{first} {second}" for first in ("ab", "cde", "fgh") for second in ("kl", "mno", "a", "b")]

@@ -1,4 +1,4 @@
-"""Bad input through the real command line: one line on standard error, exit code 1, nothing half-written left."""
+"""Bad input on the command line: one line on standard error, exit code 1, no incomplete files."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def translume(*words: str | Path, text: str = "", output: int = subprocess.PIPE) -> Done:
-    """What `translume WORDS` did, typed in the folder above."""
+    """Run `translume WORDS` in the folder `home` and return the result."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     line = [*COMMAND, *map(str, words)]
     return subprocess.run(
@@ -54,7 +54,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(home: Path, tmp_path: Path) -> Path:
-    """A copy of the model, to be spoilt."""
+    """Return a copy of the model, to be damaged."""
     return Path(shutil.copytree(home / "model", tmp_path / "model"))
 
 
@@ -68,7 +68,7 @@ def _mounted(folder: Path, options: str) -> bool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Makes a small disk with the given options of mount; the test is skipped where that is not allowed."""
+    """Return a function that mounts a small disk with the given options; skip the test if mounting is not permitted."""
     made: list[Path] = []
 
     def make(options: str) -> Path:
@@ -88,7 +88,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def spoilt_training(home: Path, change: str) -> str:
-    """What `train` says with one setting changed; it must fail and leave no folder behind."""
+    """Return the error of `train` with one setting changed; it must fail and create no folder."""
     done = translume("train", home / "en-de.toml", "--out", home / "spoilt", "--set", change)
     assert (done.returncode, done.stdout) == (1, "")
     assert not (home / "spoilt").exists()

@@ -1,4 +1,4 @@
-"""`translume evaluate` about how far a model's probabilities can be believed."""
+"""Calibration with `translume evaluate`."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from translume.checkpoint import load_checkpoint
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
-    """A folder with a model that was trained for a moment, and the pairs it was trained on."""
+    """Return a folder with a briefly trained model and its training pairs."""
     return train_for_a_moment(tmp_path_factory.mktemp("pairs"), model=1)
 
 

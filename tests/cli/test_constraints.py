@@ -1,4 +1,4 @@
-"""Phrases that targets must hold, at the command line."""
+"""Constraints on the command line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`translume inspect MODEL --corpus SOURCE TARGET`: what is printed, written and refused."""
+"""`translume inspect MODEL --corpus SOURCE TARGET`: its output, files and errors."""
 
 import json
 import re
@@ -14,7 +14,7 @@ FOR_A_TEXT = "inspect: --target, --reference, --alternatives and --attribution a
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
-    """Two models that were trained for a moment, and the pairs they were trained on."""
+    """Return a folder with two briefly trained models and their training pairs."""
     folder = train_for_a_moment(tmp_path_factory.mktemp("pairs"), model=1, other=2)
     (folder / "short.de").write_text("A\n", encoding="utf-8")
     (folder / "empty").write_text("", encoding="utf-8")

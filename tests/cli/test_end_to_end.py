@@ -1,4 +1,4 @@
-"""From two files to a measured translator, by typing."""
+"""From two files to an evaluated translator on the command line."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from translume.drawing.charts import curves_of
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder `files` would make, with a model trained in it for a few updates."""
+    """Return a folder like `files`, with a model trained for a few updates."""
     from click.testing import CliRunner
 
     from translume.cli import main

@@ -1,4 +1,4 @@
-"""`show --engine` tells of what the other verbs translate with."""
+"""`show --engine` describes the engine that other commands use."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ensembles, diverse beams and coverage at the command line."""
+"""Ensembles, diverse beams and coverage on the command line."""
 
 from pathlib import Path
 

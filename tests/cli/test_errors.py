@@ -1,4 +1,4 @@
-"""What is typed wrongly is answered in one line, with an exit code that scripts can read."""
+"""Wrong usage gives a one-line error and a documented exit code."""
 
 import os
 import subprocess

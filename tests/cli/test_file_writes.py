@@ -1,4 +1,4 @@
-"""Files that verbs write beside their output: whole, or not at all, in one line."""
+"""Files that commands write are complete or absent; failures are one-line errors."""
 
 import os
 import subprocess

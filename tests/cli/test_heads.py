@@ -1,4 +1,4 @@
-"""One table of heads: what it says is true, nothing is done twice, and what fails is a row."""
+"""Comparison of heads: correct numbers, no repeated work, and a row for each failure."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def typed(*words: str | Path) -> Result:
 
 
 def write_corpus(folder: Path) -> Path:
-    """Some words to their capitals, and the settings to learn that by."""
+    """Write pairs of words and their capitals, and settings to learn them."""
     sources = [f"{first} {second} {third}" for first in WORDS for second in WORDS for third in WORDS]
     for name, texts in (("train.en", sources), ("train.de", [text.upper() for text in sources])):
         (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -47,7 +47,7 @@ def write_corpus(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with en-de.toml and, in `out`, two heads compared."""
+    """Return a folder with en-de.toml and, in `out`, a comparison of two heads."""
     folder = tmp_path_factory.mktemp("compared")
     path = write_corpus(folder)
     result = typed(path, "--kinds", KINDS, "--out", folder / "out", "--threads", "1", "--json")

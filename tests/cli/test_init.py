@@ -1,4 +1,4 @@
-"""`init` reads the data and chooses."""
+"""`init` reads the data and recommends settings."""
 
 import tomllib
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""`translume inspect MODEL TEXT`: answers to "what if?", and what is refused in one line."""
+"""`translume inspect MODEL TEXT`: what-if questions and one-line errors."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import translume
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
-    """The folder of a translator that was trained for a moment."""
+    """Return the folder of a briefly trained translator."""
     return train_for_a_moment(tmp_path_factory.mktemp("inspected"), model=1) / "model"
 
 

@@ -1,4 +1,4 @@
-"""What a verb writes to standard output, and when it refuses."""
+"""Standard output of commands, and early refusals."""
 
 import os
 import subprocess

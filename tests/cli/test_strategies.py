@@ -1,4 +1,4 @@
-"""Strategies at the command line: their flags, and what is said of flags that they do not read."""
+"""Strategies on the command line: their options, and errors for options that they do not read."""
 
 from pathlib import Path
 

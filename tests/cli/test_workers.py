@@ -1,4 +1,4 @@
-"""Workers translate as the one process would."""
+"""Workers give the same translations as a single process."""
 
 from pathlib import Path
 

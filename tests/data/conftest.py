@@ -1,4 +1,4 @@
-"""What the tests of the data room share: small files, a tokenizer that needs no training, settings for a corpus."""
+"""Fixtures for the tests of `data`: small files, a tokenizer without training, settings for a corpus."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ Write = Callable[[str, Sequence[str] | str | bytes], str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes lines, text or bytes under a name and gives the path."""
+    """Return a function that writes lines, text or bytes to a named file and returns its path."""
 
     def writer(name: str, content: Sequence[str] | str | bytes) -> str:
         path = tmp_path / name
@@ -30,19 +30,19 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(scope="session")
 def by_bytes() -> Tokenizer:
-    """A tokenizer with a token for each byte: the length of ASCII text is its number of characters."""
+    """Return a byte tokenizer: ASCII text has one token per character."""
     return train_tokenizer(TokenizerSettings(kind="byte"), ["a"])
 
 
 @pytest.fixture(scope="session")
 def by_merges() -> Tokenizer:
-    """A BPE tokenizer with merges to drop."""
+    """Return a BPE tokenizer with merges."""
     return train_tokenizer(TokenizerSettings(kind="bpe", size=300), ["the rain in spain falls mainly"] * 20)
 
 
 @pytest.fixture
 def corpus_files(write: Write) -> Callable[..., DataSettings]:
-    """Settings for two parallel files of these pairs, with the same pairs for validation unless told otherwise."""
+    """Return a function from pairs to settings of two parallel files; validation has the same pairs by default."""
 
     def files(pairs: Sequence[tuple[str, str]], *, valid: bool = True, **changes: object) -> DataSettings:
         source, target = write("train.en", [a for a, _ in pairs]), write("train.de", [b for _, b in pairs])

@@ -1,4 +1,4 @@
-"""How often target tokens stand in the training pairs is read from the cache, or not at all."""
+"""Counts of target tokens are read from the token cache."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Lines: only \\n and \\r\\n end them, bytes are decoded strictly, damage is named."""
+"""Lines: only \\n and \\r\\n end them, bytes are decoded strictly, errors name the place."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Pairs: in order, lazily, from every format; what is no pair is one line that names its place."""
+"""Pairs are read in order and lazily from every format; malformed lines are one-line errors with their place."""
 
 import json
 from itertools import islice

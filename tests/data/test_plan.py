@@ -1,4 +1,4 @@
-"""Batches: every pair once, within the budget, the same for the same seed, any of them without the others."""
+"""Batches: every pair once, within the budget, the same for the same seed, each can be made without the others."""
 
 import shutil
 import threading

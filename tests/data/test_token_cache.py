@@ -1,4 +1,4 @@
-"""The cache: what is read back is what was tokenized; damage is noticed; processes do not disturb one another."""
+"""The cache: ids round-trip, damage is detected, concurrent processes do not interfere."""
 
 import errno
 import json

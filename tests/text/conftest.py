@@ -20,7 +20,7 @@ NAMES = [f"{kind}-{unknown}" for kind, ways in KINDS.items() for unknown in ways
 
 @pytest.fixture(scope="session")
 def tokenizers() -> dict[str, Tokenizer]:
-    """By kind and what becomes of unknown characters, such as "bpe-bytes"."""
+    """Return tokenizers by kind and handling of unknown characters, such as "bpe-bytes"."""
     chosen = {name: name.split("-") for name in NAMES}
     return {
         name: train_tokenizer(TokenizerSettings(kind=kind, size=400, unknown=unknown), LINES)
@@ -30,5 +30,5 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 @pytest.fixture(scope="session", params=NAMES)
 def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) -> Tokenizer:
-    """Each of them, one after the other."""
+    """Return each of the tokenizers in turn."""
     return tokenizers[request.param]

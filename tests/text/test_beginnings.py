@@ -1,4 +1,4 @@
-"""What is said of a text before all its tokens are there is said of the whole text too."""
+"""The stable beginning of an incomplete text is a prefix of the whole text."""
 
 from itertools import pairwise
 

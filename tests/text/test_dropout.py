@@ -1,4 +1,4 @@
-"""BPE-dropout: another segmentation of the same text."""
+"""BPE-dropout changes the segmentation, not the text."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Where in the text each token stands."""
+"""Spans of tokens in the text."""
 
 from hypothesis import given
 from hypothesis import strategies as st

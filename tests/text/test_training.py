@@ -1,4 +1,4 @@
-"""Learning a vocabulary, and keeping it in a file."""
+"""Training a tokenizer, saving and loading it."""
 
 import hashlib
 import json

@@ -24,7 +24,7 @@ def toy_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def unmatched(toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """[data] with validation targets that no model matches: by exact match all weights are equally good."""
+    """Return [data] with validation targets that no model generates, so that exact match is equal for all weights."""
     path = tmp_path_factory.mktemp("unmatched") / "valid.target"
     path.write_text((toy_files / "valid.target").read_text().translate(str.maketrans("abcdefgh", "ijklmnop")))
     return {"valid_target": str(path)}

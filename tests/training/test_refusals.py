@@ -16,7 +16,7 @@ Make = Callable[..., Config]
 
 
 def begin(config: Config, folder: Path, *, source: Path | None = None) -> None:
-    """A run that dies after its first commit."""
+    """Start a run that dies after its first commit."""
     run = train(config, folder, source=source)
     for event in run:
         if isinstance(event, Saved):

@@ -1,4 +1,4 @@
-"""Several cores, one network: the same sums as on one core, whatever the split."""
+"""Replicas on several cores give the same sums as one core, for any split."""
 
 import pytest
 import torch

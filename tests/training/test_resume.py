@@ -28,11 +28,11 @@ FEATURES = {
 
 
 class Died(BaseException):
-    """What a test throws where a real process would simply be gone."""
+    """Simulates the death of the process."""
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """Everything a finished folder holds, without wall times."""
+    """Return the content of a finished folder, without wall-clock times."""
     files = dict(Manifest.read(folder).files)
     state = json.loads((folder / files.pop("resume/state.json").file).read_text())
     for timed in ("seconds", "history_bytes"):
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def finish(config: Config, folder: Path) -> dict[str, Any]:
-    """What is in the folder when the run is over."""
+    """Finish the run and return the content of its folder."""
     *_, last = train(config, folder)
     assert isinstance(last, Finished)
     return content(folder)
@@ -49,7 +49,7 @@ def finish(config: Config, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What uninterrupted runs leave."""
+    """Return the folders of uninterrupted runs."""
     folder = tmp_path_factory.mktemp("whole")
     return {name: finish(toy(**values), folder / name) for name, values in FEATURES.items()}
 
@@ -71,7 +71,7 @@ def test_run_interrupted_anywhere_ends_like_an_uninterrupted_one(
 
 @contextmanager
 def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Dies at the n-th operation of commits, before it is done or, every other time, after."""
+    """Die at the n-th file operation of commits, alternately before and after it."""
     number = count(1)
 
     def fatal(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Training beside a teacher: from its folder to a run that goes on, and what is refused."""
+"""Training with a teacher: loading, resuming and refusals."""
 
 from pathlib import Path
 from typing import Any

@@ -95,7 +95,7 @@ def test_seeds_differ_for_different_inputs(first: tuple[int, int], second: tuple
 
 
 class SmallMemory:
-    """Adds batches of at most two pairs, and remembers them."""
+    """Accepts batches of at most two pairs and records them."""
 
     def __init__(self) -> None:
         self.added: list[tuple[int, ...]] = []
