@@ -1,4 +1,4 @@
-"""Small translators with random weights, and a live server of them on a free port."""
+"""Fixtures: small translators with random weights, and a live server of them on a free port."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-from tests.serving.described import Described
+from tests.serving.openapi_checker import ResponseChecker
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model, commit, save_model, unique_tensors
 from translume.checkpoint.building import build_classifier
@@ -40,7 +40,7 @@ LABELS = ("animal", "colour", "fruit")
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
-    """Translators from English to German by options of their settings; they read at most 40 tokens and an end mark."""
+    """Return English-German translators by settings options; sources: at most 40 tokens and end of sentence."""
 
     def build(*options: str, seed: int = 3) -> Translator:
         tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
@@ -68,7 +68,7 @@ def make() -> Callable[..., Translator]:
 
 @pytest.fixture(scope="session")
 def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Translator:
-    """A translator that was loaded from a folder."""
+    """Return a translator that was loaded from a folder."""
     folder = tmp_path_factory.mktemp("translator") / "model"
     save_model(folder, make("decoding.beam=3").checkpoint)
     return load_translator(folder, device="cpu", dtype="fp32")
@@ -76,7 +76,7 @@ def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def make_classifier() -> Callable[..., Classifier]:
-    """Classifiers with random weights that read at most 12 tokens and an end mark."""
+    """Return classifiers with random weights; sources may have at most 12 tokens and an end-of-sentence token."""
 
     def build(separator: str = "") -> Classifier:
         config = Config.build(
@@ -118,7 +118,7 @@ class Answer:
 
 
 class Live:
-    """A server in a thread, and a client of it that hides nothing."""
+    """A server in a thread, and an HTTP client for it."""
 
     def __init__(self, server: Server, *, detector: Detector | None = None) -> None:
         self.server = server
@@ -126,7 +126,7 @@ class Live:
         self.port = self.bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         application: Any = build_app(server, detector=detector)
-        self.described = Described(application._app.openapi())
+        self.checker = ResponseChecker(application._app.openapi())
         self.uvicorn = uvicorn_server(application, server.limits)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.bound]}, daemon=True)
         self.thread.start()
@@ -138,7 +138,7 @@ class Live:
         self.bound.close()
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
-        """The answer to one request on a connection of its own, which /openapi.json must describe.
+        """Send one request on its own connection, check the response against /openapi.json, and return the response.
 
         `content_type` is the header Content-Type.
         """
@@ -150,14 +150,14 @@ class Live:
         finally:
             connection.close()
         kind = answer.headers.get("Content-Type", "")
-        assert not (problem := self.described.problem(method, path, answer.status, kind, answer.body)), problem
+        assert not (problem := self.checker.problem(method, path, answer.status, kind, answer.body)), problem
         return answer
 
     def get(self, path: str) -> Answer:
         return self.ask("GET", path)
 
     def post(self, path: str, value: Any = None, **fields: Any) -> Answer:
-        """The answer to a JSON body: `value`, or an object of `fields`."""
+        """Send a JSON body: `value`, or an object of `fields`."""
         text = json.dumps(fields if value is None else value)
         return self.ask("POST", path, text.encode(), content_type="application/json")
 
@@ -167,14 +167,14 @@ class Live:
 
 @pytest.fixture(scope="session")
 def worker_pool() -> Iterator[WorkerPool]:
-    """The worker process that all servers share, as it takes seconds to start."""
+    """Return the worker process that all servers share, because starting one takes seconds."""
     with WorkerPool(1, ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
 def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Callable[[AnyServed], AnyServed]:
-    """Moves a model of this process into the worker process.
+    """Return a function that moves a model of this process into the worker process.
 
     The translator may be wrapped by a class that disturbs it and keeps it as `_translator`.
     """
@@ -206,7 +206,7 @@ def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[..., Live]]:
-    """Starts servers of models in a worker process, as users run them. They are stopped at the end."""
+    """Start servers whose models run in a worker process, as in production. They are stopped at the end."""
     begun: list[Live] = []
 
     def begin(
@@ -223,7 +223,7 @@ def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[...,
 
 @pytest.fixture(scope="session")
 def live(start: Callable[..., Live], translator: Translator) -> Live:
-    """A server of the translator, called en-de, with small limits."""
+    """Return a server of the translator, named en-de, with small limits."""
     served = Served.of("en-de", translator)
     return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
 
@@ -245,7 +245,7 @@ addEventListener("DOMContentLoaded", () => {
 
 
 class Tab:
-    """The page of a server in a browser that reaches nothing else. faults: what browsers complain of."""
+    """The page of a server in a browser without access to other origins. `faults` lists console errors and warnings."""
 
     def __init__(self, browser: Any, live: Any, **options: Any) -> None:
         self.faults: list[str] = []
@@ -276,12 +276,12 @@ class Tab:
         return self
 
     def type(self, text: str, wanted: str) -> None:
-        """Type a text, and wait until its translation stands there."""
+        """Type a text, and wait until its translation is shown."""
         self.page.fill("#text", text)
         self.shows(wanted)
 
     def shows(self, wanted: str) -> None:
-        """Wait until just this stands there as a translation, with nothing still to come."""
+        """Wait until exactly this text is shown as the translation, with nothing pending."""
         started = time.monotonic()
         while (found := self.page.evaluate(SHOWN)) != [wanted, 0]:
             assert time.monotonic() - started < 20, found
@@ -301,11 +301,11 @@ class Tab:
 
 @pytest.fixture
 def open_tab(browser: Any) -> Iterator[Callable[..., Tab]]:
-    """Opens pages; whatever a browser complains of in them is a fault."""
+    """Open pages; every error that the browser reports in them fails the test."""
     opened: list[Tab] = []
 
     def begin(live: Any, instead: Mapping[str, Any] | None = None, **options: Any) -> Tab:
-        """instead: JSON that addresses answer with instead of the server."""
+        """instead: JSON responses that replace the server's, by path."""
         tab = Tab(browser, live, **options)
         opened.append(tab)
         for address, value in (instead or {}).items():

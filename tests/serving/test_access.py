@@ -1,4 +1,4 @@
-"""Who may ask: keys in heads and bodies, rates, bursts and quotas, over HTTP; and pages of other origins."""
+"""Access control over HTTP: API keys, rates, bursts and quotas; CORS."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ NO_KEY = {"error": "found no key, expected 'Authorization: Bearer KEY'", "code":
 
 
 class Gate:
-    """A server that asks for keys, and the keys of three who may ask."""
+    """A server that requires keys, and three of its keys."""
 
     def __init__(self, start: Start, translator: Translator, folder: Path) -> None:
         self.path = folder / "keys.json"
@@ -41,13 +41,13 @@ class Gate:
         return self.live.ask("POST", path, body, content_type="application/json", authorization=f"Bearer {secret}")
 
     def send(self, path: str, secret: str, text: bytes) -> Any:
-        """The answer to a text file."""
+        """Upload a text file."""
         lines = [b"--x", b'Content-Disposition: form-data; name="file"; filename="a.txt"', b"", text]
         for name, value in {"source": "en", "target": "de", "api_key": secret}.items():
             lines += [b"--x", f'Content-Disposition: form-data; name="{name}"'.encode(), b"", value.encode()]
         body = b"\r\n".join([*lines, b"--x--", b""])
         head = {"content_type": "multipart/form-data; boundary=x"}
-        # Only LibreTranslate's clients put it into the body.
+        # Only LibreTranslate's clients put the key into the body.
         return self.live.ask(
             "POST", path, body, **head, **({} if path in IN_BODY else {"authorization": f"Bearer {secret}"})
         )
@@ -70,11 +70,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def told(answer: Any) -> tuple[int, Any]:
+def status_and_json(answer: Any) -> tuple[int, Any]:
     return answer.status, answer.json()
 
 
-def test_whoever_has_a_key_is_answered_and_counted_by_character(gate: Gate, translator: Translator) -> None:
+def test_requests_with_a_key_are_answered_and_their_characters_counted(gate: Gate, translator: Translator) -> None:
     answer = gate.ask("/v1/translate", gate.alice, text=["a bc", "dé\n\nf"])
     assert answer.status == 200
     assert answer.json()["translations"][0]["text"] == translator.translate("a bc").text
@@ -84,21 +84,21 @@ def test_whoever_has_a_key_is_answered_and_counted_by_character(gate: Gate, tran
     assert gate.used(gate.small) == (2, 14)
 
 
-def test_whoever_has_none_is_refused_before_anything_is_read(gate: Gate) -> None:
+def test_requests_without_a_valid_key_are_refused_before_the_body_is_parsed(gate: Gate) -> None:
     for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}):
         answer = gate.live.ask("POST", "/v1/translate", b"{", content_type="application/json", **headers)
         assert (answer.status, answer.json()["code"]) == (401, "no_key")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert told(gate.live.post("/v1/translate", text="a")) == (401, NO_KEY)
-    assert told(gate.live.get("/nowhere")) == (401, NO_KEY)
+    assert status_and_json(gate.live.post("/v1/translate", text="a")) == (401, NO_KEY)
+    assert status_and_json(gate.live.get("/nowhere")) == (401, NO_KEY)
     for secret in ("x", gate.alice[:-1], gate.alice + "a", "tlk_00000000_" + "a" * 43, "é" * 9, "x" * 5000):
-        assert told(gate.ask("/v1/translate", secret.encode().decode("latin-1"), text="a")) == (
+        assert status_and_json(gate.ask("/v1/translate", secret.encode().decode("latin-1"), text="a")) == (
             401,
             {"error": "the key is unknown to this server", "code": "unknown_key"},
         )
 
 
-def test_two_heads_are_not_one_key(gate: Gate) -> None:
+def test_two_authorization_headers_are_refused(gate: Gate) -> None:
     import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", gate.live.port, timeout=30)
@@ -110,7 +110,7 @@ def test_two_heads_are_not_one_key(gate: Gate) -> None:
     connection.close()
 
 
-def test_clients_of_libretranslate_put_the_key_into_the_body(gate: Gate, translator: Translator) -> None:
+def test_libretranslate_clients_send_the_key_in_the_body(gate: Gate, translator: Translator) -> None:
     client = LibreTranslateAPI(f"{gate.live.url}/", gate.small)
     assert client.translate("a bc", "en", "de") == translator.translate("a bc").text
     assert [each["code"] for each in client.languages()] == ["en", "de"]
@@ -118,15 +118,15 @@ def test_clients_of_libretranslate_put_the_key_into_the_body(gate: Gate, transla
     assert answer.status == 200
     assert gate.used(gate.small) == (2, 6)
     for wrong in ({}, {"api_key": ""}, {"api_key": 5}, {"api_key": None}, {"api_key": ["x"]}):
-        assert told(gate.live.post("/translate", q="ab", source="en", target="de", **wrong)) == (401, NO_KEY)
+        assert status_and_json(gate.live.post("/translate", q="ab", source="en", target="de", **wrong)) == (401, NO_KEY)
     assert gate.live.post("/translate", q="ab", source="en", target="de", api_key="x").json()["code"] == "unknown_key"
     assert gate.ask("/translate", gate.small, q="ab", source="en", target="de").status == 200
     assert gate.ask("/translate", "wrong", q="ab", source="en", target="de", api_key=gate.small).status == 401
 
 
-def test_a_key_in_the_address_is_refused(gate: Gate, start: Start, translator: Translator) -> None:
+def test_a_key_in_the_url_is_refused(gate: Gate, start: Start, translator: Translator) -> None:
     answer = gate.live.ask("POST", f"/translate?q=a&source=en&target=de&api_key={gate.alice}")
-    assert told(answer) == (
+    assert status_and_json(answer) == (
         400,
         {
             "error": "api_key: found in the URL, expected in the body or the Authorization header",
@@ -135,7 +135,7 @@ def test_a_key_in_the_address_is_refused(gate: Gate, start: Start, translator: T
     )
 
 
-def test_looking_how_far_a_file_is_costs_no_request(gate: Gate) -> None:
+def test_polling_the_status_of_a_file_does_not_count_as_a_request(gate: Gate) -> None:
     sent = gate.send("/v1/files", gate.quick, b"a b c")
     assert sent.status == 202
     address = f"/v1/files/{sent.json()['id']}"
@@ -147,17 +147,17 @@ def test_looking_how_far_a_file_is_costs_no_request(gate: Gate) -> None:
     assert gate.live.get(found.removeprefix(gate.live.url)).status == 200
 
 
-def test_a_file_that_fails_later_costs_no_characters(gate: Gate) -> None:
+def test_characters_of_a_file_that_fails_are_refunded(gate: Gate) -> None:
     address = f"/v1/files/{gate.send('/v1/files', gate.alice, b'a' * 90).json()['id']}"
     until(lambda: gate.live.ask("GET", address, authorization=f"Bearer {gate.alice}").json()["status"] == "failed")
     until(lambda: gate.used(gate.alice) == (1, 0))
 
 
-def test_more_requests_than_a_burst_wait_for_their_turn(gate: Gate) -> None:
+def test_requests_beyond_the_burst_are_refused_with_retry_after(gate: Gate) -> None:
     statuses = [gate.ask("/v1/translate", gate.quick, text="a").status for _ in range(2)]
     answer = gate.ask("/v1/translate", gate.quick, text="a")
     assert statuses == [200, 200]
-    assert told(answer) == (
+    assert status_and_json(answer) == (
         429,
         {
             "error": "the key's requests are used up, at most 2 at once; try later",
@@ -168,44 +168,44 @@ def test_more_requests_than_a_burst_wait_for_their_turn(gate: Gate) -> None:
     assert gate.ask("/v1/translate", gate.alice, text="a").status == 200
 
 
-def test_a_quota_is_kept_to_the_character(gate: Gate) -> None:
+def test_the_quota_is_exact_to_the_character(gate: Gate) -> None:
     assert gate.ask("/v1/translate", gate.small, text="a" * 30).status == 200
     answer = gate.ask("/v1/translate", gate.small, text="b" * 11)
-    assert told(answer) == (
+    assert status_and_json(answer) == (
         429,
         {
             "error": "found 11 characters, more than is left of the key's 40 a day; try later",
             "code": "quota_used_up",
         },
     )
-    # 1 of 40 a day.
+    # One of 40 characters a day has to become available again.
     assert 2000 <= int(answer.headers["Retry-After"]) <= 2160
     assert gate.ask("/v1/translate", gate.small, text="c" * 10).status == 200
-    assert told(gate.ask("/v1/translate", gate.small, text="d" * 41)) == (
+    assert status_and_json(gate.ask("/v1/translate", gate.small, text="d" * 41)) == (
         403,
         {"error": "found 41 characters, expected at most 40, the key's daily quota", "code": "over_quota"},
     )
     assert gate.used(gate.small) == (4, 40)
 
 
-def test_what_is_refused_costs_no_characters(gate: Gate) -> None:
+def test_characters_of_refused_requests_are_not_counted(gate: Gate) -> None:
     assert gate.ask("/v1/translate", gate.small, text="a b c d e f g h i j k l m n o p q r s t").status == 200
     assert gate.ask("/v1/translate", gate.small, text="a", beam=0).status == 422
     assert gate.ask("/v1/translate", gate.small, text="a" * 301).status == 413
     until(lambda: gate.used(gate.small) == (3, 39))
 
 
-def test_a_text_that_cannot_be_translated_costs_nothing(gate: Gate) -> None:
+def test_characters_of_a_text_that_is_too_long_are_refunded(gate: Gate) -> None:
     long = add_key(gate.path, "long", {"characters_per_day": 300})
     gate.live.server.access = Access(Keys.read(gate.path), gate.usage, gate.live.server.access.settings)
     assert gate.ask("/v1/translate", long, text="a" * 200).json()["code"] == "text_too_long"
     until(lambda: gate.used(long) == (1, 0))
 
 
-def test_without_a_place_to_count_nobody_is_answered(gate: Gate) -> None:
+def test_requests_get_503_while_usage_cannot_be_recorded(gate: Gate) -> None:
     gate.usage._base.execute("PRAGMA query_only = ON")
     answer = gate.ask("/v1/translate", gate.alice, text="a")
-    assert told(answer) == (
+    assert status_and_json(answer) == (
         503,
         {"error": "the usage of keys cannot be counted now; try later", "code": "usage_unavailable"},
     )
@@ -214,7 +214,7 @@ def test_without_a_place_to_count_nobody_is_answered(gate: Gate) -> None:
     assert gate.ask("/v1/translate", gate.alice, text="a").status == 200
 
 
-def test_every_address_needs_a_key_but_those_that_tell_what_the_server_is(gate: Gate) -> None:
+def test_every_path_needs_a_key_except_the_public_ones(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()["paths"]
     for path, methods in listed.items():
         for method in methods:
@@ -226,12 +226,12 @@ def test_every_address_needs_a_key_but_those_that_tell_what_the_server_is(gate: 
     assert set(listed) >= IN_BODY
 
 
-def test_the_document_lists_every_address_and_says_which_take_a_key(gate: Gate) -> None:
+def test_the_openapi_document_lists_every_path_and_marks_those_that_need_a_key(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()
     written = "".join(path.read_text() for path in Path(guard.__file__).parents[1].rglob("*.py"))
     routes = re.findall(r'@router\.(?:get|post|delete|head|api_route)\(\s*"([^"]*)"', written)
     asked = {f"{prefix}{route}" for route in routes for prefix in ("", "/v1") if f"{prefix}{route}" in listed["paths"]}
-    # Parts of the page are no addresses for programs.
+    # Parts of the page are not part of the API.
     assert set(routes) - {each.removeprefix("/v1") for each in asked} - asked == {"/page/{name}"}
     assert asked == set(listed["paths"])
     taking = {path for path, methods in listed["paths"].items() if any("security" in each for each in methods.values())}
@@ -246,7 +246,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_every_address_that_works_counts_characters(gate: Gate) -> None:
+def test_every_endpoint_that_processes_text_enforces_the_quota(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()["paths"]
     worked = [path for path, methods in listed.items() if "post" in methods and path not in ("/suggest", "/languages")]
     assert len(worked) >= 7
@@ -258,30 +258,32 @@ def test_every_address_that_works_counts_characters(gate: Gate) -> None:
         assert (answer.status, answer.json()["code"]) == (403, "over_quota"), path
 
 
-def test_keys_stand_in_no_log_and_no_count(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_appear_neither_in_the_log_nor_in_the_metrics(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         gate.ask("/v1/translate", gate.alice, text="a")
         gate.live.post("/translate", q="ab", source="en", target="de", api_key=gate.small)
         gate.live.ask("POST", f"/translate?api_key={gate.quick}")
         gate.ask(f"/{gate.quick}", gate.quick)
-        # Only what has been answered is in the log.
+        # A request is logged after its response was sent.
         until(lambda: len([record for record in caplog.records if record.name == "translume.serving"]) == 4)
-    # uvicorn's own log of addresses is off, but pytest listens even to loggers that nobody hears.
-    told = [f"{record.getMessage()} {record.__dict__}" for record in caplog.records if record.name != "uvicorn.access"]
-    written = "\n".join(told) + gate.live.server.metrics.text().decode()
+    # uvicorn's access log is disabled, but caplog also captures loggers without handlers.
+    entries = [
+        f"{record.getMessage()} {record.__dict__}" for record in caplog.records if record.name != "uvicorn.access"
+    ]
+    written = "\n".join(entries) + gate.live.server.metrics.text().decode()
     for secret in (gate.alice, gate.small, gate.quick):
         assert secret.split("_", 2)[1] not in written
         assert secret.split("_", 2)[2] not in written
 
 
-def test_a_server_with_keys_says_so(gate: Gate, live: Any) -> None:
+def test_the_settings_endpoint_says_whether_keys_are_required(gate: Gate, live: Any) -> None:
     asks = gate.live.get("/frontend/settings").json()
     assert (asks["apiKeys"], asks["keyRequired"]) == (True, True)
     asks = live.get("/frontend/settings").json()
     assert (asks["apiKeys"], asks["keyRequired"]) == (False, False)
 
 
-def test_a_server_without_keys_takes_any(live: Any) -> None:
+def test_a_server_without_keys_ignores_the_key_of_a_request(live: Any) -> None:
     headers = {"content_type": "application/json", "authorization": "Bearer whatever"}
     assert live.ask("POST", "/v1/translate", b'{"text": "a"}', **headers).status == 200
     assert live.post("/translate", q="ab", source="en", target="de", api_key="whatever").status == 200
@@ -292,13 +294,13 @@ PAGE = "https://app.example"
 
 @pytest.fixture
 def shared(start: Start, translator: Translator) -> Any:
-    """A server whose answers pages of one other origin may read."""
+    """Return a server that one other origin may call (CORS)."""
     live = start(Served.of("en-de", translator))
     live.server.cors_origins = (PAGE,)
     return live
 
 
-def test_a_listed_origin_may_ask_and_read(shared: Any) -> None:
+def test_a_listed_origin_may_send_requests_and_read_responses(shared: Any) -> None:
     asked = shared.ask(
         "OPTIONS", "/v1/translate", Origin=PAGE, Access_Control_Request_Method="POST", Authorization="Bearer x"
     )
@@ -320,7 +322,7 @@ def test_a_listed_origin_may_ask_and_read(shared: Any) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://other.example", "null", "https://app.example.evil.example", ""])
-def test_another_origin_may_not(shared: Any, origin: str) -> None:
+def test_an_unlisted_origin_gets_no_cors_headers(shared: Any, origin: str) -> None:
     for method, more in (("GET", {}), ("OPTIONS", {"Access_Control_Request_Method": "GET"})):
         answer = shared.ask(method, "/languages", Origin=origin, **more)
         assert not [name for name in answer.headers if name.lower().startswith("access-control")]
@@ -328,7 +330,7 @@ def test_another_origin_may_not(shared: Any, origin: str) -> None:
         assert answer.headers["Vary"] == "Origin"
 
 
-def test_a_star_lets_every_page_read(shared: Any) -> None:
+def test_a_star_allows_every_origin(shared: Any) -> None:
     shared.server.cors_origins = ("*",)
     answer = shared.ask("GET", "/languages", Origin="https://any.example")
     assert answer.headers["Access-Control-Allow-Origin"] == "*"

@@ -1,4 +1,4 @@
-"""The page at /, in a real browser, by mouse and keyboard: it shows what the server answers, and what was chosen."""
+"""The page at / in a real browser, by mouse and keyboard: translation, tokens, alternatives, files, history."""
 
 import json
 import math
@@ -20,22 +20,22 @@ def whole(translator: Translator, *texts: str) -> list[str]:
     return [translator.translate(text).text for text in texts]
 
 
-def test_what_is_typed_is_translated_line_by_line_as_it_is_certain(tab: Any, translator: Translator) -> None:
+def test_typed_text_is_translated_line_by_line_and_partial_output_is_a_prefix(tab: Any, translator: Translator) -> None:
     first, second = whole(translator, "a man", "hello you")
     tab.type("a man\n\n  hello you", f"{first}\n\n  {second}")
     assert f"{tab.url}/v1/translate/stream" in tab.asked
-    # What was drawn on the way began what came in the end.
+    # Every partial output shown was a prefix of the final one.
     seen = {text for step in tab.page.evaluate("window.seen") for text in step if text}
     assert seen
     assert all(first.startswith(text) or second.startswith(text) for text in seen)
-    # Only what is new is asked for.
+    # Only new lines are requested.
     with tab.page.expect_request("**/v1/translate/stream") as asked:
         tab.page.fill("#text", "a man\n\n  hello me")
     assert asked.value.post_data_json["text"] == ["hello me"]
     tab.shows(f"{first}\n\n  {whole(translator, 'hello me')[0]}")
 
 
-def test_each_token_stands_on_a_ground_of_its_probability(tab: Any, translator: Translator) -> None:
+def test_the_background_of_each_token_shows_its_probability(tab: Any, translator: Translator) -> None:
     tab.type("a man", *whole(translator, "a man"))
     best = translator.translate("a man").hypotheses[0]
     spelt = [
@@ -52,7 +52,7 @@ def test_each_token_stands_on_a_ground_of_its_probability(tab: Any, translator: 
         assert told == pytest.approx(100 * math.exp(log_prob), abs=0.1)
 
 
-def test_a_click_on_a_token_shows_what_else_there_was_and_the_mass_of_all_others(
+def test_clicking_a_token_shows_its_alternatives_and_the_remaining_probability(
     tab: Any, translator: Translator
 ) -> None:
     tab.type("a man", *whole(translator, "a man"))
@@ -69,11 +69,11 @@ def test_a_click_on_a_token_shows_what_else_there_was_and_the_mass_of_all_others
     assert shares[0] == pytest.approx(step.top_model.candidates[0].p_model, abs=1e-5)
 
 
-def test_a_line_s_sentences_are_looked_at_and_chosen_in_each_by_itself(
+def test_alternatives_are_inspected_and_chosen_for_each_sentence_of_a_line(
     start: Callable[..., Any], make: Callable[..., Translator], open_tab: Callable[..., Any]
 ) -> None:
     translator = make("decoding.beam=3", seed=9)
-    # Random weights seldom end a sentence of themselves.
+    # With random weights, hypotheses seldom end before the length limit.
     translator.checkpoint.model.head.bias.data[translator.checkpoint.target_tokenizer.specials.eos] += 4.0
     tab = open_tab(start(Served.of("en-de", translator)))
     before, behind = whole(translator, "A man.", "You did.")
@@ -92,14 +92,14 @@ def test_a_line_s_sentences_are_looked_at_and_chosen_in_each_by_itself(
 
 
 @pytest.mark.parametrize("texts", [("Ab.", "Cd."), ("A man.", "You did.")], ids=["short", "longer than one may be"])
-def test_sentences_that_cannot_be_told_apart_are_not_looked_at_as_if_they_could(
+def test_sentences_that_cannot_be_separated_cannot_be_inspected(
     tab: Any, translator: Translator, texts: tuple[str, str]
 ) -> None:
     assert {translator.translate(text).hypotheses[0].finished_by for text in texts} == {"length"}
     tab.type(" ".join(texts), " ".join(whole(translator, *texts)))
     tab.tokens().first.click()
     tab.tell("#problem", "A sentence of this line was cut off. Put it on a line of its own to inspect it.")
-    tab.faults.clear()  # The browser tells of a 422.
+    tab.faults.clear()  # The browser logs the 422.
 
 
 def other_at(translator: Translator, text: str, place: int) -> Any:
@@ -108,7 +108,7 @@ def other_at(translator: Translator, text: str, place: int) -> Any:
     return next(each for each in found.steps[place].top_model.candidates if each.id != mine and each.p_used)
 
 
-def test_another_token_is_taken_from_there_on_and_taken_back(tab: Any, translator: Translator) -> None:
+def test_choosing_another_token_retranslates_from_there_and_can_be_undone(tab: Any, translator: Translator) -> None:
     (before,) = whole(translator, "a man")
     tab.type("a man", before)
     tab.tokens().nth(1).click()
@@ -118,7 +118,7 @@ def test_another_token_is_taken_from_there_on_and_taken_back(tab: Any, translato
     tab.page.click(f"#bars [data-id='{other.id}']")
     tab.shows(after)
     assert tab.page.locator("#output .bound").count() > 0
-    # The choice stays while another line is typed.
+    # The choice is kept while another line is typed.
     more = whole(translator, "you")[0]
     tab.type("a man\nyou", f"{after}\n{more}")
     tab.tokens().nth(1).click()
@@ -128,7 +128,7 @@ def test_another_token_is_taken_from_there_on_and_taken_back(tab: Any, translato
     assert tab.page.locator("#output .bound").count() == 0
 
 
-def test_tokens_and_alternatives_are_chosen_by_keyboard(tab: Any, translator: Translator) -> None:
+def test_tokens_and_alternatives_can_be_chosen_with_the_keyboard(tab: Any, translator: Translator) -> None:
     tab.type("a man", *whole(translator, "a man"))
     tab.page.keyboard.press("Alt+o")
     tab.page.keyboard.press("ArrowRight")
@@ -153,7 +153,7 @@ def test_tokens_and_alternatives_are_chosen_by_keyboard(tab: Any, translator: Tr
     assert tab.page.evaluate("document.activeElement.id") == "text"
 
 
-def test_the_sentence_is_looked_inside_in_a_tab_of_its_own(tab: Any, translator: Translator) -> None:
+def test_the_inspection_of_a_sentence_opens_in_its_own_tab(tab: Any, translator: Translator) -> None:
     tab.type("a man\nyou", "\n".join(whole(translator, "a man", "you")))
     tab.page.locator("#output .token[data-line='1']").first.click()
     with tab.context.expect_page() as opened:
@@ -167,7 +167,7 @@ def test_the_sentence_is_looked_inside_in_a_tab_of_its_own(tab: Any, translator:
     assert inside.locator("#attention svg line").count() > 0
 
 
-def test_files_are_translated_watched_and_saved(tab: Any, translator: Translator, tmp_path: Path) -> None:
+def test_files_are_translated_with_progress_and_saved(tab: Any, translator: Translator, tmp_path: Path) -> None:
     lines = [f"a {letter}" for letter in "abcdefghijkl"]
     path = tmp_path / "mine.txt"
     path.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
@@ -178,7 +178,7 @@ def test_files_are_translated_watched_and_saved(tab: Any, translator: Translator
         tab.page.click("#files a")
     assert saved.value.suggested_filename == "mine_de.txt"
     assert Path(saved.value.path()).read_text(encoding="utf-8") == "\n\n".join(whole(translator, *lines)) + "\n"
-    # What the server made of it is fetched once, and then deleted.
+    # The result is fetched once and then deleted from the server.
     (job,) = {url.rpartition("/")[2] for url in tab.asked if re.search("/v1/files/[^/]+$", url)}
     assert f"{tab.url}/v1/files/{job}/result" in tab.asked
     page = tmp_path / "page.html"
@@ -189,15 +189,15 @@ def test_files_are_translated_watched_and_saved(tab: Any, translator: Translator
     assert Path(saved.value.path()).read_text(encoding="utf-8").startswith("<p>")
 
 
-def test_a_file_that_cannot_be_translated_says_why(tab: Any, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_translated_shows_the_reason(tab: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.pdf"
     path.write_bytes(b"%PDF")
     tab.page.set_input_files("#file", path)
     tab.tell("#files .problem", "file: found '.pdf', expected one of .txt, .html, .htm, .srt, .vtt, .docx")
-    tab.faults.clear()  # The browser tells of the 415.
+    tab.faults.clear()  # The browser logs the 415.
 
 
-def test_without_a_server_for_files_plain_text_is_translated_line_by_line(
+def test_plain_text_files_are_translated_line_by_line_when_the_file_api_is_off(
     open_tab: Callable[..., Any], live: Any, translator: Translator, tmp_path: Path
 ) -> None:
     none = {"**/frontend/settings": {"filesTranslation": False}}
@@ -215,7 +215,7 @@ def test_without_a_server_for_files_plain_text_is_translated_line_by_line(
     tab.tell("#files .problem", "The file is not UTF-8 text.")
 
 
-def test_history_is_kept_in_the_browser_alone_and_forgotten_when_told(tab: Any, translator: Translator) -> None:
+def test_history_is_kept_only_in_the_browser_and_can_be_cleared(tab: Any, translator: Translator) -> None:
     first, second = whole(translator, "a man", "you")
     tab.type("a man", first)
     tab.page.wait_for_selector("#entries li", state="attached")
@@ -237,7 +237,7 @@ def test_history_is_kept_in_the_browser_alone_and_forgotten_when_told(tab: Any, 
     assert not [url for url in tab.asked if "man" in url or "you" in url]
 
 
-def test_languages_are_chosen_and_swapped(
+def test_languages_can_be_chosen_and_swapped(
     start: Callable[..., Any], make: Callable[..., Translator], open_tab: Callable[..., Any]
 ) -> None:
     there = make("decoding.beam=3")
@@ -252,7 +252,7 @@ def test_languages_are_chosen_and_swapped(
     assert (tab.page.input_value("#text"), tab.page.input_value("#source")) == (text.strip(), "de")
 
 
-def test_a_classifier_s_labels_are_bars(
+def test_labels_of_a_classifier_are_shown_as_bars(
     start: Callable[..., Any], make_classifier: Callable[..., Any], open_tab: Callable[..., Any]
 ) -> None:
     classifier = make_classifier()
@@ -265,7 +265,7 @@ def test_a_classifier_s_labels_are_bars(
     assert tab.page.locator("#output").is_hidden()
 
 
-def test_what_is_translated_is_copied(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
+def test_the_translation_can_be_copied(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
     tab = open_tab(live, permissions=["clipboard-read", "clipboard-write"])
     tab.type("a man\nyou", "\n".join(whole(translator, "a man", "you")))
     tab.page.click("#copy")
@@ -273,7 +273,7 @@ def test_what_is_translated_is_copied(open_tab: Callable[..., Any], live: Any, t
     assert tab.page.evaluate("navigator.clipboard.readText()") == "\n".join(whole(translator, "a man", "you"))
 
 
-def test_letters_of_several_tokens_and_marks_of_their_own_are_placed(tab: Any) -> None:
+def test_characters_of_several_tokens_and_combining_marks_are_placed_correctly(tab: Any) -> None:
     cases = {
         "ein Haus.": (["▁ein", "▁Haus", ".", "</s>"], ["ein", "Haus", ".", ""]),
         "日本 €5": (

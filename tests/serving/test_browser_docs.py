@@ -1,4 +1,4 @@
-"""The page at /docs, in a real browser: it draws the document of the interface, and what it shows can be asked."""
+"""The page at /docs in a real browser: it shows the OpenAPI document, and its examples can be sent."""
 
 import json
 import shlex
@@ -29,13 +29,13 @@ def opened(tab: Any, place: str = "") -> Any:
     return tab
 
 
-def test_the_first_page_leads_to_it(tab: Any) -> None:
+def test_the_main_page_links_to_the_docs_page(tab: Any) -> None:
     tab.page.click("#about a")
     tab.page.wait_for_selector("#groups summary")
     assert tab.page.url == f"{tab.url}/docs"
 
 
-def test_every_address_is_there_with_its_fields_and_what_they_are(docs: Any, live: Any) -> None:
+def test_every_path_is_shown_with_its_fields_and_their_types(docs: Any, live: Any) -> None:
     document = live.get("/openapi.json").json()
     wanted = [(method, path) for path, methods in document["paths"].items() for method in methods]
     shown = docs.page.evaluate("""() => [...document.querySelectorAll("#groups .card:not([id^=shape]) > summary")]
@@ -50,13 +50,13 @@ def test_every_address_is_there_with_its_fields_and_what_they_are(docs: Any, liv
     assert beam.locator(".kind").text_content() == "whole number, at least 1, at most 65,536"
     statuses = set(document["paths"]["/v1/translate"]["post"]["responses"]) - {"200"}
     assert statuses < set(names)
-    # From what an answer is made of to what that is made of.
+    # From the schema of a response to the schemas it refers to.
     docs.page.locator(f"{TRANSLATE} a", has_text="Translation").first.click()
     docs.page.wait_for_selector("#shape-Translation[open] dl")
     assert docs.page.evaluate("document.activeElement.parentElement.id") == "shape-Translation"
 
 
-def test_an_example_is_copied_and_tried(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
+def test_an_example_can_be_copied_and_sent(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
     tab = opened(open_tab(live, permissions=["clipboard-read", "clipboard-write"]), TRANSLATE)
     tab.page.fill(f"{TRANSLATE} textarea", """{"text": "it's a man"}""")
     tab.page.click(f"{TRANSLATE} .copy")
@@ -71,10 +71,10 @@ def test_an_example_is_copied_and_tried(open_tab: Callable[..., Any], live: Any,
     tab.page.click(f"{TRANSLATE} .try")
     tab.tell(f"{TRANSLATE} [role=status]", "400 Bad Request")
     assert json.loads(tab.page.text_content(f"{TRANSLATE} .answer"))["code"] == "invalid_json"
-    tab.faults.clear()  # The browser tells of the 400.
+    tab.faults.clear()  # The browser logs the 400.
 
 
-def test_every_example_that_can_be_tried_is_answered(docs: Any) -> None:
+def test_every_example_that_can_be_sent_gets_a_response(docs: Any) -> None:
     docs.page.evaluate(
         "for (const each of document.querySelectorAll('#groups .card:not([id^=shape])')) each.open = true"
     )
@@ -87,10 +87,10 @@ def test_every_example_that_can_be_tried_is_answered(docs: Any) -> None:
     assert {"post-v1-translate", "post-v1-inspect", "post-translate", "get-v1-info"} <= set(found)
     refused = {"post-v1-classify": "404", "post-detect": "501", "post-suggest": "403"}
     assert found == dict.fromkeys(found, "200") | refused
-    docs.faults.clear()  # The browser tells of what is refused.
+    docs.faults.clear()  # The browser logs each refused request.
 
 
-def test_by_keyboard_alone(docs: Any) -> None:
+def test_the_page_works_with_the_keyboard_alone(docs: Any) -> None:
     docs.page.keyboard.press("Tab")
     assert docs.page.evaluate("document.activeElement.textContent") == "Skip to the endpoints"
     docs.page.keyboard.press("Enter")
@@ -101,7 +101,7 @@ def test_by_keyboard_alone(docs: Any) -> None:
     assert docs.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
 
 
-def test_a_key_is_taken_where_one_is_needed(
+def test_a_key_can_be_entered_when_the_server_requires_one(
     start: Callable[..., Any], translator: Translator, open_tab: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "keys.json"
@@ -112,7 +112,7 @@ def test_a_key_is_taken_where_one_is_needed(
     assert "Bearer $KEY" in tab.page.text_content(f"{TRANSLATE} pre")
     tab.page.click(f"{TRANSLATE} .try")
     tab.tell(f"{TRANSLATE} [role=status]", "401 Unauthorized")
-    tab.faults.clear()  # The browser tells of the 401.
+    tab.faults.clear()  # The browser logs the 401.
     tab.page.fill("#key", secret)
     tab.page.keyboard.press("Enter")
     tab.page.click(f"{TRANSLATE} .try")
@@ -121,7 +121,7 @@ def test_a_key_is_taken_where_one_is_needed(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
-def test_it_fits_phones_and_screens_in_light_and_dark_and_everybody_can_use_it(
+def test_the_page_fits_phones_and_desktops_in_light_and_dark_mode_and_is_accessible(
     open_tab: Callable[..., Any], live: Any, width: int, scheme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -147,7 +147,7 @@ def test_it_fits_phones_and_screens_in_light_and_dark_and_everybody_can_use_it(
     assert faults() == []
 
 
-def test_it_is_under_the_policy_of_the_first_page(live: Any) -> None:
+def test_the_content_security_policy_is_that_of_the_main_page(live: Any) -> None:
     first, docs = live.get("/"), live.get("/docs")
     assert docs.headers["Content-Security-Policy"] == first.headers["Content-Security-Policy"]
     assert live.ask("HEAD", "/docs").body == b""

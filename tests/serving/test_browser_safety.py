@@ -1,4 +1,4 @@
-"""The page at / is safe, patient and for everybody: it runs no text as code, wants a key, fits, and axe is content."""
+"""The page at /: no script injection, retries when busy, API keys, layout, accessibility (axe), security headers."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def whole(translator: Translator, *texts: str) -> list[str]:
 MALICE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
-def test_no_text_of_users_or_models_runs_or_becomes_part_of_the_page(tab: Any) -> None:
+def test_text_of_users_and_models_is_neither_executed_nor_parsed_as_html(tab: Any) -> None:
     tokens = ["▁<img", "▁src=x", "▁onerror=alert(1)><script>alert(2)</script>", "</s>"]
     hypothesis = {"text": MALICE, "tokens": tokens, "token_log_probs": [-0.1, -1.0, -3.0, -0.1]}
     answer = {"model": "en-de", "translations": [{"text": MALICE, "warnings": [], "hypotheses": [hypothesis]}]}
@@ -46,7 +46,7 @@ def test_no_text_of_users_or_models_runs_or_becomes_part_of_the_page(tab: Any) -
         assert not found, path.name
 
 
-def test_a_busy_server_is_asked_again_and_a_refusal_is_shown(tab: Any, translator: Translator) -> None:
+def test_a_503_is_retried_and_another_error_is_shown(tab: Any, translator: Translator) -> None:
     turns = iter([503, 503])
 
     def busy(route: Any) -> None:
@@ -58,7 +58,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_shown(tab: Any, translato
 
     tab.page.route("**/v1/translate/stream", busy)
     tab.type("a man", *whole(translator, "a man"))
-    tab.faults.clear()  # The browser tells of each 503.
+    tab.faults.clear()  # The browser logs each 503.
     tab.page.fill("#text", "a" * 41)
     tab.tell(
         "#problem",
@@ -69,7 +69,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_shown(tab: Any, translato
     assert tab.page.locator("#problem").is_hidden()
 
 
-def test_a_key_is_asked_for_where_one_is_needed(
+def test_the_page_prompts_for_a_key_when_the_server_requires_one(
     start: Callable[..., Any], translator: Translator, open_tab: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "keys.json"
@@ -79,7 +79,7 @@ def test_a_key_is_asked_for_where_one_is_needed(
     tab = open_tab(live)
     tab.page.fill("#text", "a man")
     tab.tell("#problem", "Enter an API key to translate.")
-    tab.faults.clear()  # The browser tells of the 401.
+    tab.faults.clear()  # The browser logs the 401.
     tab.page.fill("#key", secret)
     tab.page.keyboard.press("Enter")
     tab.shows(*whole(translator, "a man"))
@@ -91,14 +91,14 @@ def test_a_key_is_asked_for_where_one_is_needed(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
-def test_the_page_fits_phones_and_screens_in_light_and_dark_and_everybody_can_use_it(
+def test_the_page_fits_phones_and_desktops_in_light_and_dark_mode_and_is_accessible(
     open_tab: Callable[..., Any], live: Any, translator: Translator, width: int, scheme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     tab = open_tab(live, viewport={"width": width, "height": 900}, color_scheme=scheme)
 
     def serious() -> list[tuple[str, str]]:
-        # Scripts in pages of this policy are the page's own: axe comes through the debugger.
+        # The page's policy forbids foreign scripts, so axe is injected through the debugger.
         found = axe.Axe().run(tab.page).response
         assert len(found["passes"]) > 20
         return [
@@ -124,7 +124,7 @@ def test_the_page_fits_phones_and_screens_in_light_and_dark_and_everybody_can_us
     assert serious() == []
 
 
-def test_the_page_is_served_whole_and_lets_nothing_else_in(live: Any) -> None:
+def test_the_page_is_self_contained_and_its_policy_blocks_other_sources(live: Any) -> None:
     assert {path.name for path in PAGE.iterdir() if path.suffix in {".html", ".css", ".js", ".svg"}} == {*OWN, *PAGES}
     answer = live.get("/")
     policy = dict(each.strip().partition(" ")[::2] for each in answer.headers["Content-Security-Policy"].split(";"))

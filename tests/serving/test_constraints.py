@@ -1,4 +1,4 @@
-"""Constraints of a request: each translation holds its own, or says why it cannot."""
+"""Constraints of a request: each translation contains its required phrases, or a warning says why it does not."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from translume.translator import Translator
 KNOBS: dict[str, Any] = {"max_length_extra": 20, "beam": 4}
 
 
-def test_a_translation_holds_what_it_is_asked_to_as_the_translator_does_it(live: Any, translator: Translator) -> None:
+def test_constrained_translations_equal_those_of_the_translator(live: Any, translator: Translator) -> None:
     settings = translator.config.decoding.model_copy(update=KNOBS)
     wanted = translator.translate("ab cd", settings=settings, constraints=["xy z"])
     assert "xy z" in wanted.text
@@ -20,13 +20,13 @@ def test_a_translation_holds_what_it_is_asked_to_as_the_translator_does_it(live:
     assert found["text"] in started
 
 
-def test_each_of_many_texts_has_its_own(live: Any) -> None:
+def test_each_text_of_a_list_has_its_own_constraints(live: Any) -> None:
     one, two = live.post("/v1/translate", text=["ab", "ab"], constraints=[["xy"], "zw"], **KNOBS).json()["translations"]
     assert ("xy" in one["text"], "zw" in one["text"]) == (True, False)
     assert ("xy" in two["text"], "zw" in two["text"]) == (False, True)
 
 
-def test_a_phrase_goes_to_the_line_that_holds_it_or_to_the_first(live: Any) -> None:
+def test_a_phrase_applies_to_the_line_that_contains_it_or_else_to_the_first(live: Any) -> None:
     fields = {"text": "ab\ncd xyq", "constraints": ["xyq", "zzw"], "split": "lines"}
     (found,) = live.post("/v1/translate", **fields, **KNOBS).json()["translations"]
     first, second = found["text"].split("\n")
@@ -34,7 +34,7 @@ def test_a_phrase_goes_to_the_line_that_holds_it_or_to_the_first(live: Any) -> N
     assert "xyq" in second
 
 
-def test_what_cannot_be_met_is_a_warning(live: Any) -> None:
+def test_a_constraint_that_cannot_be_met_is_a_warning(live: Any) -> None:
     (found,) = live.post("/v1/translate", text="ab", constraints=["Ω"], **KNOBS).json()["translations"]
     assert {"kind": "constraint_unmet", "detail": "'Ω': the target's vocabulary cannot write it"} in found["warnings"]
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_met_is_a_warning(live: Any) -> None:
         ),
     ],
 )
-def test_what_is_no_constraint_is_refused(live: Any, fields: dict[str, Any], message: str) -> None:
+def test_invalid_constraints_are_refused(live: Any, fields: dict[str, Any], message: str) -> None:
     answer = live.post("/v1/translate", {"text": "a", **fields})
     assert (answer.status, answer.json()) == (
         422,

@@ -1,4 +1,4 @@
-"""docs/deploy.md and the Dockerfile: what they run exists, takes the flags it is given, and fits together."""
+"""docs/deploy.md and the Dockerfile: commands, options, paths and ports exist and agree."""
 
 import configparser
 import re
@@ -34,9 +34,9 @@ COMMANDS = [
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """The values that `translume WORDS` is called with; fails where it would not take them."""
+    """Return the parameters that `translume WORDS` is called with; fail if it would reject them."""
     verb: click.Command = main
-    # As the command line makes them, one inside the other: click keeps the first help option a verb gets.
+    # Nested contexts, as the command line creates them: click reuses the first help option of a command.
     context = click.Context(main, info_name="translume", **main.context_settings)
     while isinstance(verb, click.Group):
         found = verb.get_command(context, words[0])
@@ -48,12 +48,12 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 def instructions(name: str) -> list[str]:
-    """What follows an instruction of the Dockerfile, each time."""
+    """Return the arguments of every occurrence of a Dockerfile instruction."""
     joined = re.sub(r"\\\n\s*", "", "".join(f"{line}\n" for line in DOCKERFILE.splitlines() if line[:1] != "#"))
     return re.findall(rf"^\s*{name} (.*)$", joined, re.MULTILINE)
 
 
-def test_the_image_can_compile_the_engines_kernels() -> None:
+def test_the_image_has_a_compiler_for_the_engines_kernels() -> None:
     last = DOCKERFILE.split("\nFROM ")[-1]
     assert "gcc libc6-dev" in last
     assert f"TRANSLUME_CACHE={words_of(instructions('VOLUME')[0])}/cache" in last
@@ -64,13 +64,13 @@ def words_of(instruction: str) -> list[str]:
     return found
 
 
-def test_the_page_has_all_files() -> None:
+def test_the_page_contains_every_file() -> None:
     assert set(FILES) == {"serve.toml", "translume.service", "compose.yaml", "nginx.conf"}
     for name in FILES:
         assert f"`{name}`" in PAGE or f"/{name}`" in PAGE
 
 
-def test_the_settings_are_settings(tmp_path: Path) -> None:
+def test_the_settings_file_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "serve.toml"
     path.write_text(FILES["serve.toml"])
     found = ServeSettings.read(path).must_have_models()
@@ -78,7 +78,7 @@ def test_the_settings_are_settings(tmp_path: Path) -> None:
     assert found.keys.file
 
 
-def test_every_command_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_on_the_page_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     called = [shlex.split(line) for line in COMMANDS]
     ours = [words[1:] for words in called if words[0] == "translume"]
@@ -94,7 +94,7 @@ def test_every_command_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mo
     assert parsed(["serve", *run[run.index("translume") + 1 :]])["host"] == "0.0.0.0"
 
 
-def test_keys_that_the_page_adds_are_keys(tmp_path: Path) -> None:
+def test_keys_added_by_the_page_are_valid(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     words = next(shlex.split(line)[1:] for line in COMMANDS if line.startswith("translume keys add"))
@@ -118,7 +118,7 @@ def unit() -> Unit:
     return found
 
 
-def test_the_unit_starts_reloads_and_stops_the_server(unit: Unit) -> None:
+def test_the_systemd_unit_starts_reloads_and_stops_the_server(unit: Unit) -> None:
     service = dict(unit["Service"])
     program, *words = shlex.split(service["ExecStart"])
     assert (program, parsed(words)["config"]) == ("/opt/translume/bin/translume", Path("/etc/translume/serve.toml"))
@@ -131,7 +131,7 @@ def test_the_unit_starts_reloads_and_stops_the_server(unit: Unit) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_knows_every_word_of_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_every_line_of_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "translume.service"
     # The program is not installed where tests run.
     path.write_text(FILES["translume.service"].replace("/opt/translume/bin/translume", "/bin/true"))
@@ -140,7 +140,7 @@ def test_systemd_knows_every_word_of_the_unit(tmp_path: Path) -> None:
     assert not complaints
 
 
-def test_the_image_is_small_has_no_rights_and_says_whether_it_is_well() -> None:
+def test_the_image_is_small_unprivileged_and_has_a_health_check() -> None:
     stages = instructions("FROM")
     assert [stage.split()[0] for stage in stages] == ["python:3.12-slim", "python:3.12-slim"]
     assert stages[0].endswith("AS build")
@@ -152,7 +152,7 @@ def test_the_image_is_small_has_no_rights_and_says_whether_it_is_well() -> None:
     assert sorted(names) == sorted(allowed)
 
 
-def test_the_image_runs_the_server_as_it_takes_it() -> None:
+def test_the_image_runs_the_server_with_valid_options() -> None:
     entry, command = words_of(instructions("ENTRYPOINT")[0]), words_of(instructions("CMD")[-1])
     assert entry[0] == "translume"
     assert parsed([*entry[1:], *command])["config"] == Path("/etc/translume/serve.toml")
@@ -164,14 +164,14 @@ def test_the_image_runs_the_server_as_it_takes_it() -> None:
     compile(code, "HEALTHCHECK", "exec")
 
 
-def test_the_image_takes_extras_that_there_are() -> None:
+def test_the_image_installs_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = re.findall(r"'\.\[(\w+)\]'", DOCKERFILE + PAGE)
     assert extras
     assert set(extras) <= set(project["optional-dependencies"])
 
 
-def test_the_replicas_are_two_alike_behind_nginx() -> None:
+def test_the_replicas_are_two_identical_servers_behind_nginx() -> None:
     whole = yaml.safe_load(FILES["compose.yaml"])
     services = whole["services"]
     replicas = [name for name in services if services[name]["image"] == "translume"]
@@ -197,7 +197,7 @@ def seconds(name: str) -> int:
     return int(found[1])
 
 
-def test_nginx_lets_through_what_the_server_takes_and_waits_as_long() -> None:
+def test_the_limits_and_timeouts_of_nginx_match_the_servers() -> None:
     text = FILES["nginx.conf"]
     limits = Limits()
     size = re.search(r"client_max_body_size (\d+)m;", text)
@@ -212,7 +212,7 @@ def test_nginx_lets_through_what_the_server_takes_and_waits_as_long() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_nginx_reads_its_file(tmp_path: Path) -> None:
+def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
     text = re.sub(r"(?m)^\s*ssl_certificate.*$", "", FILES["nginx.conf"]).replace("listen 443 ssl", "listen 8443")
     text = re.sub(r"translume-\d:", "127.0.0.1:", text)
     path = tmp_path / "nginx.conf"

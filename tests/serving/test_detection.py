@@ -1,4 +1,4 @@
-"""Languages are told among those that a server has, and what cannot be told is not."""
+"""Language detection among the languages of a server."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SENTENCES = {
 }
 
 
-def test_a_sentence_is_known_by_its_letters_and_by_a_code_of_the_servers() -> None:
+def test_a_sentence_is_detected_by_its_script_and_reported_with_the_servers_code() -> None:
     for code, sentence in SENTENCES.items():
         found = Lingua().languages(sentence, list(SENTENCES))
         assert found[0][0] == code
@@ -34,11 +34,11 @@ def test_a_sentence_is_known_by_its_letters_and_by_a_code_of_the_servers() -> No
 
 
 @pytest.mark.parametrize("text", ["", " ", "123 456", "\U0001f600", "今天", "\x00", "?!"])
-def test_nothing_is_said_of_a_text_that_no_language_may_have(text: str) -> None:
+def test_a_text_without_a_possible_language_has_no_result(text: str) -> None:
     assert Lingua().languages(text, ["en", "de"]) == []
 
 
-def test_only_languages_that_are_asked_for_are_found() -> None:
+def test_only_requested_languages_are_returned() -> None:
     text = SENTENCES["de"]
     assert [code for code, _ in Lingua().languages(text, ["fr", "xx"])] in ([], ["fr"])
     assert Lingua().languages(text, ["xx"]) == []
@@ -49,18 +49,18 @@ def test_only_languages_that_are_asked_for_are_found() -> None:
     ("code", "wanted"),
     [("pb", "pt"), ("pt-BR", "pt"), ("zt", "zh"), ("zh_Hant", "zh"), ("no", "nb"), ("EN", "en"), ("", "")],
 )
-def test_codes_of_iso_639_1(code: str, wanted: str) -> None:
+def test_codes_are_mapped_to_iso_639_1(code: str, wanted: str) -> None:
     assert iso_code(code) == wanted
 
 
-def test_a_long_text_is_known_by_its_beginning() -> None:
+def test_only_the_beginning_of_a_long_text_is_read() -> None:
     text = f"{SENTENCES['de']} " * 50
     ((first, _), (second, doubt)) = Lingua().languages(text + "the " * 10**6, ["en", "de"])
     assert (first, second) == ("de", "en")
     assert doubt < 1e-6
 
 
-def test_threads_may_ask_at_once() -> None:
+def test_detection_is_thread_safe() -> None:
     languages._lingua.cache_clear()
     wrong: list[str] = []
 
@@ -77,7 +77,9 @@ def test_threads_may_ask_at_once() -> None:
     assert not wrong
 
 
-def test_a_server_tells_languages_with_what_is_installed(start: Callable[..., Any], translator: Translator) -> None:
+def test_a_server_detects_languages_with_the_installed_library(
+    start: Callable[..., Any], translator: Translator
+) -> None:
     detector = installed_detector()
     assert detector is not None
     server = start(Served.of("en-de", translator), detector=detector)

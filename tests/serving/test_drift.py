@@ -1,4 +1,4 @@
-"""Drift: what is counted of every line is what its answer says, and of some lines what a trace says."""
+"""Drift metrics: surprisal of every line comes from its response, entropy of a sample of lines from a trace."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from translume.translator import Translator
 
 
 def sums(live: Any, name: str) -> tuple[int, float]:
-    """How many numbers were counted, and their sum."""
+    """Return the count and the sum of a histogram."""
     text = live.server.metrics.text().decode()
     found = {sample.name: sample.value for each in text_string_to_metric_families(text) for sample in each.samples}
     return int(found[f"{name}_count"]), found[f"{name}_sum"]
@@ -31,7 +31,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[..., Any], translator: Translator) -> None:
+def test_every_line_is_counted_and_a_sample_is_traced(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     lines = [f"{chr(97 + number % 23)} bc de" for number in range(ENTROPY_SAMPLE)]
     answer = live.post("/v1/translate", text="\n".join(lines[:-1]), detail=True).json()
@@ -48,7 +48,7 @@ def test_every_line_is_counted_and_some_are_looked_at_again(start: Callable[...,
     assert len(answer["translations"][0]["hypotheses"]) == 1
 
 
-def test_looking_again_takes_a_hundredth_of_the_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_takes_one_percent_of_the_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looked = [1000.0], list[str]()
 
     def slowly(source: str, *_: object) -> list[float]:
@@ -70,9 +70,7 @@ def test_looking_again_takes_a_hundredth_of_the_time(translator: Translator, mon
     assert looked == ["a", "c"]
 
 
-def test_target_tokens_are_those_of_all_hypotheses_of_files_too(
-    start: Callable[..., Any], translator: Translator
-) -> None:
+def test_target_tokens_of_files_include_all_hypotheses(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
 
     def counted() -> float:
@@ -92,7 +90,7 @@ def test_target_tokens_are_those_of_all_hypotheses_of_files_too(
     until(lambda: counted() == before + more)
 
 
-def test_the_first_event_of_a_stream_is_timed(start: Callable[..., Any], translator: Translator) -> None:
+def test_the_time_to_the_first_event_of_a_stream_is_measured(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     live.post("/v1/translate", text="a")
     assert sums(live, "translume_first_event_seconds") == (0, 0.0)
@@ -102,7 +100,7 @@ def test_the_first_event_of_a_stream_is_timed(start: Callable[..., Any], transla
     assert 0 < seconds < 30
 
 
-def test_refusals_are_counted_by_their_code(start: Callable[..., Any], translator: Translator) -> None:
+def test_refused_requests_are_counted_by_error_code(start: Callable[..., Any], translator: Translator) -> None:
     live = start(Served.of("en-de", translator), characters=5)
     live.post("/v1/translate", text="a" * 6)
     wanted = b'translume_requests_total{code="text_too_long",route="/v1/translate",status="413"} 1.0'

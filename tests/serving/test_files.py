@@ -1,4 +1,4 @@
-"""Files are translated in the background: watched, fetched, forgotten in time; nothing of them is left behind."""
+"""Files are translated in the background: status, result, expiry and cleanup."""
 
 import asyncio
 import json
@@ -23,15 +23,15 @@ HTML = "<p>a <b>man</b> runs</p><script>b</script>\n<p>two</p>"
 
 
 def form(file: bytes, name: str = "a.txt", **fields: str) -> dict[str, Any]:
-    """A form with a file, for `live.ask`."""
+    """Return a multipart form with a file, for `live.ask`."""
     parts = [(f'name="{field}"', value.encode()) for field, value in fields.items()]
     parts.append((f'name="file"; filename="{name}"', file))
     body = b"".join(b"--xx\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (h.encode(), v) for h, v in parts)
     return {"body": body + b"--xx--\r\n", "content_type": "multipart/form-data; boundary=xx"}
 
 
-def settled(live: Any, answer: Any) -> dict[str, Any]:
-    """What is said of a file when it is finished."""
+def finished_status(live: Any, answer: Any) -> dict[str, Any]:
+    """Wait until a file is finished and return its status."""
     assert answer.status == 202, answer.body
     place = answer.headers["Location"]
     for _ in range(600):
@@ -48,9 +48,9 @@ def live(start: Callable[..., Any], translator: Translator) -> Any:
     return start(served, file_bytes=20_000, file_characters=3000, kept_bytes=30_000, body_bytes=2000)
 
 
-def test_a_file_is_sent_watched_fetched_and_deleted(live: Any, translator: Translator) -> None:
+def test_a_file_is_uploaded_polled_fetched_and_deleted(live: Any, translator: Translator) -> None:
     answer = live.ask("POST", "/v1/files", **form(b" a man\n\ntwo .\n", "My notes.TXT", source="en", target="de"))
-    found = settled(live, answer)
+    found = finished_status(live, answer)
     place = answer.headers["Location"]
     assert found["kept_seconds"] in range(1790, 1801)
     assert {name: found[name] for name in ("name", "status", "sentences", "done", "result")} == {
@@ -71,7 +71,7 @@ def test_a_file_is_sent_watched_fetched_and_deleted(live: Any, translator: Trans
         assert (live.get(path).status, live.get(path).json()["code"]) == (404, "unknown_file")
 
 
-def test_libretranslates_clients_find_what_they_expect(live: Any, translator: Translator) -> None:
+def test_libretranslate_clients_can_translate_files(live: Any, translator: Translator) -> None:
     answer = live.ask("POST", "/translate_file", **form(HTML.encode(), "a.html", source="en", target="de"))
     assert (answer.status, list(answer.json())) == (200, ["translatedFileUrl"])
     address = urlsplit(answer.json()["translatedFileUrl"])
@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_translated_is_refused_at_once(live: Any, name: str) -> None:
+def test_a_file_that_cannot_be_translated_is_refused_immediately(live: Any, name: str) -> None:
     asked, first, second, code = REFUSED[name]
     for path, status in (("/translate_file", first), ("/v1/files", second)):
         answer = live.ask("POST", path, **asked)
@@ -113,7 +113,7 @@ def test_what_cannot_be_translated_is_refused_at_once(live: Any, name: str) -> N
         assert answer.json()["code"].startswith(code)
 
 
-def test_libretranslates_form_names_both_languages(live: Any) -> None:
+def test_the_form_of_libretranslate_requires_both_languages(live: Any) -> None:
     answer = live.ask("POST", "/translate_file", **form(b"a", target="de"))
     assert (answer.status, answer.json()["error"]) == (400, "Invalid request: missing source parameter")
 
@@ -130,23 +130,23 @@ def test_libretranslates_form_names_both_languages(live: Any) -> None:
         ("a;b.txt", "ab_de.txt"),
     ],
 )
-def test_a_name_is_shown_and_never_a_path(live: Any, given: str, shown: str | None) -> None:
+def test_a_file_name_is_shown_without_directories(live: Any, given: str, shown: str | None) -> None:
     answer = live.ask("POST", "/v1/files", **form(b"a", given))
     if shown is None:
         assert (answer.status, answer.json()["code"]) == (415, "unsupported_format")
         return
-    assert settled(live, answer)["name"] == shown
+    assert finished_status(live, answer)["name"] == shown
     assert live.get(f"{answer.headers['Location']}/result").status == 200
 
 
 @pytest.mark.parametrize("name", ["nope", "..%2f..%2fetc%2fpasswd", "%00", ".", "a.txt", "\u00e9".encode().hex()])
-def test_an_id_that_is_none_is_404(live: Any, name: str) -> None:
+def test_an_unknown_id_is_404(live: Any, name: str) -> None:
     for path in (f"/download_file/{name}", f"/v1/files/{name}", f"/v1/files/{name}/result"):
         assert live.get(path).status == 404
 
 
-def test_a_sentence_that_is_too_long_is_named_and_nothing_is_cut(live: Any) -> None:
-    found = settled(live, live.ask("POST", "/v1/files", **form(b"one .\ntwo\n" + b"a" * 60)))
+def test_a_sentence_that_is_too_long_is_named_and_not_truncated(live: Any) -> None:
+    found = finished_status(live, live.ask("POST", "/v1/files", **form(b"one .\ntwo\n" + b"a" * 60)))
     assert found["status"] == "failed"
     assert found["error"] == {
         "error": "file: sentence 3: a sentence has 60 tokens, expected at most 40",
@@ -158,7 +158,7 @@ def test_a_sentence_that_is_too_long_is_named_and_nothing_is_cut(live: Any) -> N
 
 
 class Echo:
-    """Translates every text as itself, when it is let."""
+    """Returns every text unchanged, after `let` is set."""
 
     def __init__(self) -> None:
         self.let = threading.Event()
@@ -174,7 +174,7 @@ class Echo:
 
 @contextmanager
 def working(tmp_path: Path, queue: int = 2048, **limits: float) -> Iterator[tuple[Jobs, Callable[..., Any], Echo]]:
-    """Jobs, what gives them texts, and what translates those."""
+    """Yield a function that starts a file service, its scheduler and the echo worker."""
     scheduler = Scheduler(queue=queue, batch_tokens=100)
     jobs, echo = Jobs(scheduler, Limits(**limits), parent=tmp_path), Echo()
 
@@ -193,7 +193,7 @@ def files(tmp_path: Path) -> list[Path]:
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_results_are_private_and_go_with_the_server(tmp_path: Path) -> None:
+def test_results_are_private_and_deleted_with_the_server(tmp_path: Path) -> None:
     with working(tmp_path) as (jobs, take, _):
         assert list(tmp_path.iterdir()) == []
         job = take()
@@ -205,7 +205,7 @@ def test_results_are_private_and_go_with_the_server(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_results_go_in_time_even_if_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_expire_without_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translume.serving.files.jobs.SWEEP_SECONDS", 0.05)
     with working(tmp_path, kept_seconds=0.3) as (jobs, take, _):
         job = take()
@@ -219,7 +219,7 @@ def test_results_go_in_time_even_if_nobody_asks(tmp_path: Path, monkeypatch: pyt
             jobs.find(job.id)
 
 
-def test_the_oldest_results_go_for_new_ones(tmp_path: Path) -> None:
+def test_the_oldest_results_are_deleted_for_new_ones(tmp_path: Path) -> None:
     with working(tmp_path, kept_bytes=10) as (jobs, take, _):
         first, second = take("abcdef"), take("ghijkl")
         second.finished.result(10)
@@ -235,7 +235,7 @@ def test_the_oldest_results_go_for_new_ones(tmp_path: Path) -> None:
         assert [path.name for path in files(tmp_path)] == [second.id]
 
 
-def test_no_more_than_some_files_wait(tmp_path: Path) -> None:
+def test_the_number_of_waiting_files_is_limited(tmp_path: Path) -> None:
     with working(tmp_path, files=2) as (_, take, echo):
         echo.let.clear()
         waiting = [take(), take()]
@@ -249,7 +249,7 @@ def test_no_more_than_some_files_wait(tmp_path: Path) -> None:
         take().finished.result(10)
 
 
-def test_a_file_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
+def test_deleted_files_are_not_translated(tmp_path: Path) -> None:
     with working(tmp_path) as (jobs, take, echo):
         echo.let.clear()
         first, second = take(), take()
@@ -260,7 +260,7 @@ def test_a_file_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
         assert len(files(tmp_path)) == 1
 
 
-def test_a_client_that_goes_takes_its_file_along(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_cancels_its_file(tmp_path: Path) -> None:
     async def go(job: Any) -> None:
         waiting = asyncio.wrap_future(job.finished)
         await asyncio.sleep(0.05)
@@ -286,7 +286,7 @@ def test_a_file_has_a_deadline(tmp_path: Path) -> None:
         assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
 
 
-def test_a_file_that_the_queue_has_no_room_for_waits_for_it(tmp_path: Path) -> None:
+def test_a_file_waits_until_the_queue_has_room(tmp_path: Path) -> None:
     with working(tmp_path, queue=100, lines=100, texts=50) as (jobs, take, echo):
         echo.let.clear()
         crowd = jobs._scheduler.submit(echo, [type("Item", (), {"text": "x"})] * 60, 30)
@@ -299,7 +299,7 @@ def test_a_file_that_the_queue_has_no_room_for_waits_for_it(tmp_path: Path) -> N
         assert all(each.result(10) for each in crowd)
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_no_part_of_a_file(
+def test_a_full_disk_gives_a_one_line_error_and_leaves_no_partial_file(
     tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with working(tmp_path) as (_, take, _echo):
@@ -317,7 +317,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_part_of_a_file(
         take().finished.result(10)
 
 
-def test_no_room_for_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
+def test_no_room_for_the_folder_gives_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     scheduler = Scheduler(queue=10, batch_tokens=10)
     jobs = Jobs(scheduler, Limits(), parent=tmp_path / "file")
@@ -327,7 +327,7 @@ def test_no_room_for_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
     scheduler.close(5)
 
 
-def test_a_server_that_stops_gives_files_up(tmp_path: Path) -> None:
+def test_shutdown_cancels_files_in_progress(tmp_path: Path) -> None:
     with working(tmp_path) as (jobs, take, echo):
         echo.let.clear()
         doing, waiting = take(), take()
@@ -340,7 +340,7 @@ def test_a_server_that_stops_gives_files_up(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fault_of_ours_is_told_without_its_words(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_reported_without_its_message(tmp_path: Path) -> None:
     with working(tmp_path) as (jobs, take, echo):
         echo.run = lambda items: 1 / 0  # type: ignore[assignment]  # a fault
         job = take()
@@ -351,7 +351,7 @@ def test_a_fault_of_ours_is_told_without_its_words(tmp_path: Path) -> None:
         assert jobs.find(job.id).status == "failed"
 
 
-def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+def test_folders_of_dead_servers_are_removed_and_those_of_live_ones_kept(tmp_path: Path) -> None:
     dead = tmp_path / f"{FOLDER_PREFIX}dead"
     dead.mkdir()
     (dead / "file").write_text("a")
@@ -366,7 +366,7 @@ def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"other", f"{FOLDER_PREFIX}link"}
 
 
-def test_what_is_described_is_what_is_taken(live: Any) -> None:
+def test_uploads_are_documented_as_multipart_form_data(live: Any) -> None:
     described = json.loads(live.get("/openapi.json").body)["paths"]
     for path, method in (("/v1/files", "post"), ("/translate_file", "post")):
         assert list(described[path][method]["requestBody"]["content"]) == ["multipart/form-data"]

@@ -1,4 +1,4 @@
-"""Keys: shown once, kept as digests, found by nobody else; their file is whole at any moment."""
+"""API keys: shown once, stored as digests; the key file is private and replaced atomically."""
 
 import json
 import stat
@@ -34,7 +34,7 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(main, ["keys", *map(str, words)], prog_name="translume")
 
 
-def test_a_key_is_found_and_its_file_does_not_hold_it(path: Path) -> None:
+def test_keys_are_found_by_their_secret_which_the_file_does_not_contain(path: Path) -> None:
     alice, bob = add_key(path, "alice", {}), add_key(path, "bob", {"burst": 3})
     keys = Keys.read(path)
     found = [keys.find(secret) for secret in (alice, bob)]
@@ -48,14 +48,14 @@ def test_a_key_is_found_and_its_file_does_not_hold_it(path: Path) -> None:
 
 
 @given(st.text(max_size=80))
-def test_what_is_no_key_finds_none(text: str) -> None:
+def test_arbitrary_text_finds_no_key(text: str) -> None:
     keys = Keys((Key(name="a", id="0f", salt=b"s" * 16, digest=b"d" * 32, made="2026-01-01"),))
     for secret in (text, f"tlk_0f_{text}", f"tlk__{text}", f"tlk_{text}"):
         assert keys.find(secret) is None
 
 
 @given(place=st.integers(0, 55), other=st.sampled_from("abcXYZ019-_"))
-def test_a_key_with_one_other_character_is_another_one(
+def test_a_key_with_one_changed_character_is_not_found(
     tmp_path_factory: pytest.TempPathFactory, place: int, other: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "one.json"
@@ -67,7 +67,7 @@ def test_a_key_with_one_other_character_is_another_one(
     assert (Keys.read(path).find(changed) is not None) == (changed == secret)
 
 
-def test_the_file_is_for_its_owner_alone_and_keeps_what_it_was_given(path: Path) -> None:
+def test_the_file_is_private_and_keeps_changed_permissions(path: Path) -> None:
     add_key(path, "alice", {})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
@@ -76,7 +76,7 @@ def test_the_file_is_for_its_owner_alone_and_keeps_what_it_was_given(path: Path)
     assert [child.name for child in path.parent.iterdir()] == ["keys.json"]
 
 
-def test_names_are_words_and_each_stands_for_one_key(path: Path) -> None:
+def test_names_are_validated_and_unique(path: Path) -> None:
     add_key(path, "alice", {})
     assert message_of(lambda: add_key(path, "alice", {})) == (
         f"{path}: has a key named 'alice' already; `translume keys remove` removes it"
@@ -126,7 +126,7 @@ GOOD = {"name": "a", "id": "0f", "salt": "00", "digest": "11", "made": "2026-01-
         json.dumps({"format": 1, "keys": [{"name": "a"}]}).encode(),
     ],
 )
-def test_a_damaged_file_is_one_line(path: Path, content: bytes) -> None:
+def test_a_damaged_file_gives_a_one_line_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not keys as `translume keys add` writes them"
     before = path.read_bytes()
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_one_line(path: Path, content: bytes) -> None:
     assert path.read_bytes() == before
 
 
-def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
+def test_unreadable_files_give_a_one_line_error_each(path: Path) -> None:
     assert message_of(lambda: Keys.read(path)) == (
         f"{path}: no such file of keys; `translume keys add {path} NAME` creates one"
     )
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_read_are_one_line_each(path: Path) -> None:
     )
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(
+def test_a_full_disk_leaves_the_file_unchanged(
     path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     add_key(path, "alice", {})
@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(
     assert [child.name for child in path.parent.iterdir()] == ["keys.json"]
 
 
-def test_keys_that_are_added_at_once_are_all_there(path: Path) -> None:
+def test_keys_added_concurrently_are_all_stored(path: Path) -> None:
     code = "import sys; from translume.serving.access.keys import add_key; from pathlib import Path\n"
     code += "for number in range(5): add_key(Path(sys.argv[1]), f'{sys.argv[2]} {number}', {})"
     processes = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b", "c")]
@@ -173,7 +173,7 @@ def test_keys_that_are_added_at_once_are_all_there(path: Path) -> None:
     ]
 
 
-def test_the_verb_shows_a_key_once_and_never_again(path: Path) -> None:
+def test_the_command_shows_a_key_only_when_it_is_added(path: Path) -> None:
     added = run("add", path, "alice", "--burst", "3", "--requests-per-minute", "1.5", "--characters-per-day", "2000")
     secret = added.stdout.strip()
     assert added.stderr == f"added alice to {path}; the key is shown this once\n"
@@ -204,7 +204,7 @@ def test_the_verb_shows_a_key_once_and_never_again(path: Path) -> None:
     usage.close()
 
 
-def test_misuse_of_the_verb_is_one_line(path: Path) -> None:
+def test_misuse_of_the_command_gives_a_one_line_error(path: Path) -> None:
     done = run("list", path)
     assert (done.exit_code, done.output) == (
         1,

@@ -1,4 +1,4 @@
-"""LibreTranslate's clients find what they expect: every row of the table of its answers, and its client library."""
+"""The LibreTranslate API: every documented response, and its client library unchanged."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslat
 
 
 class English:
-    """Takes every text for English, with some doubt; one of z for nothing."""
+    """A detector that takes every text for English with a confidence of 75 %, but finds no language in z only."""
 
     def languages(self, text: str, among: Sequence[str]) -> list[tuple[str, float]]:
         assert list(among) == ["en", "de", "pb"]
@@ -23,8 +23,8 @@ class English:
 
 
 @pytest.fixture(scope="module")
-def knowing(start: Callable[..., Any], make: Callable[..., Translator], translator: Translator) -> Any:
-    """A server with a detector and two models, English to German and German to Brazilian."""
+def multilingual(start: Callable[..., Any], make: Callable[..., Translator], translator: Translator) -> Any:
+    """Return a server with a detector and two models, English to German and German to Brazilian Portuguese."""
     other = make("data.source_language=de", "data.target_language=pb", "decoding.beam=2", seed=5)
     served = [Served.of("en-de", translator), Served.of("de-pb", other)]
     return start(*served, texts=3, characters=50, detector=English())
@@ -63,7 +63,7 @@ def test_a_multipart_form_and_a_query(live: Any, translator: Translator) -> None
 
 
 @pytest.mark.parametrize("count", [2, "2"])
-def test_alternatives_are_other_translations(live: Any, translator: Translator, count: Any) -> None:
+def test_alternatives_are_the_next_best_translations(live: Any, translator: Translator, count: Any) -> None:
     found = live.post("/translate", pair(q="hello", alternatives=count)).json()
     texts = [each.text for each in translator.translate("hello", nbest=3).hypotheses]
     assert [found["translatedText"], *found["alternatives"]] == [text for text in dict.fromkeys(texts) if text]
@@ -73,32 +73,34 @@ def test_alternatives_are_other_translations(live: Any, translator: Translator, 
     assert all(isinstance(each, list) for each in listed["alternatives"])
 
 
-def test_less_than_no_alternatives_are_none(live: Any) -> None:
+def test_a_negative_number_of_alternatives_gives_none(live: Any) -> None:
     assert set(live.post("/translate", pair(q="hello", alternatives=-1)).json()) == {"translatedText"}
 
 
-def test_a_source_of_auto_is_detected(knowing: Any, translator: Translator) -> None:
+def test_source_auto_is_detected(multilingual: Any, translator: Translator) -> None:
     language = {"confidence": 75.0, "language": "en"}
-    found = knowing.post("/translate", q="hello", source="auto", target="de").json()
+    found = multilingual.post("/translate", q="hello", source="auto", target="de").json()
     assert found == {"detectedLanguage": language, "translatedText": translator.translate("hello").text}
-    found = knowing.post("/translate", q=["hello", "a"], source="auto", target="de").json()
+    found = multilingual.post("/translate", q=["hello", "a"], source="auto", target="de").json()
     assert found["detectedLanguage"] == [language, language]
 
 
-def test_where_no_language_can_be_told_there_is_no_confidence(live: Any, knowing: Any, translator: Translator) -> None:
+def test_the_confidence_is_zero_when_no_language_is_detected(
+    live: Any, multilingual: Any, translator: Translator
+) -> None:
     nothing = {"confidence": 0.0, "language": "en"}
-    found = knowing.post("/translate", q=["\U0001f600", " "], source="auto", target="xx").json()
+    found = multilingual.post("/translate", q=["\U0001f600", " "], source="auto", target="xx").json()
     assert found == {"detectedLanguage": [nothing, nothing], "translatedText": ["\U0001f600", " "]}
-    for server in (live, knowing):
+    for server in (live, multilingual):
         found = server.post("/translate", q="12 3", source="auto", target="de").json()
         assert found == {"detectedLanguage": nothing, "translatedText": translator.translate("12 3").text}
-    found = knowing.post("/translate", q="zz", source="auto", target="pt-br").json()
+    found = multilingual.post("/translate", q="zz", source="auto", target="pt-br").json()
     assert found["detectedLanguage"] == {"confidence": 0.0, "language": "de"}
-    found = knowing.post("/translate", q="zz", source="auto", target="en").json()
+    found = multilingual.post("/translate", q="zz", source="auto", target="en").json()
     assert found["error"] == "English (en) is not available as a target language from English (en)"
 
 
-def test_texts_without_words_come_back_as_they_are(live: Any, translator: Translator) -> None:
+def test_texts_without_words_are_returned_unchanged(live: Any, translator: Translator) -> None:
     found = live.post("/translate", pair(q=["", "Hello", " \t", "\U0001f600 \U0001f600"])).json()
     assert found == {"translatedText": ["", translator.translate("Hello").text, " \t", "\U0001f600 \U0001f600"]}
 
@@ -155,32 +157,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_wrong_is_400_with_a_text(live: Any, name: str) -> None:
+def test_invalid_requests_get_400_with_libretranslates_message(live: Any, name: str) -> None:
     values, reason, code = REFUSED[name]
     answer = live.post("/translate", values)
     found = answer.json()
     assert (answer.status, found["error"], found["code"]) == (400, reason, code)
 
 
-def test_forms_are_refused_like_json(live: Any) -> None:
+def test_invalid_forms_are_refused_like_json(live: Any) -> None:
     assert live.form("/translate", **pair(q="a", alternatives="x")).status == 400
     assert live.form("/translate").json()["error"] == "Invalid request: missing q parameter"
     assert live.ask("POST", "/translate", b"q=%ff", content_type="application/x-www-form-urlencoded").status == 400
     assert live.ask("POST", "/translate", b"a text", content_type="text/plain").json()["code"] == "missing_field"
 
 
-def test_json_that_is_no_object(live: Any) -> None:
+def test_json_other_than_an_object_is_refused(live: Any) -> None:
     answer = live.post("/translate", [1])
     assert (answer.status, answer.json()["error"]) == (400, "Invalid JSON format")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'"a"', b"null", b'{"q": "\\ud800", "source": "en", "target": "de"}'])
-def test_json_that_is_broken(live: Any, body: bytes) -> None:
+def test_malformed_json_is_refused(live: Any, body: bytes) -> None:
     answer = live.ask("POST", "/translate", body, content_type="application/json")
     assert (answer.status, sorted(answer.json())) == (400, ["code", "error"])
 
 
-def test_every_answer_is_its_own_whatever_was_asked_before(live: Any, translator: Translator) -> None:
+def test_responses_do_not_depend_on_earlier_requests(live: Any, translator: Translator) -> None:
     one, both = (translator.translate(text).text for text in ("a", "a|b"))
     for _ in range(2):
         assert live.post("/translate", pair(q="a")).json() == {"translatedText": one}
@@ -190,12 +192,12 @@ def test_every_answer_is_its_own_whatever_was_asked_before(live: Any, translator
         assert listed == [one, translator.translate("b").text]
 
 
-def test_what_looks_like_an_entity_in_plain_text_stays_what_it_is(live: Any, translator: Translator) -> None:
+def test_entities_in_plain_text_are_not_decoded(live: Any, translator: Translator) -> None:
     found = live.post("/translate", pair(q="a &amp; b")).json()
     assert found == {"translatedText": translator.translate("a &amp; b").text}
 
 
-def test_html_is_translated_and_its_markup_is_not(live: Any, translator: Translator) -> None:
+def test_html_is_translated_and_its_markup_is_kept(live: Any, translator: Translator) -> None:
     one, two = (translator.translate(text).text for text in ("a man", "b."))
     html = "<p class='a man'>a man</p><script>a man</script> <h1>b.</h1>"
     wanted = f"<p class='a man'>{escape(one)}</p><script>a man</script> <h1>{escape(two)}</h1>"
@@ -211,14 +213,14 @@ def test_html_is_translated_and_its_markup_is_not(live: Any, translator: Transla
     assert "".join(re.sub("<.*?>", "", found).split()) == "".join(wanted.split())
 
 
-def test_the_language_of_html_is_told_by_its_text(knowing: Any) -> None:
-    found = knowing.post("/translate", q="<p title=hello>zz</p>", format="html", source="auto", target="de").json()
+def test_the_language_of_html_is_detected_from_its_text(multilingual: Any) -> None:
+    found = multilingual.post("/translate", q="<p title=hello>zz</p>", format="html", source="auto", target="de").json()
     assert found["detectedLanguage"] == {"confidence": 0.0, "language": "en"}
-    found = knowing.post("/translate", q=["<p>a", "<p>zz"], format="html", source="auto", target="de").json()
+    found = multilingual.post("/translate", q=["<p>a", "<p>zz"], format="html", source="auto", target="de").json()
     assert found["detectedLanguage"] == [{"confidence": 75.0, "language": "en"}] * 2
 
 
-def test_html_has_its_limits_too(live: Any) -> None:
+def test_limits_apply_to_html(live: Any) -> None:
     answer = live.post("/translate", pair(q="<p>a" * 51, format="html"))
     assert (answer.status, answer.json()) == (
         413,
@@ -233,41 +235,41 @@ def escape(text: str) -> str:
     return html_of_text(text, quote=False)
 
 
-def test_methods(live: Any) -> None:
+def test_get_translate_is_405_and_languages_accepts_post(live: Any) -> None:
     assert (live.get("/translate").status, live.get("/translate").json()["code"]) == (405, "method_not_allowed")
     assert live.post("/languages", {}).json() == live.get("/languages").json()
 
 
-def test_languages_and_where_they_lead(live: Any, knowing: Any) -> None:
+def test_languages_list_their_targets(live: Any, multilingual: Any) -> None:
     assert live.get("/languages").json() == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
     ]
-    assert knowing.get("/languages").json() == [
+    assert multilingual.get("/languages").json() == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": ["pt-BR"]},
         {"code": "pt-BR", "name": "Portuguese (Brazil)", "targets": []},
     ]
     for code in ("pb", "pt-BR", "PT-br"):
-        assert knowing.post("/translate", q="a", source="de", target=code).status == 200
+        assert multilingual.post("/translate", q="a", source="de", target=code).status == 200
 
 
-def test_detection(live: Any, knowing: Any) -> None:
+def test_detect_returns_languages_by_confidence(live: Any, multilingual: Any) -> None:
     nothing = [{"confidence": 0.0, "language": "en"}]
-    assert knowing.post("/detect", q="hello").json() == [
+    assert multilingual.post("/detect", q="hello").json() == [
         {"confidence": 75.0, "language": "en"},
         {"confidence": 20.0, "language": "de"},
         {"confidence": 4.0, "language": "pt-BR"},
     ]
-    assert knowing.post("/detect", q=["hello", "b"]).json()[0]["language"] == "en"
-    assert knowing.post("/detect", q="zzz").json() == nothing
-    for server in (live, knowing):
+    assert multilingual.post("/detect", q=["hello", "b"]).json()[0]["language"] == "en"
+    assert multilingual.post("/detect", q="zzz").json() == nothing
+    for server in (live, multilingual):
         assert (server.post("/detect", {}).status, server.post("/detect", q="").status) == (400, 400)
         assert server.post("/detect", q=5).json() == nothing
-    assert knowing.form("/detect", q="a" * 51).json()["code"] == "text_too_long"
+    assert multilingual.form("/detect", q="a" * 51).json()["code"] == "text_too_long"
 
 
-def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
+def test_detection_without_a_detector_is_refused(live: Any) -> None:
     for answer in (live.post("/detect", q="hello"), live.post("/translate", q="a", source="auto", target="de")):
         assert (answer.status, answer.json()) == (
             501,
@@ -280,7 +282,7 @@ def test_a_server_that_cannot_tell_languages_says_so(live: Any) -> None:
         )
 
 
-def test_what_is_not_offered_and_what_is_not_there(live: Any) -> None:
+def test_unsupported_and_unknown_paths(live: Any) -> None:
     assert (live.get("/download_file/nope").status, live.get("/download_file/nope").json()["code"]) == (
         404,
         "unknown_file",
@@ -302,9 +304,9 @@ def test_settings_and_health(live: Any) -> None:
     }
 
 
-def test_its_client_library_works_unchanged(knowing: Any, translator: Translator) -> None:
+def test_the_client_library_works_unchanged(multilingual: Any, translator: Translator) -> None:
     for key in (None, "a key"):
-        client = libretranslatepy.LibreTranslateAPI(f"{knowing.url}/", api_key=key)
+        client = libretranslatepy.LibreTranslateAPI(f"{multilingual.url}/", api_key=key)
         assert client.translate("hello", "en", "de") == translator.translate("hello").text
         assert client.detect("hello")[0] == {"confidence": 75.0, "language": "en"}
         assert [each["code"] for each in client.languages()] == ["en", "de", "pt-BR"]

@@ -1,4 +1,4 @@
-"""Messages between the server and its workers arrive unchanged."""
+"""Messages between the server and its workers are decoded as they were encoded."""
 
 import json
 import math
@@ -61,11 +61,11 @@ hypotheses = st.builds(
         quality_warnings=st.lists(texts, max_size=2).map(tuple),
     )
 )
-def test_translations_arrive_unchanged(value: Translation) -> None:
+def test_translations_round_trip(value: Translation) -> None:
     assert TRANSLATIONS.validate_json(encode(TRANSLATIONS, [value, value])) == [value, value]
 
 
-def test_infinities_arrive_too() -> None:
+def test_infinities_round_trip() -> None:
     score = TargetScore(log_prob=-math.inf, tokens=("a",), token_log_probs=(-math.inf,))
     assert SCORE.validate_json(encode(SCORE, score)) == score
 
@@ -74,14 +74,14 @@ def test_infinities_arrive_too() -> None:
     "options",
     [{}, {"ban": ("@@x", "y")}, {"placeholders": ("number",)}, {"strategy": "sampling", "samples": 3, "top_p": 0.9}],
 )
-def test_settings_and_lines_arrive_unchanged(options: dict[str, Any]) -> None:
+def test_settings_and_lines_round_trip(options: dict[str, Any]) -> None:
     settings = DecodingSettings(**options)
     assert decode_settings(encode_settings(settings)) == settings
     lines = [Line(number=1, text="a\n"), Line(number=7, text="", constraints=("b", "c d"))]
     assert decode_lines(encode_lines(lines)) == lines
 
 
-def test_errors_arrive_unchanged_but_for_the_text_of_unexpected_ones() -> None:
+def test_errors_round_trip_except_the_text_of_unexpected_ones() -> None:
     known = [
         RequestError(422, "no", code="odd", field="text", retry_after=3),
         LineError(Line(number=4, text="secret"), "too long"),

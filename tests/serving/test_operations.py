@@ -1,4 +1,4 @@
-"""What a server does for those who run it, and to those who are slow, gone, too many or hostile."""
+"""Operations: health, metrics, logs, limits, timeouts, shutdown, and slow or disconnected clients."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ Start = Callable[..., Any]
 
 
 class Held:
-    """A translator that translates when it is let."""
+    """A translator that waits until `open` is set."""
 
     def __init__(self, translator: Translator) -> None:
         self.open, self.begun, self.texts = threading.Event(), threading.Event(), list[str]()
@@ -58,7 +58,7 @@ def held(translator: Translator) -> Iterator[Held]:
 
 
 def request_of(port: int, text: str) -> socket.socket:
-    """A connection on which a text was sent to be translated."""
+    """Return a connection on which a text was sent to be translated."""
     body = json.dumps({"text": text}).encode()
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     head = (
@@ -76,7 +76,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def taken(port: int) -> bool:
-    """Whether a server takes connections."""
+    """Return whether a server accepts connections."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except ConnectionRefusedError:
@@ -84,12 +84,12 @@ def taken(port: int) -> bool:
     return True
 
 
-def test_live_and_ready(live: Any) -> None:
+def test_live_and_ready_endpoints(live: Any) -> None:
     assert live.get("/health/live").json() == {"status": "live"}
     assert live.get("/health/ready").json() == {"status": "ready"}
 
 
-def test_metrics_count_and_name_nobody(live: Any) -> None:
+def test_metrics_count_requests_without_personal_data(live: Any) -> None:
     live.post("/v1/translate", text="a secret word", beam=0)
     live.post("/v1/translate", text="a secret word")
     live.get("/secret%20word")
@@ -102,7 +102,7 @@ def test_metrics_count_and_name_nobody(live: Any) -> None:
     assert live.get("/metrics").status == 404
 
 
-def test_every_answer_keeps_browsers_from_harm_and_lets_no_other_origin_read(live: Any) -> None:
+def test_every_response_has_security_headers_and_no_cors_headers(live: Any) -> None:
     for answer in (
         live.get("/health/live"),
         live.get("/nope"),
@@ -116,7 +116,7 @@ def test_every_answer_keeps_browsers_from_harm_and_lets_no_other_origin_read(liv
         assert "Server" not in answer.headers
 
 
-def test_the_log_has_ids_and_no_texts(live: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_request_ids_and_no_texts(live: Any, caplog: pytest.LogCaptureFixture) -> None:
     def lines() -> dict[str, dict[str, Any]]:
         written = [json.loads(JsonLines().format(record)) for record in list(caplog.records)]
         return {line["request_id"]: line for line in written if line["request_id"].startswith("log-")}
@@ -149,31 +149,31 @@ def test_the_log_has_ids_and_no_texts(live: Any, caplog: pytest.LogCaptureFixtur
     assert "secret" not in json.dumps(lines())
 
 
-def test_an_id_that_is_no_plain_word_is_replaced(live: Any) -> None:
+def test_a_malformed_request_id_is_replaced(live: Any) -> None:
     for given_id in ("a b", "x" * 65, '"'):
         assert live.ask("GET", "/health", X_Request_Id=given_id).headers["X-Request-Id"].isalnum()
 
 
-def test_a_body_that_is_too_large_is_refused_by_its_head_alone(live: Any) -> None:
+def test_a_body_that_is_too_large_is_refused_by_its_content_length(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_body_of_unknown_length_is_refused_once_it_is_too_large(live: Any) -> None:
+def test_a_chunked_body_is_refused_once_it_is_too_large(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(b"1770\r\n" + b"a" * 6000 + b"\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_client_that_sends_too_slowly_is_let_go(live: Any) -> None:
+def test_a_client_that_sends_its_body_too_slowly_gets_408(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
         assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_client_whose_head_comes_too_slowly_is_let_go_and_a_kept_connection_may_wait(live: Any) -> None:
+def test_slow_request_headers_close_the_connection_and_kept_connections_may_be_idle(live: Any) -> None:
     with (
         socket.create_connection(("127.0.0.1", live.port), timeout=30) as silent,
         socket.create_connection(("127.0.0.1", live.port), timeout=30) as half,
@@ -188,7 +188,7 @@ def test_a_client_whose_head_comes_too_slowly_is_let_go_and_a_kept_connection_ma
             pass
 
 
-def test_what_a_client_that_has_gone_asked_for_is_not_translated(
+def test_the_request_of_a_client_that_disconnected_is_not_translated(
     start: Start, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = start(Served.of("en-de", held))
@@ -208,7 +208,7 @@ def test_what_a_client_that_has_gone_asked_for_is_not_translated(
     assert held.texts == ["one", "three"]
 
 
-def test_a_request_that_is_not_done_in_time_is_told_so(start: Start, held: Held) -> None:
+def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
     live = start(Served.of("en-de", held))
     answer = live.post("/v1/translate", text="one", timeout_seconds=0.1)
     assert (answer.status, answer.json()) == (
@@ -219,7 +219,7 @@ def test_a_request_that_is_not_done_in_time_is_told_so(start: Start, held: Held)
     assert live.post("/v1/translate", text="two").status == 200
 
 
-def test_too_many_texts_and_too_many_requests_are_refused_at_once(start: Start, held: Held) -> None:
+def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
     live = start(Served.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
     taken = [request_of(live.port, "one")]
     held.begun.wait(20)
@@ -243,7 +243,7 @@ def test_too_many_texts_and_too_many_requests_are_refused_at_once(start: Start, 
         connection.close()
 
 
-def test_100_clients_at_once_get_what_each_gets_alone(start: Start, translator: Translator) -> None:
+def test_100_concurrent_clients_get_the_responses_they_get_alone(start: Start, translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     asked = [({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)]
     alone = {json.dumps(each): live.post("/v1/translate", each).json() for each in asked[:21]}
@@ -264,14 +264,14 @@ paths = st.sampled_from(["/v1/translate", "/v1/score", "/translate", "/detect"])
 
 
 @given(path=paths, body=st.binary(max_size=60), kind=st.sampled_from(["application/json", "multipart/form-data", "x"]))
-def test_no_bytes_make_the_server_fail(live: Any, path: str, body: bytes, kind: str) -> None:
+def test_arbitrary_bytes_cause_no_server_error(live: Any, path: str, body: bytes, kind: str) -> None:
     answer = live.ask("POST", path, body, content_type=kind)
     assert 400 <= answer.status < 500
     assert set(answer.json()) <= {"error", "code", "field"}
 
 
 @given(path=paths, fields=st.dictionaries(names, values, max_size=4), text=st.text(max_size=9))
-def test_no_json_makes_the_server_fail(live: Any, path: str, fields: dict[str, Any], text: str) -> None:
+def test_arbitrary_json_causes_no_server_error(live: Any, path: str, fields: dict[str, Any], text: str) -> None:
     sensible = {"text": text} if path == "/v1/translate" else {"q": text, "source": "en", "target": "de"}
     answer = live.post(path, {**sensible, **fields})
     assert answer.status < 500 or answer.json()["code"] == "no_detection"
@@ -299,12 +299,12 @@ NUMBERS = [
     knob=st.sampled_from(NUMBERS),
     value=st.sampled_from([0, 1, 2, 1e-300, 1e-3, 0.5, 10, 100, 1e6, -1e6, 10**6, 2**63, 10**400, -1]),
 )
-def test_no_number_makes_the_server_fail(live: Any, strategy: str, knob: str, value: float) -> None:
+def test_extreme_numbers_cause_no_server_error(live: Any, strategy: str, knob: str, value: float) -> None:
     answer = live.post("/v1/translate", {"text": "a b", "strategy": strategy, knob: value})
     assert answer.status in (200, 422), answer.body
 
 
-def test_two_models_of_one_name_and_no_model_are_refused(translator: Translator) -> None:
+def test_duplicate_model_names_and_an_empty_list_of_models_are_refused(translator: Translator) -> None:
     served = Served.of("en-de", translator)
     with pytest.raises(TranslumeError) as caught:
         ServedModels([served, served])
@@ -313,7 +313,7 @@ def test_two_models_of_one_name_and_no_model_are_refused(translator: Translator)
         ServedModels([])
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_a_port_in_use_gives_a_one_line_error() -> None:
     with listen("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         with pytest.raises(TranslumeError) as caught:
@@ -323,7 +323,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     )
 
 
-def test_without_its_extra_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "translume.serving.api.app")
     monkeypatch.setitem(sys.modules, "fastapi", None)
     done = CliRunner().invoke(main, ["serve", "models/en-de"], prog_name="translume")
@@ -333,7 +333,7 @@ def test_without_its_extra_the_verb_says_what_to_install(monkeypatch: pytest.Mon
     )
 
 
-def test_the_verb_serves_until_sigterm_and_answers_what_was_begun(tmp_path: Path, translator: Translator) -> None:
+def test_the_serve_command_finishes_open_requests_on_sigterm(tmp_path: Path, translator: Translator) -> None:
     checkpoint = translator.checkpoint
     folder = tmp_path / "en-de"
     save_model(folder, checkpoint)

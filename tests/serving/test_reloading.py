@@ -1,4 +1,4 @@
-"""Reloading: what is sound is taken over between two requests, what is not leaves all as it was and is told."""
+"""Reloading: valid changes take effect between two requests; an invalid change is reported and the old state kept."""
 
 import gc
 import http.client
@@ -40,7 +40,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 class Running:
-    """A server of a serve.toml in a folder, with the models one and two that differ."""
+    """A server of a serve.toml in a folder, with two different models, one and two."""
 
     def __init__(
         self, folder: Path, make: Callable[..., Translator], start: Callable[..., Any], pool: WorkerPool
@@ -62,7 +62,7 @@ class Running:
         self.path.write_text(text)
 
     def put(self, name: str) -> None:
-        """Give the served folder another model, as a new commit does: the list of files last."""
+        """Replace the model in the served folder file by file, the manifest last."""
         self.empty()
         for path in (self.folder / name).iterdir():
             if path.name != "manifest.json":
@@ -105,7 +105,7 @@ def test_the_two_models_differ(running: Running) -> None:
     assert ready(running) == {"status": "ready"}
 
 
-def test_another_model_in_the_folder_is_taken_over(running: Running) -> None:
+def test_a_new_model_in_the_folder_is_loaded(running: Running) -> None:
     running.put("two")
     assert running.says() == running.of("one")
     found = running.reloader.reload()
@@ -114,14 +114,14 @@ def test_another_model_in_the_folder_is_taken_over(running: Running) -> None:
     assert ready(running) == {"status": "ready", "last_reload": {"at": found.at, "done": True, "kept_as_before": []}}
 
 
-def test_a_model_that_did_not_change_is_not_loaded_again(running: Running) -> None:
+def test_an_unchanged_model_is_not_loaded_again(running: Running) -> None:
     before = next(iter(running.server.models))
     found = running.reloader.reload()
     assert (found.loaded, found.kept) == ((), ("en-de",))
     assert next(iter(running.server.models)) is before
 
 
-def test_models_come_and_go(running: Running) -> None:
+def test_models_are_added_and_removed(running: Running) -> None:
     running.write('models = {"en-de" = "model", "second" = "two"}')
     found = running.reloader.reload()
     assert (found.loaded, found.kept, found.unloaded) == (("second",), ("en-de",), ())
@@ -167,7 +167,7 @@ def gone(running: Running) -> str:
 
 
 @pytest.mark.parametrize("harm", [damaged, cut_short, half_replaced, emptied, gone])
-def test_a_folder_that_is_harmed_leaves_the_old_model_serving(
+def test_a_damaged_folder_leaves_the_old_model_serving(
     running: Running, harm: Callable[[Running], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = harm(running)
@@ -186,7 +186,7 @@ def test_a_folder_that_is_harmed_leaves_the_old_model_serving(
     assert running.says() == running.of("two")
 
 
-def test_a_model_that_loads_but_fails_is_not_taken(running: Running) -> None:
+def test_a_model_that_raises_while_loading_is_not_used(running: Running) -> None:
     running.put("two")
 
     def failing(name: str, folder: Path) -> Any:
@@ -198,7 +198,7 @@ def test_a_model_that_loads_but_fails_is_not_taken(running: Running) -> None:
     assert running.says() == running.of("one")
 
 
-def test_a_new_model_that_is_not_sound_is_left_out(running: Running) -> None:
+def test_a_broken_new_model_is_left_out(running: Running) -> None:
     running.write('models = {"en-de" = "model", "second" = "nowhere"}')
     found = running.reloader.reload()
     assert found.problems == {
@@ -211,7 +211,7 @@ def test_a_new_model_that_is_not_sound_is_left_out(running: Running) -> None:
     assert running.says(model="en-de") == running.of("one")
 
 
-def test_settings_that_are_wrong_change_nothing(running: Running) -> None:
+def test_invalid_settings_change_nothing(running: Running) -> None:
     running.write('[models]\nen-de = "two"\n[limit]\ntexts = 3\n')
     found = running.reloader.reload()
     assert found.problems == {"settings": f"{running.path}: limit: no such setting; did you mean 'limits'?"}
@@ -219,7 +219,7 @@ def test_settings_that_are_wrong_change_nothing(running: Running) -> None:
     assert ready(running)["last_reload"]["kept_as_before"] == ["settings"]
 
 
-def test_settings_that_are_right_hold_at_once_or_are_named(running: Running) -> None:
+def test_valid_settings_apply_immediately_or_are_reported_as_waiting_for_a_restart(running: Running) -> None:
     running.write(
         'port = 1\ncors_origins = ["https://app.example"]\nlog_text = true\n'
         '[models]\nen-de = "model"\n[limits]\ncharacters = 5\nqueue = 3000\n'
@@ -240,7 +240,7 @@ def ask_with(running: Running, secret: str) -> int:
     return status
 
 
-def test_keys_are_taken_over_and_lost_ones_refused(running: Running) -> None:
+def test_new_keys_are_accepted_and_removed_keys_refused(running: Running) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
     running.write('keys.file = "keys.json"\n[models]\nen-de = "model"\n')
@@ -261,7 +261,7 @@ def test_keys_are_taken_over_and_lost_ones_refused(running: Running) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "folder"])
-def test_keys_that_cannot_be_read_stay_what_they_were(running: Running, harm: str) -> None:
+def test_unreadable_keys_leave_the_old_keys_in_use(running: Running, harm: str) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
     running.write('keys.file = "keys.json"\n[models]\nen-de = "model"\n')
@@ -282,7 +282,7 @@ def test_keys_that_cannot_be_read_stay_what_they_were(running: Running, harm: st
     assert ready(running)["last_reload"]["kept_as_before"] == ["keys"]
 
 
-def test_a_place_to_count_that_cannot_be_opened_leaves_the_keys_as_they_were(running: Running) -> None:
+def test_a_usage_file_that_cannot_be_opened_leaves_the_old_keys_in_use(running: Running) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
     running.write('keys.file = "keys.json"\n[models]\nen-de = "model"\n')
@@ -325,7 +325,7 @@ def test_no_request_is_dropped_while_models_change(running: Running) -> None:
     assert {text for _, text in found} == known
 
 
-def test_a_model_that_was_replaced_is_unloaded(running: Running, worker_pool: WorkerPool) -> None:
+def test_a_replaced_model_is_unloaded(running: Running, worker_pool: WorkerPool) -> None:
     running.says()
     before = next(iter(running.server.models)).translator._key
     assert before in worker_pool._models
@@ -340,14 +340,14 @@ def test_a_model_that_was_replaced_is_unloaded(running: Running, worker_pool: Wo
     until(gone)
 
 
-def test_many_wishes_for_a_reload_are_answered_one_after_the_other(running: Running) -> None:
+def test_many_requests_to_reload_are_handled_one_after_another(running: Running) -> None:
     running.put("two")
     for _ in range(20):
         running.reloader.request()
     until(lambda: running.says() == running.of("two"))
 
 
-def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> None:
+def test_unreadable_keys_at_startup_give_a_one_line_error(tmp_path: Path) -> None:
     settings = ServeSettings.read(None, [f'keys.file="{tmp_path}/keys.json"'])
     with pytest.raises(TranslumeError) as caught:
         open_access(settings.keys)
@@ -370,7 +370,7 @@ def test_keys_that_cannot_be_read_at_the_start_are_one_line(tmp_path: Path) -> N
         (["x", "--port", "0"], "x: not a model folder: there is no such folder"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_invalid_serve_settings_give_a_one_line_error(
     words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -378,7 +378,7 @@ def test_what_cannot_be_served_is_one_line(
     assert (done.exit_code, done.output) == (1, f"Error: {line}\n")
 
 
-def test_a_port_for_counts_that_is_taken_is_one_line(running: Running) -> None:
+def test_a_metrics_port_in_use_gives_a_one_line_error(running: Running) -> None:
     port = running.live.port
     with pytest.raises(TranslumeError) as caught, running.server.metrics.serve("127.0.0.1", port):
         pass
@@ -388,14 +388,14 @@ def test_a_port_for_counts_that_is_taken_is_one_line(running: Running) -> None:
 
 
 class Process:
-    """`translume serve --config serve.toml` with its log."""
+    """A `translume serve --config serve.toml` process with its log."""
 
     def __init__(self, path: Path, *, terminal: int | None = None) -> None:
-        """terminal: that the server is begun from."""
+        """terminal: start the server from a pseudo-terminal of its own."""
         command = [sys.executable, "-m", "translume", "serve", "--config", str(path), "--engine", "plain"]
         if terminal is not None:
             own = "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-            own += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # which nohup, around the tests, makes ignored
+            own += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # SIGHUP is ignored when the tests run under nohup
             own += "os.execv(sys.argv[1], sys.argv[1:])"
             command = [sys.executable, "-c", own, *command]
         self.process = subprocess.Popen(
@@ -431,7 +431,7 @@ class Process:
         return found
 
 
-def test_the_verb_reloads_at_sighup_and_counts_on_another_port(running: Running) -> None:
+def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(running: Running) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
     text = 'port = 0\nmetrics = "0"\nlog_text = {}\nkeys.file = "keys.json"\n[models]\nen-de = "model"\n'
@@ -469,7 +469,7 @@ def test_the_verb_reloads_at_sighup_and_counts_on_another_port(running: Running)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the terminal is taken as Linux has it")
-def test_a_terminal_that_is_closed_ends_its_server(running: Running) -> None:
+def test_closing_the_terminal_ends_the_server(running: Running) -> None:
     running.write('port = 0\n[models]\nen-de = "model"\n')
     terminal, side = os.openpty()
     server = Process(running.path, terminal=side)

@@ -1,4 +1,4 @@
-"""Request models: what validates a body also describes it, and every error of pydantic becomes one line."""
+"""Request models: pydantic validates and documents a body; every validation error becomes one line."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ def schema_of(model: type[RequestBody]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_examples_in_the_document_are_valid(model: type[RequestBody]) -> None:
+def test_examples_in_the_openapi_document_are_valid(model: type[RequestBody]) -> None:
     assert model.parse({name: value for name, value in model.example.items() if name != "file"}, LIMITS)
 
 
-def test_a_request_to_translate_takes_the_decoding_settings_without_their_defaults() -> None:
+def test_a_translate_request_has_the_decoding_settings_without_their_defaults() -> None:
     properties = schema_of(TranslateRequest)["properties"]
     assert set(properties) == {*TranslateRequest.model_fields, *DecodingSettings.model_fields} - WITHHELD
     assert not [name for name, each in properties.items() if "default" in each]
@@ -54,7 +54,9 @@ def test_every_field_is_described(model: type[RequestBody]) -> None:
         ({"text": "a", "detial": True}, "detial", "detial: no such field; did you mean 'detail'?"),
     ],
 )
-def test_the_first_fault_is_one_line_with_its_field(values: dict[str, Any], field: str, message: str) -> None:
+def test_the_first_validation_error_is_one_line_with_its_field(
+    values: dict[str, Any], field: str, message: str
+) -> None:
     with pytest.raises(RequestError) as caught:
         TranslateRequest.parse(values, LIMITS)
     assert (caught.value.status, caught.value.field, str(caught.value)) == (422, field, message)

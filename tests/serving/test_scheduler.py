@@ -1,4 +1,4 @@
-"""Everything that was taken is answered, alone or in company; what cannot be taken is refused at once."""
+"""The scheduler answers every accepted item as if it were alone, and refuses the others immediately."""
 
 import re
 import threading
@@ -19,7 +19,7 @@ from translume.serving.workers.scheduler import BatchDone, ItemFuture, Scheduler
 
 @dataclass(eq=False)
 class Doubling:
-    """Doubles numbers; a number is its own size. -1 cannot be measured, -2 cannot be doubled, -3 breaks everything."""
+    """Doubles numbers; the size of a number is its value. -1 has no size, -2 cannot be doubled, -3 breaks the batch."""
 
     open: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
@@ -58,7 +58,7 @@ def scheduler(
 
 
 @given(requests=st.lists(st.lists(st.integers(-3, 12), max_size=7), max_size=9), workers=st.integers(1, 3))
-def test_every_item_gets_its_own_answer_and_no_batch_exceeds_the_budget(
+def test_every_item_gets_its_own_result_and_no_batch_exceeds_the_budget(
     requests: list[list[int]], workers: int
 ) -> None:
     work, told = opened(), list[BatchDone]()
@@ -79,7 +79,7 @@ def test_every_item_gets_its_own_answer_and_no_batch_exceeds_the_budget(
     assert all(seconds >= 0 for each in told for seconds in each.waited)
 
 
-def test_items_of_unlike_works_are_done_apart_and_of_like_works_together() -> None:
+def test_items_of_the_same_work_are_batched_together_and_others_apart() -> None:
     first, second, gate = opened(), opened(), Doubling()
     with scheduler() as made:
         made.submit(gate, [1], 60)
@@ -90,7 +90,7 @@ def test_items_of_unlike_works_are_done_apart_and_of_like_works_together() -> No
     assert (first.batches, second.batches) == ([[1, 3]], [[0, 2]])
 
 
-def test_one_whose_tokens_cannot_be_counted_keeps_nobody_else_from_an_answer() -> None:
+def test_an_item_whose_size_cannot_be_computed_fails_alone() -> None:
     class Uncountable(Doubling):
         def size(self, item: int) -> int:
             if item == 7:
@@ -106,7 +106,7 @@ def test_one_whose_tokens_cannot_be_counted_keeps_nobody_else_from_an_answer() -
     assert [error.status if isinstance(error, RequestError) else 0 for error in told] == [0, 422, 500, 0, 500, 0]
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
+def test_a_full_queue_refuses_immediately_with_retry_after() -> None:
     work = Doubling()
     with scheduler(queue=5) as made:
         running = made.submit(work, [1], 60)
@@ -122,7 +122,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
         assert [future.result(10) for future in running + taken] == [2, 8, 10]
 
 
-def test_what_is_cancelled_is_not_worked_on_and_leaves_its_place() -> None:
+def test_cancelled_items_are_not_processed_and_free_their_place() -> None:
     work = Doubling()
     with scheduler(queue=3) as made:
         made.submit(work, [1], 60)
@@ -137,10 +137,10 @@ def test_what_is_cancelled_is_not_worked_on_and_leaves_its_place() -> None:
     assert work.batches == [[1], [6]]
 
 
-def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusing_does_not_scan_a_queue_without_cancelled_items(monkeypatch: pytest.MonkeyPatch) -> None:
     work, looks, cancelled = Doubling(), list[ItemFuture](), ItemFuture.cancelled
 
-    def looked_at(future: ItemFuture) -> bool:
+    def inspected(future: ItemFuture) -> bool:
         looks.append(future)
         return cancelled(future)
 
@@ -148,7 +148,7 @@ def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatc
         made.submit(work, [1], 60)
         assert work.begun.wait(10)
         futures = made.submit(work, [2, 3, 4, 5, 6], 60)
-        monkeypatch.setattr(ItemFuture, "cancelled", looked_at)
+        monkeypatch.setattr(ItemFuture, "cancelled", inspected)
         assert [made.refusal(60) is None for _ in range(3)] == [False] * 3
         assert looks == []
         assert futures[2].cancel()
@@ -159,7 +159,7 @@ def test_a_refusal_does_not_look_through_a_queue_that_nobody_has_left(monkeypatc
 
 @dataclass(eq=False)
 class Endless(Doubling):
-    """Goes on until it is told that nobody waits."""
+    """Runs until it is cancelled."""
 
     def run_cancellable(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
         self.batches.append(list(items))
@@ -170,7 +170,7 @@ class Endless(Doubling):
         raise AssertionError("somebody seems to wait")
 
 
-def test_work_is_left_off_once_nobody_waits_for_any_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_work_is_stopped_when_all_its_requests_are_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     work, gate = Endless(), Doubling()
     with scheduler() as made:
         made.submit(gate, [1], 60)
@@ -190,7 +190,7 @@ def test_work_is_left_off_once_nobody_waits_for_any_of_it(caplog: pytest.LogCapt
     assert not caplog.records
 
 
-def test_what_waits_past_its_deadline_is_given_up_unworked() -> None:
+def test_items_past_their_deadline_are_dropped_unprocessed() -> None:
     work = Doubling()
     with scheduler() as made:
         made.submit(work, [1], 60)
@@ -205,7 +205,7 @@ def test_what_waits_past_its_deadline_is_given_up_unworked() -> None:
     assert work.batches == [[1], [3]]
 
 
-def test_short_requests_come_before_the_rest_of_a_long_one() -> None:
+def test_short_requests_are_served_before_the_rest_of_a_long_one() -> None:
     work = Doubling()
     with scheduler(batch_tokens=3) as made:
         made.submit(work, [1], 60)
@@ -217,7 +217,7 @@ def test_short_requests_come_before_the_rest_of_a_long_one() -> None:
     assert [3] in work.batches[1:7]
 
 
-def test_closing_finishes_what_waits_and_takes_no_more() -> None:
+def test_closing_finishes_waiting_items_and_refuses_new_ones() -> None:
     work = Doubling()
     made = Scheduler(queue=9, batch_tokens=1)
     futures = made.submit(work, [1, 2, 3], 60)
@@ -234,7 +234,7 @@ def test_closing_finishes_what_waits_and_takes_no_more() -> None:
     assert made.close(1)
 
 
-def test_closing_in_haste_tells_those_who_wait() -> None:
+def test_closing_with_a_timeout_fails_the_waiting_items() -> None:
     work = Doubling()
     made = Scheduler(queue=9, batch_tokens=1)
     running, waiting = made.submit(work, [1], 60), made.submit(work, [2], 60)
@@ -246,7 +246,7 @@ def test_closing_in_haste_tells_those_who_wait() -> None:
     assert running[0].result(10) == 2
 
 
-def test_what_an_error_said_stays_inside(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_text_of_an_unexpected_error_is_not_returned(caplog: pytest.LogCaptureFixture) -> None:
     work = opened()
     with scheduler() as made, pytest.raises(RequestError):
         made.submit(work, [-3], 60)[0].result(10)
@@ -269,7 +269,7 @@ class Failing(Doubling):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a secret"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
-def test_items_of_a_batch_that_fails_are_retried_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_items_of_a_failed_batch_are_retried_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     work = Failing(errors=[error])
     work.open.set()
     with scheduler() as made:
@@ -278,7 +278,7 @@ def test_items_of_a_batch_that_fails_are_retried_alone(error: BaseException, cap
     assert "secret" not in caplog.text
 
 
-def test_what_fails_twice_has_failed_and_the_others_have_not() -> None:
+def test_an_item_that_fails_twice_does_not_fail_the_others() -> None:
     work = Failing(errors=[RuntimeError(), RuntimeError()])
     work.open.set()
     with scheduler() as made:
@@ -290,7 +290,7 @@ def test_what_fails_twice_has_failed_and_the_others_have_not() -> None:
     assert work.runs == 3
 
 
-def test_results_that_are_too_few_are_an_error_of_ours() -> None:
+def test_too_few_results_are_an_internal_error() -> None:
     class Short(Doubling):
         def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
             return super().run(items)[1:]
@@ -301,7 +301,7 @@ def test_results_that_are_too_few_are_an_error_of_ours() -> None:
         made.submit(work, [1, 2], 60)[0].result(10)
 
 
-def test_deadlines_do_not_move_with_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadlines_do_not_depend_on_the_system_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Doubling()
     with scheduler() as made:
         made.submit(work, [1], 60)
@@ -316,7 +316,7 @@ def test_deadlines_do_not_move_with_the_clock_on_the_wall(monkeypatch: pytest.Mo
             late[0].result(10)
 
 
-def test_who_reports_on_batches_may_fail_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_batch_callback_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     def told(done: BatchDone) -> None:
         raise ValueError("no")
 
@@ -335,7 +335,7 @@ class Slow(Doubling):
         return super().run(items)
 
 
-def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
+def test_items_that_would_miss_their_deadline_are_refused_immediately() -> None:
     slow, gate = Slow(), Doubling()
     slow.open.set()
     with scheduler() as made:
@@ -360,7 +360,7 @@ def test_what_would_not_have_its_turn_in_time_is_refused_at_once() -> None:
         assert patient[0].result(10) == 4
 
 
-def test_the_rest_of_a_long_request_is_no_reason_to_refuse_a_short_one() -> None:
+def test_a_waiting_long_request_does_not_cause_short_ones_to_be_refused() -> None:
     slow, gate = Slow(), Doubling()
     slow.open.set()
     with scheduler() as made:
@@ -375,12 +375,12 @@ def test_the_rest_of_a_long_request_is_no_reason_to_refuse_a_short_one() -> None
             future.cancel()
 
 
-def test_who_comes_after_long_requests_to_slow_work_is_taken_and_soon_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_request_behind_long_ones_is_accepted_and_served_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("translume.serving.workers.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Timed(Doubling):
-        """20 items a second, by that clock."""
+        """Processes 20 items a second by a simulated clock."""
 
         def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
             clock.now += 0.05 * len(items)
@@ -403,7 +403,7 @@ def test_who_comes_after_long_requests_to_slow_work_is_taken_and_soon_served(mon
             future.cancel()
 
 
-def test_several_workers_do_batches_side_by_side() -> None:
+def test_several_workers_process_batches_in_parallel() -> None:
     first, second = Doubling(), Doubling()
     with scheduler(workers=2) as made:
         futures = made.submit(first, [1], 60) + made.submit(second, [2], 60)

@@ -1,4 +1,4 @@
-"""serve.toml: strict, helpful, and changed by the command line."""
+"""serve.toml: strict parsing, helpful errors, overrides from the command line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ timeout_seconds = 5
 """
 
 
-def test_a_file_says_everything(path: Path) -> None:
+def test_a_file_sets_every_setting(path: Path) -> None:
     path.write_text(WHOLE)
     found = ServeSettings.read(path)
     assert (found.host, found.port, found.public_address) == ("0.0.0.0", 8080, "https://translate.example")
@@ -55,7 +55,7 @@ def test_a_file_says_everything(path: Path) -> None:
     assert (found.limits.characters, found.limits.timeout_seconds, found.limits.texts) == (5000, 5.0, 256)
 
 
-def test_settings_read_back_from_their_own_text(path: Path, tmp_path: Path) -> None:
+def test_settings_round_trip_through_toml(path: Path, tmp_path: Path) -> None:
     path.write_text(WHOLE)
     found = ServeSettings.read(path)
     again = tmp_path / "again.toml"
@@ -63,19 +63,19 @@ def test_settings_read_back_from_their_own_text(path: Path, tmp_path: Path) -> N
     assert ServeSettings.read(again) == found
 
 
-def test_without_a_file_there_are_defaults_and_overrides() -> None:
+def test_defaults_and_overrides_apply_without_a_file() -> None:
     found = ServeSettings.read(None, ["port=9000", 'keys.file="k"', "limits.texts=3", 'models.en-de="m"'])
     assert (found.host, found.port, found.keys.file, found.limits.texts) == ("127.0.0.1", 9000, "k", 3)
     assert found.models == {"en-de": "m"}
 
 
-def test_what_the_command_line_gives_wins_and_begins_where_it_is_typed(path: Path) -> None:
+def test_command_line_values_take_precedence_and_are_relative_to_the_current_folder(path: Path) -> None:
     path.write_text(WHOLE)
     found = ServeSettings.read(path, ['keys.file="other.json"', "port=1"])
     assert (found.keys.file, found.port) == ("other.json", 1)
 
 
-def test_variables_stand_for_what_the_environment_has(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_substituted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSLUME_TEST_HOST", "127.0.0.7")
     path.write_text('host = "${TRANSLUME_TEST_HOST}"\nmetrics = "${TRANSLUME_TEST_NONE:-9100}"\n')
     found = ServeSettings.read(path)
@@ -115,19 +115,19 @@ def test_variables_stand_for_what_the_environment_has(path: Path, monkeypatch: p
         ("port", "not TOML: Expected '=' after a key in a key/value pair (at end of document)"),
     ],
 )
-def test_what_is_wrong_is_one_line(path: Path, text: str, reason: str) -> None:
+def test_invalid_files_give_a_one_line_error(path: Path, text: str, reason: str) -> None:
     path.write_text(text)
     assert message_of(lambda: ServeSettings.read(path)) == f"{path}: {reason}"
 
 
-def test_a_file_that_is_not_there_and_no_model_are_one_line(path: Path) -> None:
+def test_a_missing_file_and_missing_models_give_a_one_line_error(path: Path) -> None:
     assert message_of(lambda: ServeSettings.read(path)) == f"{path}: cannot be read: No such file or directory"
     assert message_of(lambda: ServeSettings.read(None).must_have_models()) == (
         "serve: found no model, expected MODEL, or a table [models] in --config"
     )
 
 
-def test_the_example_that_help_gives_is_right(path: Path) -> None:
+def test_the_example_in_the_help_text_is_valid(path: Path) -> None:
     shown = EXAMPLES.partition("serve.toml may be:\n")[2]
     path.write_text("\n".join(line.strip() for line in shown.splitlines()))
     found = ServeSettings.read(path)
@@ -135,13 +135,13 @@ def test_the_example_that_help_gives_is_right(path: Path) -> None:
     assert found.models == {"en-de": str(path.parent / "models/en-de")}
 
 
-def test_places_of_metrics() -> None:
+def test_metrics_addresses() -> None:
     assert place_of("9100") == ("127.0.0.1", 9100)
     assert place_of(":9100") == ("127.0.0.1", 9100)
     assert place_of("0.0.0.0:0") == ("0.0.0.0", 0)
     assert place_of("[::1]:9100") == ("::1", 9100)
 
 
-def test_limits_know_what_they_may_be() -> None:
+def test_limits_are_validated() -> None:
     assert Limits(read_seconds=1).read_seconds == 1.0
     assert set(Limits().to_dict()) == set(Limits.model_fields)

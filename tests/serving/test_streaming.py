@@ -1,4 +1,4 @@
-"""What a stream has said stands: every prefix begins what the last event gives, and that is the plain answer."""
+"""Streaming: every prefix begins the final text, and the last event equals the response without streaming."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ knobs = st.sampled_from(
 
 
 class Stepwise:
-    """A translator whose search goes on only when it is let, each time that it has told something."""
+    """A translator whose search waits for a permit after each prefix that it reports."""
 
     def __init__(self, translator: Translator) -> None:
         self.steps = threading.Semaphore(0)
@@ -67,7 +67,7 @@ def streamed(live: Any, **fields: Any) -> list[tuple[str, Any]]:
 
 @contextmanager
 def reading(live: Any, **fields: Any) -> Iterator[Iterator[Any]]:
-    """The values of the events of a stream, as they come."""
+    """Yield the values of the events of a stream as they arrive."""
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
     connection.request("POST", "/v1/translate/stream", json.dumps(fields), {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -86,7 +86,7 @@ def without_numbers(answer: dict[str, Any]) -> list[tuple[str, list[str], list[A
 
 
 @given(found=texts, options=knobs)
-def test_prefixes_grow_and_the_last_event_is_the_plain_answer(
+def test_prefixes_grow_and_the_last_event_equals_the_plain_response(
     live: Any, found: list[str], options: dict[str, Any]
 ) -> None:
     fields = {"text": found, "max_length": 7, **options}
@@ -107,14 +107,14 @@ def test_prefixes_grow_and_the_last_event_is_the_plain_answer(
         }
 
 
-def test_the_last_prefix_of_a_text_is_all_of_it_line_by_line(live: Any, translator: Translator) -> None:
+def test_the_last_prefix_of_a_text_contains_all_its_lines(live: Any, translator: Translator) -> None:
     *begun, _ = streamed(live, text=["a b\n\nc", "d"])
     first, second, third = (translator.translate(text).text for text in ("a b", "c", "d"))
     last = {value["place"]: value["text"] for _, value in begun}
     assert last == {0: f"{first}\n\n{second}".rstrip(), 1: third.rstrip()}
 
 
-def test_tokens_are_told_while_their_text_is_still_searched(start: Any, translator: Translator) -> None:
+def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
     live = start(Served.of("en-de", stepwise))
     wanted = translator.translate("abc de", strategy="greedy").text
@@ -129,7 +129,7 @@ def test_tokens_are_told_while_their_text_is_still_searched(start: Any, translat
     assert last["translations"][0]["text"] == wanted
 
 
-def test_who_asks_beside_a_stream_gets_the_same_as_without(start: Any, translator: Translator) -> None:
+def test_a_request_during_a_stream_gets_the_same_response_as_without(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
     live = start(Served.of("en-de", stepwise))
     with reading(live, text="abc de") as values:
@@ -144,7 +144,7 @@ def test_who_asks_beside_a_stream_gets_the_same_as_without(start: Any, translato
     assert plain[0]["translations"][0]["text"] == translator.translate("abc").text
 
 
-def test_what_is_wrong_at_once_has_its_status_and_what_is_wrong_later_its_event(live: Any) -> None:
+def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> None:
     assert live.post("/v1/translate/stream", text="a", beem=1).status == 422
     *_, last = streamed(live, text=["a", "b" * 50])
     assert last == (
@@ -157,7 +157,7 @@ def test_what_is_wrong_at_once_has_its_status_and_what_is_wrong_later_its_event(
     )
 
 
-def test_what_a_client_that_went_in_mid_stream_had_asked_for_is_forgotten(live: Any) -> None:
+def test_a_client_that_disconnects_during_a_stream_cancels_its_work(live: Any) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
     body = json.dumps({"text": ["a b c\nd e f\n" * 5] * 4})
     connection.request("POST", "/v1/translate/stream", body, {"Content-Type": "application/json"})
@@ -169,10 +169,10 @@ def test_what_a_client_that_went_in_mid_stream_had_asked_for_is_forgotten(live: 
     assert live.server.scheduler.waiting == 0
 
 
-def test_an_empty_list_is_done_at_once(live: Any) -> None:
+def test_an_empty_list_is_done_immediately(live: Any) -> None:
     assert streamed(live, text=[]) == [("done", {"model": "en-de", "translations": []})]
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"\xff"])
-def test_no_bytes_begin_a_stream_that_cannot_be(live: Any, body: bytes) -> None:
+def test_arbitrary_bytes_are_refused_without_a_stream(live: Any, body: bytes) -> None:
     assert live.ask("POST", "/v1/translate/stream", body, content_type="application/json").status == 400

@@ -1,4 +1,4 @@
-"""Counting what keys have used: never more than the limit, whatever the clock does, and no lock-out either."""
+"""Usage of keys: never above the limit, whatever the system clock does, and without locking a key out."""
 
 import math
 import os
@@ -18,7 +18,7 @@ from translume.serving.access.usage import Bucket, Usage, UsageError, totals_in
 
 
 class Clock:
-    """Seconds since the machine was started."""
+    """A settable clock: seconds since the machine was started."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -41,7 +41,7 @@ def usage(tmp_path: Path, clock: Clock) -> Usage:
     return Usage(tmp_path / "keys.usage", clock)
 
 
-def test_a_full_bucket_is_taken_out_of_and_fills_again(usage: Usage, clock: Clock) -> None:
+def test_a_full_bucket_can_be_emptied_and_refills(usage: Usage, clock: Clock) -> None:
     assert [usage.take("one", REQUESTS, 1) for _ in range(6)] == [0, 0, 0, 0, 0, 2.0]
     clock.now += 1.5
     assert usage.take("one", REQUESTS, 1) == 0.5
@@ -54,12 +54,12 @@ def test_a_full_bucket_is_taken_out_of_and_fills_again(usage: Usage, clock: Cloc
     assert usage.take("one", CHARACTERS, 100) == 0
 
 
-def test_more_than_a_bucket_holds_is_never_there(usage: Usage) -> None:
+def test_more_than_the_capacity_of_a_bucket_is_never_granted(usage: Usage) -> None:
     assert math.isinf(usage.take("one", CHARACTERS, 101))
     assert usage.take("one", CHARACTERS, 100) == 0
 
 
-def test_what_has_no_end_is_counted_all_the_same(usage: Usage) -> None:
+def test_usage_without_a_limit_is_counted(usage: Usage) -> None:
     endless = Bucket(what="characters", most=math.inf, per_second=0.0)
     assert [usage.take("one", endless, 10**6) for _ in range(3)] == [0, 0, 0]
     usage.give_back("one", endless, 10**6)
@@ -68,7 +68,7 @@ def test_what_has_no_end_is_counted_all_the_same(usage: Usage) -> None:
     assert usage.take("one", endless, 10**6) == 0
 
 
-def test_what_was_taken_for_nothing_is_put_back(usage: Usage) -> None:
+def test_usage_of_failed_requests_is_refunded(usage: Usage) -> None:
     usage.take("one", CHARACTERS, 70)
     usage.give_back("one", CHARACTERS, 70)
     assert usage.take("one", CHARACTERS, 100) == 0
@@ -89,10 +89,10 @@ def test_what_was_taken_for_nothing_is_put_back(usage: Usage) -> None:
         max_size=30,
     )
 )
-def test_no_key_gets_more_than_the_limit_and_whoever_waits_gets_it(
+def test_no_key_exceeds_its_limit_and_waiting_long_enough_suffices(
     steps: list[tuple[float, int, bool, str]],
 ) -> None:
-    """True: the machine starts anew meanwhile, and its clock with it."""
+    """A step with True restarts the machine, and with it the clock."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         usage = Usage(Path(folder) / "usage", clock)
@@ -122,7 +122,7 @@ def test_setting_the_date_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         assert 900 < usage.take("one", slow, 1) <= 1000
 
 
-def test_several_servers_count_together(tmp_path: Path, clock: Clock) -> None:
+def test_several_servers_share_their_counts(tmp_path: Path, clock: Clock) -> None:
     servers = [Usage(tmp_path / "usage", clock) for _ in range(3)]
     taken: list[float] = []
 
@@ -139,7 +139,7 @@ def test_several_servers_count_together(tmp_path: Path, clock: Clock) -> None:
     assert totals_in(tmp_path / "usage") == {"one": (0, 98)}
 
 
-def test_the_file_is_for_its_owner_alone_and_outlives_the_server(tmp_path: Path, clock: Clock) -> None:
+def test_the_file_is_private_and_outlives_the_server(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "usage"
     first = Usage(path, clock)
     first.take("one", REQUESTS, 5)
@@ -154,7 +154,7 @@ def message_of(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_gives_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     path.write_text("not a database, but a long enough text to be looked at" * 9)
     assert message_of(lambda: Usage(path)) == f"{path}: usage cannot be counted: file is not a database"
@@ -163,9 +163,9 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
     assert totals_in(tmp_path / "nothing") == {}
 
 
-def test_a_disk_without_room_is_one_line_and_nothing_is_counted(usage: Usage) -> None:
+def test_a_full_disk_gives_a_one_line_error_and_counts_nothing(usage: Usage) -> None:
     usage.take("one", CHARACTERS, 10)
-    # SQLite's own way to have no more room.
+    # Make SQLite report that the disk is full.
     pages = usage._base.execute("PRAGMA page_count").fetchone()[0]
     usage._base.execute(f"PRAGMA max_page_count = {pages}")
     reason = ""
@@ -179,9 +179,7 @@ def test_a_disk_without_room_is_one_line_and_nothing_is_counted(usage: Usage) ->
     assert usage.take("one", CHARACTERS, 90) == 0
 
 
-def test_a_writer_that_holds_the_file_is_waited_for_but_not_forever(
-    usage: Usage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_file_is_waited_for_with_a_time_limit(usage: Usage, monkeypatch: pytest.MonkeyPatch) -> None:
     usage._base.execute("PRAGMA busy_timeout = 50")
     with closing(sqlite3.connect(usage.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -193,7 +191,7 @@ def test_a_writer_that_holds_the_file_is_waited_for_but_not_forever(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_read_only_file_gives_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     path.touch(0o400)
     assert message_of(lambda: Usage(path)) == f"{path}: usage cannot be counted: Permission denied"

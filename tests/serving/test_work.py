@@ -1,4 +1,4 @@
-"""Texts translated in company are what they are alone; lines keep the white space between them."""
+"""Texts translated in one batch get the results they get alone; lines keep the white space between them."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def close(one: Translation, other: Translation) -> bool:
 
 
 @given(text=st.text("ab \t\r\n\x0b\u2003", max_size=20))
-def test_lines_and_gaps_are_the_whole_text(text: str) -> None:
+def test_lines_and_gaps_join_to_the_original_text(text: str) -> None:
     parts = Paragraphs.of(text)
     woven = "".join(gap + line for gap, line in zip(parts.gaps, [*parts.lines, ""], strict=True))
     assert woven == text
@@ -37,7 +37,7 @@ def test_lines_and_gaps_are_the_whole_text(text: str) -> None:
         assert all(line == line.strip() != "" for line in parts.lines)
 
 
-def test_90_mixed_requests_at_once_are_answered_as_each_is_alone(make: Make) -> None:
+def test_90_mixed_concurrent_requests_get_the_results_they_get_alone(make: Make) -> None:
     translators = [make("decoding.beam=3"), make("decoding.beam=2", seed=5)]
     kinds = [
         {"strategy": "greedy"},
@@ -67,7 +67,7 @@ def test_90_mixed_requests_at_once_are_answered_as_each_is_alone(make: Make) -> 
         scheduler.close(60)
 
 
-def test_a_sentence_that_is_too_long_is_refused_alone(translator: Translator) -> None:
+def test_a_sentence_that_is_too_long_fails_alone(translator: Translator) -> None:
     work = Translating(translator, translator.config.decoding)
     with pytest.raises(RequestError) as caught:
         work.size(Part(text="a" * 50))
@@ -87,7 +87,7 @@ def test_only_the_first_line_of_a_text_begins_with_the_prefix(translator: Transl
     assert str(other) == translator.translate("e", settings=settings).text
 
 
-def test_sizes_are_tokens_with_end_marks_short_texts_counting_for_16(translator: Translator) -> None:
+def test_sizes_count_tokens_with_end_of_sentence_and_at_least_16(translator: Translator) -> None:
     def size(text: str, **options: int) -> int:
         return Translating(translator, DecodingSettings(beam=2).model_copy(update=options)).size(Part(text=text))
 
@@ -96,7 +96,7 @@ def test_sizes_are_tokens_with_end_marks_short_texts_counting_for_16(translator:
     assert size("a", beam=16) == 16 * 16 // FULL_BATCH_WIDTH
 
 
-def test_scores_are_those_of_the_translator_and_long_sides_are_refused(translator: Translator) -> None:
+def test_scores_equal_those_of_the_translator_and_long_texts_are_refused(translator: Translator) -> None:
     work = Scoring(translator)
     pairs = [("a b", "c"), ("d", "")]
     assert work.run(pairs) == list(translator.score_all(pairs))

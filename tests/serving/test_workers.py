@@ -1,4 +1,4 @@
-"""Models in worker processes give the same answers, and requests survive workers that end or hang."""
+"""Models in worker processes give the same responses, and requests survive workers that end or hang."""
 
 import contextlib
 import gc
@@ -65,12 +65,12 @@ def remote(pool: WorkerPool, folder: Path) -> Served:
 
 
 @pytest.fixture(scope="module")
-def far(start: Start, remote: Served) -> Any:
+def worker_server(start: Start, remote: Served) -> Any:
     return start(remote, width=6)
 
 
 @pytest.fixture(scope="module")
-def near(start: Start, folder: Path) -> Any:
+def local_server(start: Start, folder: Path) -> Any:
     loaded = load_translator(folder, device="cpu", dtype="fp32")
     return start(Served.of("en-de", Local(loaded.checkpoint)), width=6)
 
@@ -90,12 +90,12 @@ class LocalClassifier(Classifier):
     """A classifier in the process of the server."""
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two values are the same, numbers within rounding."""
+def nearly_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, numbers within rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(nearly_equal(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(nearly_equal, one, other))
     if isinstance(one, float) and isinstance(other, float):
         return one == pytest.approx(other, rel=1e-4, abs=1e-4)
     return bool(one == other)
@@ -120,27 +120,29 @@ def alike(one: Any, other: Any) -> bool:
         ("/translate", {"q": "<p>a <b>b c</b></p>", "source": "en", "target": "de", "format": "html"}),
     ],
 )
-def test_answers_are_those_of_a_model_in_the_server_itself(
-    near: Any, far: Any, path: str, fields: dict[str, Any]
+def test_responses_equal_those_of_a_model_in_the_server_process(
+    local_server: Any, worker_server: Any, path: str, fields: dict[str, Any]
 ) -> None:
-    one, other = near.post(path, fields), far.post(path, fields)
+    one, other = local_server.post(path, fields), worker_server.post(path, fields)
     assert one.status == other.status
-    assert alike(one.json(), other.json())
+    assert nearly_equal(one.json(), other.json())
 
 
-def test_streams_and_pages_and_what_is_told_of_models_are_the_same_too(near: Any, far: Any) -> None:
+def test_streams_pages_and_model_lists_equal_those_of_a_model_in_the_server_process(
+    local_server: Any, worker_server: Any
+) -> None:
     fields = {"text": ["abc de", "fgh\nijk"]}
-    events = [live.post("/v1/translate/stream", fields).body.decode() for live in (near, far)]
+    events = [live.post("/v1/translate/stream", fields).body.decode() for live in (local_server, worker_server)]
     assert events[0].rpartition("event: done")[2] == events[1].rpartition("event: done")[2]
     assert "event: prefix" in events[1]
-    pages = [live.post("/v1/inspect/page", text="a man").body for live in (near, far)]
+    pages = [live.post("/v1/inspect/page", text="a man").body for live in (local_server, worker_server)]
     assert pages[1].startswith(pages[0][:200])
     for path in ("/v1/models", "/languages"):
-        assert near.get(path).json() == far.get(path).json()
-    assert far.get("/health/ready").json() == {"status": "ready"}
+        assert local_server.get(path).json() == worker_server.get(path).json()
+    assert worker_server.get("/health/ready").json() == {"status": "ready"}
 
 
-def test_texts_are_classified_elsewhere_as_they_are_here(
+def test_classifications_equal_those_of_a_classifier_in_the_server_process(
     pool: WorkerPool, start: Start, make_classifier: Callable[..., Classifier], tmp_path: Path
 ) -> None:
     classifier = make_classifier()
@@ -149,15 +151,18 @@ def test_texts_are_classified_elsewhere_as_they_are_here(
     commit(tmp_path / "kinds", model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.labels))
     found = pool.load("kinds", tmp_path / "kinds")
     assert isinstance(found, ServedClassifier)
-    far, near = start(found), start(ServedClassifier.of("kinds", LocalClassifier(classifier.checkpoint)))
+    worker_server, local_server = (
+        start(found),
+        start(ServedClassifier.of("kinds", LocalClassifier(classifier.checkpoint))),
+    )
     for fields in ({"text": ["abc", "hgf e"]}, {"text": ["a", "b" * 20]}):
-        one, other = (live.post("/v1/classify", fields) for live in (near, far))
+        one, other = (live.post("/v1/classify", fields) for live in (local_server, worker_server))
         assert one.status == other.status
-        assert alike(one.json(), other.json())
-    assert near.get("/v1/models").json() == far.get("/v1/models").json()
+        assert nearly_equal(one.json(), other.json())
+    assert local_server.get("/v1/models").json() == worker_server.get("/v1/models").json()
 
 
-def test_errors_are_those_that_they_were(remote: Served) -> None:
+def test_errors_keep_their_class_and_message(remote: Served) -> None:
     translator, before = remote.translator, 2 * CHUNK + 3
     lines = [Line(number=number, text="ab c"[: number % 5]) for number in range(1, before + 3)]
     lines[before] = Line(number=before + 1, text="b" * 50)
@@ -173,7 +178,7 @@ def test_errors_are_those_that_they_were(remote: Served) -> None:
             translator.check(DecodingSettings(calibrated=True))
 
 
-def test_a_folder_that_is_no_model_is_said_in_its_own_words(pool: WorkerPool, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_gives_the_original_error(pool: WorkerPool, tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError) as caught:
         pool.load("none", tmp_path / "none")
     assert str(caught.value) == f"{tmp_path / 'none'}: not a model folder: there is no such folder"
@@ -181,7 +186,7 @@ def test_a_folder_that_is_no_model_is_said_in_its_own_words(pool: WorkerPool, tm
 
 @pytest.fixture
 def connection() -> Iterator[Connection]:
-    """The parent's end of a connection to a worker in a thread of this process."""
+    """Return the server's end of a connection to a worker in a thread of this process."""
     ours, theirs = (Connection(end) for end in socket.socketpair())
     worker = Worker()
     thread = threading.Thread(target=worker.serve, args=(theirs,))
@@ -227,7 +232,7 @@ def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, m
     assert begun.wait(60)
     connection.send({"type": "cancel", "id": 1})
     connection.send({"type": "request", "id": 3, "method": "unload", "values": {"model": "other"}})
-    answer = connection.receive()  # of the request after the cancellation
+    answer = connection.receive()  # the request after the cancellation
     assert answer is not None
     assert answer.values == {"type": "done", "id": 3}
     held.set()
@@ -250,40 +255,44 @@ def test_an_unexpected_error_is_sent_to_the_server(
     assert "Permission denied" not in error.replace('raise PermissionError(13, "Permission denied")', "")
 
 
-def test_a_worker_that_hangs_is_killed_and_its_requests_are_done_by_the_next(
-    pool: WorkerPool, far: Any, near: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_requests_of_a_worker_that_hangs_are_answered_by_the_next_worker(
+    pool: WorkerPool,
+    worker_server: Any,
+    local_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert far.post("/v1/translate", text="a").status == 200
+    assert worker_server.post("/v1/translate", text="a").status == 200
     (pid,) = pool.pids
     monkeypatch.setattr("translume.serving.workers.proxy.HANG_TIMEOUT_SECONDS", 5.0)
     os.kill(pid, signal.SIGSTOP)
-    waiting = [asked(far, path, text="abc de") for path in ("/v1/translate", "/v1/inspect")]
+    waiting = [send_in_background(worker_server, path, text="abc de") for path in ("/v1/translate", "/v1/inspect")]
     until(lambda: pool.pids and pool.pids != [pid])
     monkeypatch.undo()
     for thread, answers in waiting:
         thread.join(120)
         assert answers[0].status == 200
-    assert waiting[0][1][0].json() == near.post("/v1/translate", text="abc de").json()
+    assert waiting[0][1][0].json() == local_server.post("/v1/translate", text="abc de").json()
     ended = [record.fields for record in caplog.records if record.message == "a worker process ended"]  # type: ignore[attr-defined]  # the server's own
     assert ended == [{"worker": pid, "how": "SIGKILL"}]
 
 
-def test_the_request_of_a_client_that_disconnected_is_cancelled(pool: WorkerPool, far: Any) -> None:
-    assert far.post("/v1/translate", text="a").status == 200
+def test_the_request_of_a_client_that_disconnected_is_cancelled(pool: WorkerPool, worker_server: Any) -> None:
+    assert worker_server.post("/v1/translate", text="a").status == 200
     process = pool.next_worker()
     body = b'{"text": "abc de"}'
     head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     with stopped(process.pid):
-        with socket.create_connection(("127.0.0.1", far.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", worker_server.port), timeout=60) as client:
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
             until(lambda: process._calls)
         until(lambda: not process._calls)
-    assert far.post("/v1/translate", text="b").status == 200
+    assert worker_server.post("/v1/translate", text="b").status == 200
 
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Keep a process from going on meanwhile."""
+    """Suspend a process (SIGSTOP) while the context lasts."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -292,44 +301,46 @@ def stopped(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def asked(far: Any, path: str, **fields: Any) -> "tuple[threading.Thread, list[Any]]":
-    """A request on its way, and where its answer will be."""
+def send_in_background(worker_server: Any, path: str, **fields: Any) -> "tuple[threading.Thread, list[Any]]":
+    """Send a request in a thread; return the thread and the list that receives the response."""
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(far.post(path, fields)))
+    thread = threading.Thread(target=lambda: answers.append(worker_server.post(path, fields)))
     thread.start()
     return thread, answers
 
 
 @pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream", "/v1/inspect"])
 def test_requests_to_a_killed_worker_are_answered_by_the_next(
-    pool: WorkerPool, far: Any, near: Any, path: str, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, worker_server: Any, local_server: Any, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (pid,) = pool.pids
     process = pool.next_worker()
     with stopped(pid):
-        thread, answers = asked(far, path, text="abc de")
+        thread, answers = send_in_background(worker_server, path, text="abc de")
         until(lambda: process._calls)
         os.kill(pid, signal.SIGKILL)
         until(lambda: pool.pids and pool.pids != [pid])
     thread.join(120)
     assert answers[0].status == 200
     if path == "/v1/translate":
-        assert answers[0].json() == near.post(path, text="abc de").json()
+        assert answers[0].json() == local_server.post(path, text="abc de").json()
     ended = [record.fields for record in caplog.records if record.message == "a worker process ended"]  # type: ignore[attr-defined]  # the server's own
     assert ended == [{"worker": pid, "how": "SIGKILL"}]
 
 
-def test_where_native_code_crashed_is_in_the_log(pool: WorkerPool, far: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_in_native_code_logs_its_traceback(
+    pool: WorkerPool, worker_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     (pid,) = pool.pids
-    assert far.post("/v1/translate", text="a").status == 200
+    assert worker_server.post("/v1/translate", text="a").status == 200
     os.kill(pid, signal.SIGSEGV)
     until(lambda: pool.pids and pool.pids != [pid])
     said = [record.fields for record in caplog.records if record.message == "a worker process said"]  # type: ignore[attr-defined]  # the server's own
     assert {"worker": pid, "line": "Fatal Python error: Segmentation fault"} in said
-    assert far.post("/v1/translate", text="a").status == 200
+    assert worker_server.post("/v1/translate", text="a").status == 200
 
 
-def test_a_process_that_comes_later_takes_no_other_model_for_the_one_that_is_served(
+def test_a_replacement_process_does_not_load_a_changed_model(
     pool: WorkerPool, make: Callable[..., Translator], start: Start, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -372,7 +383,7 @@ def test_unused_models_are_unloaded(pool: WorkerPool, folder: Path) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has begun."""
+    """Return the child processes of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

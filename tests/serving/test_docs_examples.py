@@ -1,4 +1,4 @@
-"""The page on serving is true: its examples are asked of a live server, and have the answers' shapes."""
+"""The examples in the serving docs are sent to a live server and get responses of the documented form."""
 
 import json
 import re
@@ -16,30 +16,30 @@ FENCE = re.compile(r"^```console live\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Commands and what the page says that they print."""
+    """Return the commands on the page and the output it shows for them."""
     for fence in FENCE.finditer(PAGE.read_text(encoding="utf-8")):
         for command, _, printed in (part.partition("\n") for part in fence[1].split("$ ") if part):
             yield command, printed
 
 
-def alike(found: Any, wanted: Any) -> bool:
-    """Whether two answers are made of the same names and types; a list may be empty."""
+def same_structure(found: Any, wanted: Any) -> bool:
+    """Return whether two values have the same fields and types; a list may be empty."""
     if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+        return found.keys() == wanted.keys() and all(same_structure(found[name], wanted[name]) for name in wanted)
     if isinstance(found, list) and isinstance(wanted, list):
-        return not found or not wanted or all(alike(each, wanted[0]) for each in found)
+        return not found or not wanted or all(same_structure(each, wanted[0]) for each in found)
     return type(found) is type(wanted)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(("command", "printed"), list(examples()))
-def test_examples_answer_as_the_page_says(live: Any, command: str, printed: str) -> None:
+def test_examples_get_the_documented_responses(live: Any, command: str, printed: str) -> None:
     done = subprocess.run(
         ["bash", "-c", command.replace("localhost:8000", f"127.0.0.1:{live.port}")], capture_output=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     if printed.startswith("event:"):
-        # How many there are of a kind depends on how fast they are read.
+        # The number of prefix events depends on how fast they are read.
         kinds = [
             [kind for kind, _ in groupby(line for line in text.splitlines() if line.startswith("event:"))]
             for text in (done.stdout.decode(), printed)
@@ -47,8 +47,8 @@ def test_examples_answer_as_the_page_says(live: Any, command: str, printed: str)
         assert kinds[0] == kinds[1]
         return
     found, wanted = json.loads(done.stdout), json.loads(printed)
-    assert alike(found, wanted)
-    # What no model decides is the same to the letter.
+    assert same_structure(found, wanted)
+    # Output that does not depend on the model is compared exactly.
     if "log_prob" not in printed and "ranslat" not in printed:
         assert found == wanted
 

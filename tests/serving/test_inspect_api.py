@@ -1,4 +1,4 @@
-"""/v1/inspect is the library's trace of a translation, of a given target, of another beginning; and it is bounded."""
+"""/v1/inspect returns the library's trace of a translation, a given target or a forced prefix, within limits."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ def refused(answer: Any) -> tuple[int, str, str, str]:
     return answer.status, found["code"], found.get("field", ""), found["error"]
 
 
-def test_a_trace_is_the_library_s_own(live: Any, translator: Translator) -> None:
+def test_the_trace_equals_that_of_the_library(live: Any, translator: Translator) -> None:
     answer = live.post("/v1/inspect", text="a man")
     found = answer.json()
     assert (answer.status, found["model"], found["part"], found["parts"]) == (200, "en-de", 0, 1)
@@ -33,14 +33,14 @@ def test_a_trace_is_the_library_s_own(live: Any, translator: Translator) -> None
     assert set(found) == {"model", "part", "parts", "trace"}
 
 
-def test_settings_k_and_parts_are_what_a_request_asks_for(live: Any, translator: Translator) -> None:
+def test_a_request_sets_decoding_options_k_and_the_parts_shown(live: Any, translator: Translator) -> None:
     settings = translator.config.decoding.model_copy(update={"max_length": 4, "beam": 2})
     found = live.post("/v1/inspect", text="a man", k=3, show=["prior"], max_length=4, beam=2).json()
     wanted = trace(translator, "a man", k=3, settings=settings, show=["prior"])
     assert Trace.from_dict(found["trace"]) == wanted
 
 
-def test_the_tokens_that_translate_told_are_looked_at_as_they_were_found(live: Any, translator: Translator) -> None:
+def test_tokens_returned_by_translate_can_be_inspected_as_the_target(live: Any, translator: Translator) -> None:
     (best,) = live.post("/v1/translate", text="a man", detail=True).json()["translations"][0]["hypotheses"]
     found = live.post("/v1/inspect", text="a man", target_tokens=best["tokens"], show=[]).json()["trace"]
     assert found["origin"] == "given"
@@ -48,7 +48,7 @@ def test_the_tokens_that_translate_told_are_looked_at_as_they_were_found(live: A
     assert [each["log_p_model"] for each in found["steps"]] == pytest.approx(best["token_log_probs"], abs=1e-4)
 
 
-def test_another_beginning_is_decoded_on_as_if_that_token_had_been_forced(live: Any, translator: Translator) -> None:
+def test_a_token_prefix_is_continued_as_if_its_last_token_were_forced(live: Any, translator: Translator) -> None:
     before = trace(translator, "a man", show=())
     other = next(each for each in before.steps[1].top_used.candidates if each.id != before.target_tokens[1].id)
     wanted = force_token(translator, "a man", 1, other.id).after
@@ -59,20 +59,20 @@ def test_another_beginning_is_decoded_on_as_if_that_token_had_been_forced(live: 
     assert found["log_p"] == pytest.approx(wanted.log_prob, abs=1e-4)
 
 
-def test_a_given_translation_and_a_recorded_search_stand_beside_each_other(live: Any, translator: Translator) -> None:
+def test_a_given_translation_and_a_recorded_search_are_returned_together(live: Any, translator: Translator) -> None:
     fields = {"text": "a man", "translation": "ab", "search": True, "reference": "ba", "show": []}
     found = live.post("/v1/inspect", fields).json()
     assert Trace.from_dict(found["trace"]) == trace(translator, "a man", "ab", show=())
     assert BeamRecord.from_dict(found["search"]) == record_beam(translator, "a man", reference="ba")
 
 
-def test_a_text_of_lines_is_looked_at_part_by_part(live: Any) -> None:
+def test_lines_of_a_text_are_inspected_one_at_a_time(live: Any) -> None:
     found = [live.post("/v1/inspect", text="a b\n\nc d", part=part, show=[]).json() for part in (0, 1)]
     assert [each["trace"]["given"] for each in found] == ["a b", "c d"]
     assert [each["parts"] for each in found] == [2, 2]
 
 
-def test_parts_are_those_that_translate_has_joined(live: Any) -> None:
+def test_parts_are_the_sentences_that_translate_joins(live: Any) -> None:
     text = "A man. A dog!\nyou"
     for split, wanted in (("sentences", ["A man.", "A dog!", "you"]), ("lines", ["A man. A dog!", "you"])):
         (whole,) = live.post("/v1/translate", text=text, split=split, detail=True).json()["translations"]
@@ -85,7 +85,7 @@ def test_parts_are_those_that_translate_has_joined(live: Any) -> None:
         assert [token["text"] for each in found for token in each["target_tokens"]] == best["tokens"]
 
 
-def test_the_page_is_the_library_s_own(live: Any, translator: Translator) -> None:
+def test_the_html_page_equals_that_of_the_library(live: Any, translator: Translator) -> None:
     answer = live.post("/v1/inspect/page", text="a <b>", search=True)
     assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
     assert answer.body.decode() == trace_page(trace(translator, "a <b>"), beam=record_beam(translator, "a <b>"))
@@ -185,17 +185,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("fields", "status", "code", "field", "text"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_in_one_line(
+def test_invalid_requests_get_a_one_line_error(
     live: Any, fields: dict[str, Any], status: int, code: str, field: str, text: str
 ) -> None:
     for path in ("/v1/inspect", "/v1/inspect/page"):
         assert refused(live.post(path, fields)) == (status, code, field, text)
 
 
-def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, translator: Translator) -> None:
+def test_too_expensive_requests_are_refused_before_any_work(start: Start, translator: Translator) -> None:
     small = start(Served.of("en-de", translator), inspected_tokens=100, inspected_numbers=2000)
     settings = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
-    # Source 6 with its end mark, target 2: 8 tokens, read once and once more for each of the source's.
+    # Source: 6 tokens with end of sentence; target: 2. One pass of 8 tokens, and one more for each source token.
     assert len(trace(translator, "a b c", "d", show=()).source_tokens) == 6
     assert small.post("/v1/inspect", settings).status == 200
     assert refused(small.post("/v1/inspect", {**settings, "translation": "d" * 9})) == (
@@ -204,7 +204,7 @@ def test_what_would_take_too_much_is_refused_before_it_is_done(start: Start, tra
         "show",
         "show: its passes read 112 tokens, expected at most 100; show fewer parts",
     )
-    # Two encoder layers of 36, one decoder layer of 4 and 12, eleven heads.
+    # Two encoder layers of 36 numbers each, one decoder layer of 4 and 12; eleven heads.
     assert small.post("/v1/inspect", {**settings, "show": ["attention"]}).status == 200
     assert refused(small.post("/v1/inspect", text="a b c", translation="d" * 9, show=["attention"])) == (
         413,
@@ -231,7 +231,7 @@ class Held:
         return str(self._translator.inspected(*arguments))
 
 
-def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clients(
+def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_disconnect(
     start: Start, translator: Translator
 ) -> None:
     held = Held(translator)
@@ -252,11 +252,11 @@ def test_inspections_are_few_keep_no_translation_waiting_and_end_with_their_clie
         time.sleep(0.005)
     held.open.set()
     assert own.post("/v1/inspect", text="a").status == 200
-    # The first was begun, the second was not, the third is the one just answered.
+    # The first had begun, the second was cancelled in the queue, the third is the one just answered.
     assert held.count == 2
 
 
-def test_the_deadline_holds_for_inspections(start: Start, translator: Translator) -> None:
+def test_inspections_have_a_deadline(start: Start, translator: Translator) -> None:
     held = Held(translator)
     own = start(Served.of("en-de", held))
     late = own.post("/v1/inspect", text="a", timeout_seconds=0.2)
@@ -279,9 +279,9 @@ fields = st.sampled_from([*InspectRequest.model_fields, "beam", "strategy", "pre
 
 
 @given(request=st.dictionaries(fields, values, max_size=4), text=st.text("ab \n\u3042", max_size=6))
-def test_no_request_makes_the_server_fail(live: Any, request: dict[str, Any], text: str) -> None:
+def test_arbitrary_values_cause_no_server_error(live: Any, request: dict[str, Any], text: str) -> None:
     answer = live.post("/v1/inspect", {"text": text, "show": [], **request})
-    in_no_time = answer.status == 504 and "timeout_seconds" in request  # which may be a millionth of a second
+    in_no_time = answer.status == 504 and "timeout_seconds" in request  # a drawn timeout may be a millionth of a second
     assert answer.status in (200, 404, 413, 422) or in_no_time, answer.body
     if answer.status != 200:
         assert {"error", "code"} <= set(answer.json()) <= {"error", "code", "field"}
@@ -290,5 +290,5 @@ def test_no_request_makes_the_server_fail(live: Any, request: dict[str, Any], te
 @pytest.mark.parametrize(
     "body", [b"", b"[", b"[]", b"\xff", b'{"text": Infinity}', json.dumps({"text": "\ud800"}).encode()]
 )
-def test_no_bytes_are_inspected_that_are_no_request(live: Any, body: bytes) -> None:
+def test_arbitrary_bytes_are_refused(live: Any, body: bytes) -> None:
     assert live.ask("POST", "/v1/inspect", body, content_type="application/json").status == 400

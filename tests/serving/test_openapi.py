@@ -1,6 +1,6 @@
-"""/openapi.json says what comes: every address's answer is described, and every status by which one is refused.
+"""The OpenAPI document: it describes the response of every path and every error status.
 
-Every answer that a test of this room is given is held against it too (`Live.ask`).
+Every response that a test in this directory receives is checked against it too (`Live.ask`).
 """
 
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.serving.described import Described
+from tests.serving.openapi_checker import ResponseChecker
 
 from translume.serving.api.errors import CODES
 from translume.serving.api.languages import Detector
@@ -41,7 +41,7 @@ def send(live: Any, address: str) -> Any:
     return live.ask("POST", address, FILE, content_type="multipart/form-data; boundary=xx").json()
 
 
-def test_the_answer_of_every_address_is_described(live: Any) -> None:
+def test_the_response_of_every_path_is_described(live: Any) -> None:
     pytest.importorskip("jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis")
     for address in ("/", "/docs", "/languages", "/frontend/settings", "/v1/models", "/v1/info"):
         live.get(address)
@@ -71,29 +71,31 @@ def test_the_answer_of_every_address_is_described(live: Any) -> None:
     live.ask("DELETE", place)
     document = live.get("/openapi.json").json()
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert {(method, path) for method, path, status in live.described.seen if status < 300} == listed - {NO_SUCCESS}
+    assert {(method, path) for method, path, status in live.checker.seen if status < 300} == listed - {NO_SUCCESS}
 
 
-def test_the_judge_of_answers_finds_what_is_not_described(live: Any) -> None:
+def test_the_checker_finds_responses_that_are_not_described(live: Any) -> None:
     pytest.importorskip("jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis")
-    judge = Described(live.get("/openapi.json").json())
+    checker = ResponseChecker(live.get("/openapi.json").json())
     kind = "application/json; charset=utf-8"
-    assert judge.problem("GET", "/health", 200, kind, b'{"status": "ok"}') == ""
-    assert judge.problem("GET", "/health", 200, kind, b'{"status": "well"}') != ""
-    assert judge.problem("GET", "/health", 200, kind, b'{"status": "ok", "more": 1}') != ""
+    assert checker.problem("GET", "/health", 200, kind, b'{"status": "ok"}') == ""
+    assert checker.problem("GET", "/health", 200, kind, b'{"status": "well"}') != ""
+    assert checker.problem("GET", "/health", 200, kind, b'{"status": "ok", "more": 1}') != ""
     of_another = "GET /health: 200 in 'text/plain' is not described"
-    assert judge.problem("GET", "/health", 200, "text/plain", b"ok") == of_another
-    assert judge.problem("GET", "/health", 404, kind, b"{}") == "GET /health: 404 is not described: b'{}'"
-    assert judge.problem("GET", "/v1/files/a/result", 409, kind, b'{"error": "not yet", "code": "not_finished"}') == ""
-    assert judge.problem("GET", "/nowhere", 404, kind, b"") == ""
+    assert checker.problem("GET", "/health", 200, "text/plain", b"ok") == of_another
+    assert checker.problem("GET", "/health", 404, kind, b"{}") == "GET /health: 404 is not described: b'{}'"
+    assert (
+        checker.problem("GET", "/v1/files/a/result", 409, kind, b'{"error": "not yet", "code": "not_finished"}') == ""
+    )
+    assert checker.problem("GET", "/nowhere", 404, kind, b"") == ""
 
 
-def test_every_status_has_its_words_but_those_that_no_listed_address_has() -> None:
-    # 405 is that of a method that is not listed; nobody is there any more to be told of 499.
+def test_every_error_status_is_explained_except_405_and_499() -> None:
+    # 405 is for methods that are not listed; for 499 the client has already disconnected.
     assert set(CODES) - set(REASONS) == {405, 499}
 
 
-def test_all_that_answers_name_is_there_and_nothing_else(live: Any) -> None:
+def test_every_schema_that_is_referenced_exists_and_none_is_unused(live: Any) -> None:
     document = live.get("/openapi.json").json()
     shapes = document["components"]["schemas"]
     named: set[str] = set()
@@ -108,7 +110,7 @@ def test_all_that_answers_name_is_there_and_nothing_else(live: Any) -> None:
     assert named == set(shapes)
 
 
-def test_a_model_is_told_by_the_digest_of_its_manifest(
+def test_a_model_is_identified_by_the_digest_of_its_manifest(
     start: Callable[..., Any], translator: Translator, tmp_path: Any
 ) -> None:
     folder = tmp_path / "model"

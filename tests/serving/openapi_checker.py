@@ -1,4 +1,4 @@
-"""What /openapi.json says of an answer, held against the answer."""
+"""Check responses against the server's OpenAPI document."""
 
 import importlib
 import importlib.util
@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# It comes with schemathesis; without it statuses and types are judged alone.
+# Installed with schemathesis. Without it, only status codes and content types are checked.
 rules: Any = importlib.import_module("jsonschema_rs") if importlib.util.find_spec("jsonschema_rs") else None
 
 
-class Described:
-    """The document of a server, as the judge of its answers."""
+class ResponseChecker:
+    """Checks responses against a server's OpenAPI document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._components = document["components"]
@@ -25,7 +25,7 @@ class Described:
         """Methods, addresses of the document and statuses that were held against it."""
 
     def problem(self, method: str, path: str, status: int, kind: str, body: bytes) -> str:
-        """What is wrong with an answer; empty for nothing, and for what is at no address of the document."""
+        """Return the first violation, or an empty string for none and for paths that the document does not list."""
         place = path.partition("?")[0]
         known = ((path, methods) for pattern, path, methods in self._operations if pattern.fullmatch(place))
         address, methods = next(known, ("", {}))

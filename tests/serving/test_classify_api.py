@@ -1,4 +1,4 @@
-"""/v1/classify tells what the classifier itself does; a server may have classifiers, translators, or both."""
+"""/v1/classify returns the classifier's own results; a server may have classifiers, translators, or both."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ def refused(answer: Any) -> tuple[int, str, str, str]:
     return answer.status, found["code"], found.get("field", ""), found["error"]
 
 
-def test_texts_have_the_classifier_s_own_labels(topics: Any, make_classifier: Callable[..., Classifier]) -> None:
+def test_labels_of_texts_equal_those_of_the_classifier(topics: Any, make_classifier: Callable[..., Classifier]) -> None:
     texts = ["a cab", "", "b"]
     found = topics.post("/v1/classify", text=texts, model="topics").json()
     assert found["model"] == "topics"
@@ -36,14 +36,14 @@ def test_texts_have_the_classifier_s_own_labels(topics: Any, make_classifier: Ca
         assert one["margin"] == pytest.approx(values[0] - values[1], abs=1e-6)
 
 
-def test_one_classifier_needs_no_name_and_as_many_labels_are_told_as_are_wanted(topics: Any) -> None:
+def test_a_single_classifier_needs_no_name_and_nbest_limits_the_labels(topics: Any) -> None:
     (one,) = topics.post("/v1/classify", text="a cab", nbest=2).json()["classifications"]
     (whole,) = topics.post("/v1/classify", text="a cab").json()["classifications"]
     assert list(one["probabilities"].items()) == list(whole["probabilities"].items())[:2]
     assert one["margin"] == whole["margin"]
 
 
-def test_the_margin_of_several_labels_is_how_near_one_is_to_being_another(
+def test_the_margin_of_a_multi_label_text_is_the_smallest_distance_to_the_threshold(
     start: Callable[..., Any], make_classifier: Callable[..., Classifier]
 ) -> None:
     own = start(ServedClassifier.of("topics", make_classifier("+")))
@@ -61,7 +61,7 @@ def test_the_margin_of_several_labels_is_how_near_one_is_to_being_another(
     assert own.get("/health/ready").status == 200
 
 
-def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
+def test_invalid_requests_get_a_one_line_error(topics: Any, live: Any) -> None:
     def post(**fields: Any) -> tuple[int, str, str, str]:
         return refused(topics.post("/v1/classify", **fields))
 
@@ -104,7 +104,9 @@ def test_what_is_wrong_is_said_in_one_line(topics: Any, live: Any) -> None:
     )
 
 
-def test_names_are_each_model_s_own(translator: Translator, make_classifier: Callable[..., Classifier]) -> None:
+def test_all_lists_every_model_and_iteration_only_translators(
+    translator: Translator, make_classifier: Callable[..., Classifier]
+) -> None:
     found = ServedModels([Served.of("x", translator), ServedClassifier.of("y", make_classifier())])
     assert [each.name for each in found.all] == ["x", "y"]
     assert [each.name for each in found] == ["x"]

@@ -1,4 +1,4 @@
-"""When clients vanish or dawdle, when the server is told to stop, or fails: nothing is lost, nothing hangs."""
+"""Clients that disconnect or read slowly, failing workers, and shutdown: no request is lost, and nothing hangs."""
 
 import contextlib
 import gc
@@ -32,7 +32,7 @@ stalling = pytest.mark.skipif(
 
 
 class Disturbed:
-    """A translator that waits until it is let, each time it has told of a text or is to begin, and that may fail."""
+    """A translator that waits for permission after each result and before each batch, and that can be told to fail."""
 
     def __init__(self, translator: Translator) -> None:
         self.errors: list[BaseException] = []
@@ -79,8 +79,8 @@ def open_requests(live: Any) -> int:
     return int(float(next(line for line in lines if line.startswith("translume_requests_open ")).split()[1]))
 
 
-def sent(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.socket:
-    """A connection on which a request was sent, and of which nothing was read.  buffer: bytes that it keeps unread."""
+def send_request(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.socket:
+    """Send a request and return the connection with nothing read.  buffer: size of its receive buffer in bytes."""
     body = json.dumps(fields).encode()
     connection = socket.socket()
     connection.settimeout(30)
@@ -92,8 +92,8 @@ def sent(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.sock
     return connection
 
 
-def rest(connection: socket.socket) -> bytes:
-    """What is still to be read of a connection, until it ends one way or the other."""
+def read_to_end(connection: socket.socket) -> bytes:
+    """Return the unread bytes of a connection, until it is closed or reset."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -101,11 +101,11 @@ def rest(connection: socket.socket) -> bytes:
     return found
 
 
-def test_a_client_that_goes_in_mid_stream_leaves_nothing_behind(
+def test_a_client_that_disconnects_during_a_stream_leaves_no_work_behind(
     start: Start, disturbed: Disturbed, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = start(Served.of("en-de", disturbed), batch_tokens=16)
-    connection = sent(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
+    connection = send_request(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
     started = b""
     while b"event: prefix" not in started:
         started += connection.recv(65536)
@@ -121,14 +121,16 @@ def test_a_client_that_goes_in_mid_stream_leaves_nothing_behind(
 
 @pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
 @stalling
-def test_who_does_not_read_keeps_nobody_waiting_and_is_let_go(start: Start, translator: Translator, path: str) -> None:
+def test_a_client_that_does_not_read_delays_no_other_and_is_disconnected(
+    start: Start, translator: Translator, path: str
+) -> None:
     live = start(Served.of("en-de", translator))
     assert live.bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
     texts = ["abc def ghi"] * 24
     assert len(live.post(path, text=texts, detail=True, nbest=3).body) > 100_000
-    stalled = sent(live.port, path, buffer=2048, text=texts, detail=True, nbest=3)
+    stalled = send_request(live.port, path, buffer=2048, text=texts, detail=True, nbest=3)
     until(lambda: open_requests(live) == 1)
     until(lambda: live.server.scheduler.waiting == 0)
     assert live.post("/v1/translate", text="a").status == 200
@@ -138,14 +140,14 @@ def test_who_does_not_read_keeps_nobody_waiting_and_is_let_go(start: Start, tran
 
 
 @stalling
-def test_who_reads_slowly_gets_all_of_it(start: Start, translator: Translator) -> None:
+def test_a_client_that_reads_slowly_gets_the_complete_response(start: Start, translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    stalled, pause = 2.0, 0.06  # seconds: a pause stays far below what ends a connection, all of them together do not
+    stalled, pause = 2.0, 0.06  # seconds: each pause is far below the timeout of a connection, their sum far above it
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * stalled))
     fields = {"text": ["abc def ghi"] * 6, "detail": True, "nbest": 3}
     wanted = live.post("/v1/translate", fields).json()
-    slow = sent(live.port, "/v1/translate", buffer=2048, **fields)
+    slow = send_request(live.port, "/v1/translate", buffer=2048, **fields)
     parts = []
     answer = http.client.HTTPResponse(slow)
     answer.begin()
@@ -160,7 +162,7 @@ def test_who_reads_slowly_gets_all_of_it(start: Start, translator: Translator) -
 
 @pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
 @pytest.mark.parametrize("error", [RuntimeError("a secret"), SystemExit(1), MemoryError()])
-def test_requests_that_a_worker_failed_at_are_answered_by_the_next(
+def test_requests_of_a_failed_worker_are_answered_by_the_next_worker(
     start: Start, disturbed: Disturbed, translator: Translator, path: str, error: BaseException
 ) -> None:
     live = start(Served.of("en-de", disturbed))
@@ -174,9 +176,7 @@ def test_requests_that_a_worker_failed_at_are_answered_by_the_next(
     ]
 
 
-def test_a_request_that_fails_again_has_failed_alone_and_is_told_no_more_than_that(
-    start: Start, disturbed: Disturbed
-) -> None:
+def test_a_request_that_fails_twice_fails_alone_with_a_generic_message(start: Start, disturbed: Disturbed) -> None:
     live = start(Served.of("en-de", disturbed))
     disturbed.errors += [RuntimeError("a secret"), RuntimeError("a secret")]
     disturbed.open.set()
@@ -188,7 +188,7 @@ def test_a_request_that_fails_again_has_failed_alone_and_is_told_no_more_than_th
     assert live.post("/v1/translate", text="abc").status == 200
 
 
-def test_a_jump_of_the_clock_on_the_wall_ends_no_request_and_keeps_none(
+def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
     start: Start, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = start(Served.of("en-de", disturbed))
@@ -205,13 +205,13 @@ def test_a_jump_of_the_clock_on_the_wall_ends_no_request_and_keeps_none(
         assert timely.result(20).status == 200
 
 
-def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back(
+def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
     start: Start, disturbed: Disturbed
 ) -> None:
     live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
-    taken = [sent(live.port, "/v1/translate", text="a")]
+    taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(20)
-    taken.append(sent(live.port, "/v1/translate", text=["b", "c", "d"]))
+    taken.append(send_request(live.port, "/v1/translate", text=["b", "c", "d"]))
     until(lambda: live.server.scheduler.waiting == 3)
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
     for path in ("/v1/translate", "/v1/translate/stream") * 50:
@@ -221,7 +221,7 @@ def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back
         assert (answer.status, body["code"]) == (503, "queue_full")
         assert int(answer.headers["Retry-After"]) >= 1
     connection.close()
-    # Each was refused while the model still waits to be let go on with its first text: none waited for it.
+    # Every refusal came while the model was still held at its first text, so none waited for the model.
     assert (disturbed.open.is_set(), disturbed.texts, live.server.scheduler.waiting) == (False, ["a"], 3)
     disturbed.open.set()
     for each in taken:
@@ -229,11 +229,13 @@ def test_a_full_queue_refuses_while_the_model_is_busy_and_says_when_to_come_back
         each.close()
 
 
-def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, disturbed: Disturbed) -> None:
+def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
+    start: Start, disturbed: Disturbed
+) -> None:
     live = start(Served.of("en-de", disturbed), queue=1, lines=1, texts=1)
-    taken = [sent(live.port, "/v1/translate", text="a")]
+    taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(20)
-    taken.append(sent(live.port, "/v1/translate", text="b"))
+    taken.append(send_request(live.port, "/v1/translate", text="b"))
     until(lambda: live.server.scheduler.waiting == 1)
     for path in ("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"):
         with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
@@ -244,9 +246,9 @@ def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, 
             assert (answer.status, found["code"]) == (503, "queue_full")
             assert found["error"] == "the queue is full: 1 lines waiting, 1 new, at most 1; try later"
             assert answer.headers["Retry-After"] == "1"
-            # The body that comes late is passed over, and the connection is as good as before.
+            # The late body is discarded, and the connection can be reused.
             connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert rest(connection).startswith(b"HTTP/1.1 200 ")
+            assert read_to_end(connection).startswith(b"HTTP/1.1 200 ")
     assert b'{code="queue_full",route="/v1/score",status="503"} 1.0' in live.server.metrics.text()
     disturbed.open.set()
     for each in taken:
@@ -254,7 +256,7 @@ def test_where_no_line_would_be_taken_requests_are_refused_unread(start: Start, 
         each.close()
 
 
-def test_an_answer_on_a_kept_connection_does_not_wait_for_its_head_to_be_acknowledged(live: Any) -> None:
+def test_a_response_on_a_kept_connection_is_not_delayed_by_nagles_algorithm(live: Any) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
     for _ in range(2):
         connection.request("GET", "/health/live")
@@ -262,12 +264,12 @@ def test_an_answer_on_a_kept_connection_does_not_wait_for_its_head_to_be_acknowl
         own = connection.sock.getsockname()
         (kept,) = [each for each in live.uvicorn.server_state.connections if each.client == own]
         accepted = kept.transport.get_extra_info("socket")
-        # Without this the system puts the body off until the head is acknowledged, 40 ms later.
+        # Without TCP_NODELAY the body waits until the headers are acknowledged, 40 ms later.
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     connection.close()
 
 
-def test_sigterm_under_load_ends_the_server_when_all_that_was_taken_is_answered(
+def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answered(
     tmp_path: Path, translator: Translator
 ) -> None:
     folder = tmp_path / "en-de"
@@ -282,7 +284,9 @@ def test_sigterm_under_load_ends_the_server_when_all_that_was_taken_is_answered(
         reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
         reader.start()
         texts = [f"{chr(97 + number % 26)} bc {chr(97 + number % 7)}" for number in range(160)]
-        taken = [sent(port, "/v1/translate", text=texts[place : place + 8], beam=4) for place in range(0, 160, 8)]
+        taken = [
+            send_request(port, "/v1/translate", text=texts[place : place + 8], beam=4) for place in range(0, 160, 8)
+        ]
         first = taken[0].recv(1)
         process.send_signal(signal.SIGTERM)
         found: list[str] = []
@@ -291,7 +295,7 @@ def test_sigterm_under_load_ends_the_server_when_all_that_was_taken_is_answered(
             answer = http.client.HTTPResponse(connection)
             if connection is taken[0]:
                 assert first == b"H"
-                head, _, body = (first + rest(connection)).partition(b"\r\n\r\n")
+                head, _, body = (first + read_to_end(connection)).partition(b"\r\n\r\n")
                 statuses.append(int(head.split()[1]))
             else:
                 answer.begin()

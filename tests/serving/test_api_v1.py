@@ -1,4 +1,4 @@
-"""API v1: what is asked for is answered as the translator itself does it; what is wrong is said in one shape."""
+"""API v1: results equal those of the translator; every error has the same JSON form."""
 
 import json
 import sys
@@ -18,26 +18,26 @@ from translume.serving.api.responses import json_response
 from translume.translator import Translator
 
 
-def alike(found: Any, wanted: Any) -> bool:
-    """Whether two values are the same, numbers within rounding."""
+def nearly_equal(found: Any, wanted: Any) -> bool:
+    """Return whether two values are equal, numbers within rounding."""
     if isinstance(found, float) or isinstance(wanted, float):
         return bool(found == pytest.approx(wanted, abs=2e-4))
     if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+        return found.keys() == wanted.keys() and all(nearly_equal(found[name], wanted[name]) for name in wanted)
     if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(alike(*pair) for pair in zip(found, wanted, strict=True))
+        return len(found) == len(wanted) and all(nearly_equal(*pair) for pair in zip(found, wanted, strict=True))
     return bool(found == wanted)
 
 
 def refused(answer: Any) -> tuple[int, str, str, str]:
-    """Status, code, field and text of an error, which has nothing else."""
+    """Return status, code, field and text of an error, after checking that it has no other fields."""
     found = answer.json()
     assert set(found) <= {"error", "code", "field"}
     assert "\n" not in found["error"]
     return answer.status, found["code"], found.get("field", ""), found["error"]
 
 
-def test_a_text_and_a_list_of_texts_are_translated_as_the_translator_does_it(live: Any, translator: Translator) -> None:
+def test_texts_and_lists_of_texts_are_translated_as_by_the_translator(live: Any, translator: Translator) -> None:
     texts = ["a man", "", "b c\nd", "xyz."]
     one = live.post("/v1/translate", text="a man")
     assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
@@ -50,7 +50,7 @@ def test_a_text_and_a_list_of_texts_are_translated_as_the_translator_does_it(liv
     assert live.post("/v1/translate", text=[]).json()["translations"] == []
 
 
-def test_a_text_of_lines_is_its_lines_with_what_was_between_them(live: Any, translator: Translator) -> None:
+def test_a_text_of_several_lines_keeps_its_white_space(live: Any, translator: Translator) -> None:
     source = "  a b\r\n\n\tc\n e\n"
     knobs = {"nbest": 2, "max_length": 5}
     (found,) = live.post("/v1/translate", text=source, detail=True, **knobs).json()["translations"]
@@ -76,16 +76,16 @@ def test_a_text_of_lines_is_its_lines_with_what_was_between_them(live: Any, tran
         {"coverage_penalty": 0.2, "repetition_penalty": 1.3},
     ],
 )
-def test_decoding_is_what_a_request_asks_for(live: Any, translator: Translator, knobs: dict[str, Any]) -> None:
+def test_decoding_options_of_a_request_apply(live: Any, translator: Translator, knobs: dict[str, Any]) -> None:
     settings = translator.config.decoding.model_copy(update={**knobs, "alignment": True})
     wanted = translator.translate("a man 7", settings=settings).to_dict()
     (found,) = live.post("/v1/translate", text="a man 7", detail=True, **knobs).json()["translations"]
-    assert alike(found, {name: wanted[name] for name in ("text", "warnings", "hypotheses")})
+    assert nearly_equal(found, {name: wanted[name] for name in ("text", "warnings", "hypotheses")})
     assert {"tokens", "token_log_probs", "alignment"} <= set(found["hypotheses"][0])
     assert ("terms" in found["hypotheses"][0]) == ("utility" not in knobs)
 
 
-def test_what_is_told_without_details_is_brief(live: Any) -> None:
+def test_responses_without_detail_are_brief(live: Any) -> None:
     def fields(**knobs: Any) -> set[str]:
         (found,) = live.post("/v1/translate", text="a man", **knobs).json()["translations"]
         return {name for each in found.get("hypotheses", ()) for name in each}
@@ -96,9 +96,7 @@ def test_what_is_told_without_details_is_brief(live: Any) -> None:
     assert "alignment" not in fields(detail=True, alignment=False)
 
 
-def test_only_what_is_short_is_written_where_all_requests_are_answered(
-    live: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_short_responses_are_serialized_in_the_event_loop(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     def written(value: Any) -> Any:
@@ -117,7 +115,7 @@ def test_only_what_is_short_is_written_where_all_requests_are_answered(
     assert not here(text="a")
 
 
-def test_what_is_worth_a_warning_is_said_of_texts_of_lines_too(live: Any) -> None:
+def test_warnings_of_each_line_are_returned(live: Any) -> None:
     kinds = [
         each["kind"]
         for each in live.post("/v1/translate", text="a\nb", max_length=2).json()["translations"][0]["warnings"]
@@ -125,7 +123,7 @@ def test_what_is_worth_a_warning_is_said_of_texts_of_lines_too(live: Any) -> Non
     assert kinds == ["truncated", "truncated"]
 
 
-def test_scores_are_those_of_forced_decoding(live: Any, translator: Translator) -> None:
+def test_scores_equal_those_of_forced_decoding(live: Any, translator: Translator) -> None:
     found = live.post("/v1/score", sources=["a b", "c"], targets=["d", ""]).json()
     assert found["model"] == "en-de"
     for one, other in zip(found["scores"], translator.score_all([("a b", "d"), ("c", "")]), strict=True):
@@ -133,7 +131,7 @@ def test_scores_are_those_of_forced_decoding(live: Any, translator: Translator) 
         assert one["token_log_probs"] == pytest.approx(other.token_log_probs, abs=1e-4)
 
 
-def test_models_and_info_say_what_there_is(live: Any, translator: Translator) -> None:
+def test_models_and_info_describe_the_server(live: Any, translator: Translator) -> None:
     (model,) = live.get("/v1/models").json()["models"]
     assert (model["name"], model["source"], model["target"], model["max_positions"]) == ("en-de", "en", "de", 41)
     assert model["decoding"] == translator.config.decoding.model_dump(mode="json")
@@ -147,7 +145,7 @@ def test_models_and_info_say_what_there_is(live: Any, translator: Translator) ->
     }
 
 
-def test_the_description_of_the_api_names_every_address_and_every_knob(live: Any) -> None:
+def test_the_openapi_document_lists_every_path_and_every_decoding_option(live: Any) -> None:
     found = live.get("/openapi.json").json()
     assert {"/v1/translate", "/v1/score", "/v1/models", "/v1/info", "/translate", "/detect"} <= set(found["paths"])
     body = found["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -299,12 +297,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_with_a_request_is_said_with_its_field(live: Any, name: str) -> None:
+def test_invalid_requests_get_an_error_that_names_the_field(live: Any, name: str) -> None:
     values, *wanted = WRONG[name]
     assert refused(live.post("/v1/translate", values)) == tuple(wanted)
 
 
-def test_no_request_names_a_file_of_the_server(live: Any, tmp_path: Path) -> None:
+def test_a_request_cannot_read_files_of_the_server(live: Any, tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.write_text("a\n", encoding="utf-8")
     plain, banned = (live.post("/v1/translate", text="a b", **knobs) for knobs in ({}, {"ban": f"@{words}"}))
@@ -312,13 +310,13 @@ def test_no_request_names_a_file_of_the_server(live: Any, tmp_path: Path) -> Non
     assert live.post("/v1/translate", text="a", ban=["@/nowhere", "@@x"]).status == 200
 
 
-def test_every_setting_of_decoding_was_judged_safe_or_unsafe_for_strangers() -> None:
-    """A new one that names a file, or that costs without bound, belongs into `WITHHELD`; then this list grows."""
+def test_every_decoding_setting_with_text_is_classified_as_safe_or_withheld() -> None:
+    """Add a new setting that names a file, or that costs without bound, to `WITHHELD`; otherwise extend this list."""
     texts = {name for name, field in DecodingSettings.model_fields.items() if "str" in str(field.annotation)}
     assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders"}
 
 
-def test_pairs_that_do_not_fit_are_refused(live: Any) -> None:
+def test_invalid_pairs_are_refused(live: Any) -> None:
     assert refused(live.post("/v1/score", sources=["a"], targets=["b", "c"])) == (
         422,
         "invalid_value",
@@ -354,14 +352,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_json_is_refused(live: Any, name: str) -> None:
+def test_malformed_json_is_refused(live: Any, name: str) -> None:
     body, code, reason = BROKEN[name]
     found = refused(live.ask("POST", "/v1/translate", body, content_type="application/json"))
     assert found[:3] == (400, code, "")
     assert reason is None or found[3] == reason
 
 
-def test_unknown_addresses_methods_and_types_are_refused_in_the_same_shape(live: Any) -> None:
+def test_unknown_paths_methods_and_types_get_an_error_of_the_same_form(live: Any) -> None:
     assert refused(live.get("/nope"))[:3] == (404, "not_found", "")
     assert refused(live.get("/v1/translate")) == (
         405,
@@ -378,7 +376,7 @@ def test_unknown_addresses_methods_and_types_are_refused_in_the_same_shape(live:
     )
 
 
-def test_a_character_outside_the_basic_plane_may_be_escaped(live: Any) -> None:
+def test_characters_outside_the_basic_multilingual_plane_may_be_escaped(live: Any) -> None:
     body = json.dumps({"text": "a \U0001f600"}).encode()
     assert b"\\ud83d\\ude00" in body
     assert live.ask("POST", "/v1/translate", body, content_type="application/json").status == 200
@@ -391,5 +389,5 @@ def test_a_character_outside_the_basic_plane_may_be_escaped(live: Any) -> None:
         max_leaves=9,
     )
 )
-def test_an_answer_that_is_written_part_by_part_is_the_same_text(value: Any) -> None:
+def test_the_json_response_equals_json_dumps(value: Any) -> None:
     assert json_response(value).body.decode() == f"{json.dumps(value, ensure_ascii=False)}\n"

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is one line that says what was wrong: no 5xx, no traceback, no growth."""
+"""Malformed and hostile requests get a one-line 4xx error: no 5xx, no traceback, no memory growth."""
 
 import gc
 import http.client
@@ -45,7 +45,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 
 
 class English:
-    """Takes every text for English."""
+    """A detector that takes every text for English."""
 
     def languages(self, text: str, among: Any) -> list[tuple[str, float]]:
         return [("en", 1.0)]
@@ -60,15 +60,15 @@ def server(start: Callable[..., Any], translator: Translator) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_wrong(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No test may leave a fault in the log, whether ours or the web server's."""
+def _no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test that leaves an error in the log, of the application or of uvicorn."""
     with caplog.at_level(logging.WARNING):
         yield
     assert [(each.name, each.getMessage()) for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-def checked(answer: Any) -> None:
-    """One shape for every error, and none of ours."""
+def assert_well_formed(answer: Any) -> None:
+    """Assert that every error has the same JSON form and that its status is not 5xx, except 504 for a timeout."""
     # 504: a drawn `timeout_seconds` may be a millionth of a second.
     assert answer.status < 500 or answer.status == 504, answer.body
     if answer.status >= 400:
@@ -100,17 +100,17 @@ fair = st.fixed_dictionaries({"text": st.sampled_from(["a man", ["a", "b"]])}) |
 
 @given(st.sampled_from(ADDRESSES), values | objects | st.builds(lambda one, two: {**one, **two}, fair, objects))
 @quick
-def test_json_of_any_shape(server: Any, address: str, value: Any) -> None:
+def test_arbitrary_json(server: Any, address: str, value: Any) -> None:
     body = json.dumps(value).encode()
-    checked(server.ask("POST", address, body, content_type="application/json"))
+    assert_well_formed(server.ask("POST", address, body, content_type="application/json"))
 
 
 @given(
     st.sampled_from(ADDRESSES), st.sampled_from(TYPES), st.binary(max_size=200) | st.text(max_size=80).map(str.encode)
 )
 @quick
-def test_bytes_of_any_type(server: Any, address: str, kind: str, body: bytes) -> None:
-    checked(server.ask("POST", address, body, content_type=kind))
+def test_arbitrary_bodies_and_content_types(server: Any, address: str, kind: str, body: bytes) -> None:
+    assert_well_formed(server.ask("POST", address, body, content_type=kind))
 
 
 PARTS = [
@@ -134,9 +134,9 @@ PARTS = [
 
 @given(st.sampled_from(["/translate", "/v1/files", "/translate_file"]), st.lists(st.sampled_from(PARTS), max_size=12))
 @quick
-def test_forms_of_any_parts(server: Any, address: str, parts: list[bytes]) -> None:
+def test_arbitrary_forms(server: Any, address: str, parts: list[bytes]) -> None:
     answer = server.ask("POST", address, b"".join(parts), content_type="multipart/form-data; boundary=xx")
-    checked(answer)
+    assert_well_formed(answer)
 
 
 @given(
@@ -144,7 +144,7 @@ def test_forms_of_any_parts(server: Any, address: str, parts: list[bytes]) -> No
     st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters=" "), max_size=30),
 )
 @quick
-def test_addresses_of_any_letters(server: Any, method: str, path: str) -> None:
+def test_arbitrary_paths(server: Any, method: str, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, f"/{path}")
@@ -188,11 +188,11 @@ def test_hostile_bodies_are_refused_or_answered(server: Any, name: str) -> None:
     body, kind = HOSTILE[name]
     for address in ADDRESSES:
         if len(body) < 100_000:
-            checked(server.ask("POST", address, body, content_type=kind))
+            assert_well_formed(server.ask("POST", address, body, content_type=kind))
     try:
-        checked(server.ask("POST", "/v1/translate", body, content_type=kind))
+        assert_well_formed(server.ask("POST", "/v1/translate", body, content_type=kind))
     except (BrokenPipeError, ConnectionResetError):
-        # The server has answered, and hung up, before it had read what is too much.
+        # The server has responded and closed the connection before reading the excess.
         assert len(body) > 1_000_000
 
 
@@ -202,7 +202,7 @@ def test_memory_does_not_grow(server: Any) -> None:
     def round_of_requests() -> None:
         for address in ADDRESSES:
             for body, kind in bodies:
-                checked(server.ask("POST", address, body, content_type=kind))
+                assert_well_formed(server.ask("POST", address, body, content_type=kind))
 
     round_of_requests()
     before = _resident()
@@ -213,12 +213,12 @@ def test_memory_does_not_grow(server: Any) -> None:
 
 
 def _resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_what_the_document_of_the_interface_describes_is_never_a_fault(server: Any) -> None:
+def test_requests_generated_from_the_openapi_document_cause_no_server_error(server: Any) -> None:
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     checks = pytest.importorskip("schemathesis.specs.openapi.checks")
     conforms = [checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance]
@@ -233,7 +233,7 @@ def test_what_the_document_of_the_interface_describes_is_never_a_fault(server: A
 
 
 def _asked(server: Any, operation: Any, answered: Counter[str], conforms: Sequence[Any]) -> None:
-    """Send what the document allows, hold what comes against it, and count what was answered."""
+    """Send requests that the OpenAPI document allows, check the responses against it, and count the status codes."""
 
     @given(operation.as_strategy())
     @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)

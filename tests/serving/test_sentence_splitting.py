@@ -1,4 +1,4 @@
-"""Long texts are translated sentence by sentence, and nothing of them is lost: not a sentence, not a space."""
+"""Long texts are translated sentence by sentence, keeping every sentence and all white space between them."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from translume.serving.api.texts import RequestTexts, SplitTexts
 from translume.translator import TextHypothesis, Translation, Translator
 
 
-def itself(line: str) -> Translation:
-    """What a translator gives that changes nothing."""
+def copied(line: str) -> Translation:
+    """Return a translation equal to its source."""
     if not line.strip():
         return Translation(source=line, text=line)
     best = TextHypothesis(text=line, tokens=(line,), ids=(1,), log_prob=-1.0, score=-1.0, finished_by="eos")
@@ -29,21 +29,21 @@ SIGNS = st.text(st.sampled_from(" .!?…\"'()“”。！\t\r\n\u2028\u00a0\u300
 
 
 @given(st.lists(SIGNS | st.text(max_size=40), max_size=3), st.sampled_from(["en", "zh-Hans", "", None]))
-def test_what_is_translated_as_itself_comes_out_exactly_as_it_was(texts: list[str], language: str | None) -> None:
+def test_copied_sentences_join_to_the_original_text(texts: list[str], language: str | None) -> None:
     found = split(*texts, language=language)
-    done = found.join([itself(part.text) for part in found.parts], 1)
+    done = found.join([copied(part.text) for part in found.parts], 1)
     assert [each.text for each in done] == texts
     assert len(found.names) == len(found.parts)
 
 
 @given(st.lists(st.sampled_from(["One.", "Is it two?", "Three!", "“Four.”"]), min_size=1, max_size=6))
-def test_every_sentence_is_translated_and_stands_in_its_order(sentences: list[str]) -> None:
+def test_every_sentence_is_translated_in_order(sentences: list[str]) -> None:
     found = split(" ".join(sentences))
     assert [part.text for part in found.parts] == sentences
     assert [part.first for part in found.parts] == [not place for place in range(len(sentences))]
 
 
-def test_what_errors_call_a_sentence() -> None:
+def test_names_of_sentences_in_errors() -> None:
     assert split("One.").names == ["text"]
     assert split("One. Two.").names == ["text: sentence 1", "text: sentence 2"]
     assert split("\nOne.\n\nTwo. Three.", "a").names == [
@@ -61,7 +61,7 @@ def test_too_many_sentences_are_refused() -> None:
     assert (caught.value.status, caught.value.code) == (413, "too_many_lines")
 
 
-def test_a_request_says_what_is_translated_at_once(live: Any, translator: Translator) -> None:
+def test_the_split_field_selects_sentences_or_lines(live: Any, translator: Translator) -> None:
     text = "A man.  A dog runs."
     whole, one, two = (str(translator.translate(each)) for each in (text, "A man.", "A dog runs."))
     assert live.post("/v1/translate", text=text).json()["translations"][0]["text"] == f"{one}  {two}"
@@ -77,6 +77,6 @@ def test_a_request_says_what_is_translated_at_once(live: Any, translator: Transl
 
 
 @pytest.mark.parametrize("value", ["words", 1, None, ["lines"]])
-def test_other_splits_are_refused(live: Any, value: Any) -> None:
+def test_other_values_of_split_are_refused(live: Any, value: Any) -> None:
     answer = live.post("/v1/translate", text="a", split=value)
     assert (answer.status, answer.json()["field"]) == (422, "split")

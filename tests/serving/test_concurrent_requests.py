@@ -1,4 +1,4 @@
-"""What many ask at once, each is answered as if alone: whatever the others ask for, and how."""
+"""Responses to many concurrent requests equal those to the same requests sent one at a time."""
 
 import json
 import random
@@ -31,7 +31,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def mixed(count: int, seed: int = 11) -> list[tuple[str, dict[str, Any]]]:
-    """Addresses and bodies: two pairs of languages, lengths from nothing to three lines, streams, scores."""
+    """Return random paths and bodies: two language pairs, zero to three lines, streams, scores."""
     draw = random.Random(seed)
 
     def line() -> str:
@@ -56,7 +56,7 @@ def mixed(count: int, seed: int = 11) -> list[tuple[str, dict[str, Any]]]:
 
 
 def last_of(answer: Any) -> Any:
-    """The value of an answer, or of the last event of a stream, all of whose prefixes begin it."""
+    """Return the value of a response, or of the last event of a stream after checking that all prefixes begin it."""
     assert answer.status == 200, answer.body
     if not answer.headers["Content-Type"].startswith("text/event-stream"):
         return answer.json()
@@ -70,7 +70,7 @@ def last_of(answer: Any) -> Any:
 
 
 def alike(found: Any, wanted: Any) -> bool:
-    """Whether two values are the same, numbers within the tolerance."""
+    """nearly_equal"""
     if isinstance(found, float) or isinstance(wanted, float):
         return abs(found - wanted) <= TOLERANCE
     if isinstance(found, dict) and isinstance(wanted, dict):
@@ -84,7 +84,7 @@ def alike(found: Any, wanted: Any) -> bool:
     ("count", "workers"),
     [(100, 2), pytest.param(1000, 1, marks=pytest.mark.slow), pytest.param(1000, 2, marks=pytest.mark.slow)],
 )
-def test_mixed_requests_at_once_are_answered_as_each_is_alone(
+def test_concurrent_mixed_requests_get_the_responses_they_get_alone(
     start: Callable[..., Any], make: Callable[..., Translator], count: int, workers: int
 ) -> None:
     first, second = make("decoding.beam=3"), make("decoding.beam=2", "data.source_language=de",
@@ -96,7 +96,7 @@ def test_mixed_requests_at_once_are_answered_as_each_is_alone(
         found = list(clients.map(lambda each: last_of(live.post(*each)), asked))
     for each, one, other in zip(asked, found, alone, strict=True):
         assert alike(one, other), each
-    # They were in company.
+    # Batches of several texts were formed.
     counted = live.server.metrics.text().decode().splitlines()
     lines, batches = (
         next(float(line.split()[1]) for line in counted if line.startswith(f"translume_batch_lines_{name} "))

@@ -1,4 +1,4 @@
-"""A server that answers spends no time on what it began with."""
+"""Objects created at startup are excluded from garbage collection, and replaced models are still freed."""
 
 import gc
 import sys
@@ -20,33 +20,33 @@ from translume.translator.planning import Line
 
 
 class EnoughError(Exception):
-    """Nothing else is wanted of a server."""
+    """Raised to end the server as soon as it has started."""
 
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """What a server changes in its process, changed back."""
+    """Restore the settings of the process that a server changes."""
     interval = sys.getswitchinterval()
     yield
     sys.setswitchinterval(interval)
     gc.unfreeze()
 
 
-def looked_at(value: object) -> bool:
-    """Whether it is looked at when garbage is looked for."""
+def is_garbage_collected(value: object) -> bool:
+    """Return whether the garbage collector tracks an object."""
     return any(each is value for each in gc.get_objects())
 
 
 @pytest.mark.usefixtures("restored")
-def test_garbage_is_not_looked_for_among_what_was_there_before_a_server_answers(translator: Translator) -> None:
+def test_objects_created_before_startup_are_excluded_from_garbage_collection(translator: Translator) -> None:
     server = Server(models=ServedModels([Served.of("en-de", translator)]))
     found: list[bool] = []
 
     def started() -> None:
-        found.extend(map(looked_at, (server.models, [server])))
+        found.extend(map(is_garbage_collected, (server.models, [server])))
         raise EnoughError
 
-    assert looked_at(server.models)
+    assert is_garbage_collected(server.models)
     with listen("127.0.0.1", 0) as bound, pytest.raises(EnoughError):
         serve(build_app(server), bound, server.limits, started)
     assert found == [False, True]
@@ -55,7 +55,7 @@ def test_garbage_is_not_looked_for_among_what_was_there_before_a_server_answers(
 
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_that_was_there_before_is_freed_once_nobody_holds_it(
+def test_a_model_loaded_before_startup_is_freed_after_its_last_reference(
     make: Callable[..., Translator], tmp_path: Path, *, compiled: bool
 ) -> None:
     save_model(tmp_path / "model", make().checkpoint)
