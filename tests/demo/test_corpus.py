@@ -17,7 +17,7 @@ from translume.demo.corpus import (
     phrase_languages,
     read_phrases,
 )
-from translume.demo.slots import CITIES, COUNTRIES, DRAWS, LANGUAGES, MEN, WOMEN, say
+from translume.demo.slots import CITIES, COUNTRIES, DRAWS, LANGUAGES, MEN, WOMEN, format_value
 
 PAIRS = list(permutations(phrase_languages(), 2))
 
@@ -92,7 +92,7 @@ def test_names_are_in_cldr_and_tell_things_apart(language: str) -> None:
         ("language", LANGUAGES),
         ("name", (*WOMEN, *MEN)),
     ):
-        said = [say((kind, name), language) for name in names]
+        said = [format_value((kind, name), language) for name in names]
         assert len(set(said)) == len(said), kind
         if language == "zh":
             assert not [text for text in said if text.isascii()], kind
@@ -127,7 +127,7 @@ def test_names_are_in_cldr_and_tell_things_apart(language: str) -> None:
     ],
 )
 def test_values_are_said_as_cldr_says_them(value: tuple[str | int | float, ...], said: list[str]) -> None:
-    assert [say(value, language) for language in ("en", "zh", "de", "fr", "es")] == said
+    assert [format_value(value, language) for language in ("en", "zh", "de", "fr", "es")] == said
 
 
 def test_french_elides_and_spanish_says_e_before_an_i() -> None:

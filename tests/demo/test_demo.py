@@ -28,10 +28,10 @@ def test_the_demo_measures_translates_and_says_what_comes_next(demo: tuple[Path,
     folder, result = demo
     assert result.exit_code == 0, result.stderr
     assert "On 1,000 test pairs that were not in training:\nexact match 0.0 %\n  exact match|" in result.stdout
-    assert "5 sentences it has never seen:" in result.stdout
-    assert "What it believed at each token of one of them" in result.stdout
+    assert "5 sentences it was not trained on:" in result.stdout
+    assert "The predicted distribution at each token of one of them" in result.stdout
     assert f"  translume evaluate {folder} {folder}-corpus/test.en {folder}-corpus/test.de\n" in result.stdout
-    assert "200 pairs to train on, 1,000 to validate, 1,000 for the test" in result.stderr
+    assert "200 pairs for training, 1,000 for validation, 1,000 for test" in result.stderr
     assert (folder.parent / "demo-corpus" / "demo.toml").exists()
 
 
@@ -39,7 +39,7 @@ def test_the_demo_run_again_is_finished_and_says_so(demo: tuple[Path, Result]) -
     folder, first = demo
     again = run(folder)
     assert again.exit_code == 0
-    assert f"{folder}: finished already, after 2 updates; to go on, raise training.updates\n" in again.stderr
+    assert f"{folder}: already finished, after 2 updates; to continue, raise training.updates\n" in again.stderr
     assert again.stdout == first.stdout
 
 

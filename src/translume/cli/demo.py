@@ -144,7 +144,7 @@ def bars(tokens: Sequence["TokenBelief"]) -> Iterator[str]:
 
 
 def share(probability: float) -> str:
-    """ "97.3 %"; never 100 % for what is less."""
+    """Return a percentage such as "97.3 %"; only a probability of 1 is shown as 100 %."""
     percent = min(probability * 100, 99.9) if probability < 1 else 100.0
     return f"{percent:.1f} %"
 

@@ -13,7 +13,7 @@ from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     FILE,
     FOLDER,
-    Calibrate,
+    CalibrationOptions,
     Compute,
     calibration_options,
     changed,
@@ -44,7 +44,7 @@ class EvaluateOptions:
     record: bool
     as_json: bool
     overrides: tuple[str, ...]
-    calibrate: Calibrate
+    calibrate: CalibrationOptions
     compute: Compute
 
 
@@ -74,7 +74,7 @@ def command(
     record: bool,
     as_json: bool,
     overrides: tuple[str, ...],
-    calibrate: Calibrate,
+    calibrate: CalibrationOptions,
     compute: Compute,
 ) -> None:
     """Translate SOURCE, compare with REFERENCE, and print each score with its signature.
@@ -88,8 +88,8 @@ def command(
     with interrupt_hint("Interrupted; nothing was measured"):
         if write is not None:
             check_writable(write)
-        if calibrate.drawn is not None:
-            _check_picture(calibrate.drawn)
+        if calibrate.picture_path is not None:
+            _check_picture(calibrate.picture_path)
         task_of(read_config(model)).part("evaluate")(
             EvaluateOptions(
                 model=model,
@@ -115,7 +115,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         raise SettingsError(f"evaluate: {model} is a translator, expected MODEL SOURCE REFERENCE")
     sources, references = _parallel(options.source, options.reference)
     translator = _load(model, options.compute)
-    opponent = None if options.other is None else _load(options.other, options.compute)
+    compared_model = None if options.other is None else _load(options.other, options.compute)
     settings = changed(translator.config, overrides, "evaluation", "decoding").scoring
     for name in settings.metrics:
         metric_from(name, settings)  # refuses unknown metrics before anything is translated
@@ -131,10 +131,10 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         record_evaluation(model, {**files, **scores.to_dict()})
         for each in measured:
             append_history(model, {"event": "calibrated", **files, **each.to_dict()})
-    if opponent is None:
+    if compared_model is None:
         lines = [json.dumps(scores.to_dict())] if options.as_json else [str(score) for score in scores]
     else:
-        theirs = _translations(opponent, overrides, sources)
+        theirs = _translations(compared_model, overrides, sources)
         comparisons = compare(theirs, found, references, settings)
         lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
         if not options.as_json:
@@ -225,9 +225,9 @@ def _calibrated(
             found = measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
         measured.append(found)
         results.append(_CalibrationResult("calibration", found))
-    if calibrate.drawn is not None:
+    if calibrate.picture_path is not None:
         from translume.drawing.charts import draw_reliability
 
-        draw_reliability(measured, calibrate.drawn, title=str(model))
-        note(f"{calibrate.drawn}: written")
+        draw_reliability(measured, calibrate.picture_path, title=str(model))
+        note(f"{calibrate.picture_path}: written")
     return translator, results

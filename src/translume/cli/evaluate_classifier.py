@@ -25,7 +25,7 @@ def evaluate_classifier(options: EvaluateOptions) -> None:
     from translume.data import read_pairs
     from translume.evaluation.classification import measure_classification
 
-    model, picture = options.model, options.calibrate.drawn
+    model, picture = options.model, options.calibrate.picture_path
     if options.reference is not None:
         raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE with texts and labels")
     if options.other is not None or options.calibrate.fit:

@@ -31,12 +31,12 @@ def inspect_files(options: InspectOptions) -> None:
     files = DataSettings(train_source=(str(corpus[0]),), train_target=(str(corpus[1]),))
     total = _length(files)
     translator = _load(model, options.compute)
-    opponent = None if other is None else _Opponent.load(translator, other, options)
+    compared_model = None if other is None else _ComparedModel.load(translator, other, options)
     checkpoint = translator.checkpoint
     tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     frequencies = cached_target_counts(model / "cache", translator.config.data, tokenizers)
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
-    kept = list(pairs) if opponent is not None else None  # read by both models
+    kept = list(pairs) if compared_model is not None else None  # read by both models
     with ProgressBar("inspecting", unit="pairs", total=total) as bar:
         lens = inspect_corpus(
             translator,
@@ -45,8 +45,8 @@ def inspect_files(options: InspectOptions) -> None:
             frequencies=None if frequencies is None else frequencies.tolist(),
             progress=bar.advance,
         )
-    if opponent is not None and kept is not None:
-        lens = replace(lens, comparison=opponent.compare(kept, count))
+    if compared_model is not None and kept is not None:
+        lens = replace(lens, comparison=compared_model.compare(kept, count))
     if html is not None:
         from translume.drawing import corpus_page
 
@@ -82,14 +82,14 @@ def _load(model: Path, compute: Compute) -> "Translator":
 
 
 @dataclass(frozen=True, slots=True)
-class _Opponent:
-    """Another model to compare with, and the settings of both searches, checked before anything is computed."""
+class _ComparedModel:
+    """The model to compare with, and the settings of both searches, validated before anything is computed."""
 
     translators: "tuple[Translator, Translator]"
     settings: "tuple[DecodingSettings, DecodingSettings]"
 
     @classmethod
-    def load(cls, translator: "Translator", other: Path, options: InspectOptions) -> "_Opponent":
+    def load(cls, translator: "Translator", other: Path, options: InspectOptions) -> "_ComparedModel":
         both = translator, _load(other, options.compute)
         first, second = (changed(each.config, options.overrides, "decoding").decoding for each in both)
         both[0].check(first)

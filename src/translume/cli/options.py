@@ -257,21 +257,24 @@ def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrate:
-    """The calibration options of `evaluate`. picture: where to draw it; "-" is nowhere, None measures nothing."""
+class CalibrationOptions:
+    """The calibration options of `evaluate`.
+
+    picture: the file to draw; "-" measures without a picture, None does not measure.
+    """
 
     picture: Path | None = None
     fit: bool = False
 
     @property
-    def drawn(self) -> Path | None:
-        """The picture to write, or None."""
+    def picture_path(self) -> Path | None:
+        """The path of the picture to draw, or None."""
         return None if self.picture is None or str(self.picture) == "-" else self.picture
 
 
 calibration_options = _group(
     "calibrate",
-    lambda values, earlier: Calibrate(picture=values["calibration"], fit=values["fit_temperature"]),
+    lambda values, earlier: CalibrationOptions(picture=values["calibration"], fit=values["fit_temperature"]),
     [
         click.option(
             "--calibration",

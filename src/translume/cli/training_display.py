@@ -171,19 +171,19 @@ class TrainingDisplay:
 
 
 def losses(event: Progress) -> str:
-    """ "loss 2.345, nll 1.234"."""
+    """Return the losses, such as "loss 2.345, nll 1.234"."""
     return f"loss {event.loss:.3f}" + ("" if event.nll is None else f", nll {event.nll:.3f}")
 
 
 def measured(event: Validated | Finished) -> str:
-    """ "nll 1.234, bleu 35.2"; "objective 1.234" of a head without nll."""
+    """Return validation results such as "nll 1.234, bleu 35.2"; "objective 1.234" for a head without nll."""
     return ", ".join(
         [f"{event.measure} {event.nll:.3f}", *(f"{name} {value:.2f}" for name, value in event.metrics.items())]
     )
 
 
 def span(seconds: float) -> str:
-    """ "45 s", "12 min", "3 h 05 min"."""
+    """Return a duration such as "45 s", "12 min" or "3 h 05 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -93,14 +93,14 @@ def fill(phrase: str, values: dict[str, tuple[str | int | float, ...]], language
 
     `{language:le}` is the value with the French article.
     """
-    from translume.demo.slots import say
+    from translume.demo.slots import format_value
 
     text = ""
     end = 0
     for match in SLOT.finditer(phrase):
         text += phrase[end : match.start()]
         end = match.end()
-        value = say(values[match[1]], language)
+        value = format_value(values[match[1]], language)
         if match[2] == ":le":
             text += "le "
         if language == "fr" and VOWEL.match(value) and text.endswith((" de ", " que ", " le ", " la ")):

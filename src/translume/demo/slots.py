@@ -170,12 +170,12 @@ def locale_of(language: str) -> Locale:
 
 
 @lru_cache(maxsize=200_000)
-def say(value: Value, language: str) -> str:
+def format_value(value: Value, language: str) -> str:
     """Format a value in a language, with plain spaces only."""
-    return re.sub(r"\s+", " ", _say(value, locale_of(language))).strip()
+    return re.sub(r"\s+", " ", _format(value, locale_of(language))).strip()
 
 
-def _say(value: Value, locale: Locale) -> str:
+def _format(value: Value, locale: Locale) -> str:
     kind, *parts = value
     match kind, *parts:
         case ("date" | "fulldate", int(year), int(month), int(day)):
@@ -194,7 +194,7 @@ def _say(value: Value, locale: Locale) -> str:
         case ("percent", int(number)):
             return format_percent(number / 100, locale=locale)
         case ("unit", str(unit), (int() | float()) as number):
-            return _in_units(number, unit, locale)
+            return _with_unit(number, unit, locale)
         case _:
             return _named(str(kind), parts, locale)
 
@@ -219,7 +219,7 @@ def _named(kind: str, parts: list[str | int | float], locale: Locale) -> str:
             raise AssertionError(f"no such value: {kind} {parts}")
 
 
-def _in_units(number: float, unit: str, locale: Locale) -> str:
+def _with_unit(number: float, unit: str, locale: Locale) -> str:
     text = format_unit(number, unit, "long", locale=locale)
     # Babel writes the unit's identifier if CLDR has no long form; its short form is a word then.
     return format_unit(number, unit, "short", locale=locale) if unit in text else text

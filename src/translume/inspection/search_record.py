@@ -179,8 +179,8 @@ class RecordingStrategy:
         self.forbidden = belief.topk(1, bias).ranks_by[:, 0].isneginf()
         return self.candidates
 
-    def done(self, standing: BeamStatus) -> Tensor:
-        return self._strategy.done(standing)
+    def done(self, status: BeamStatus) -> Tensor:
+        return self._strategy.done(status)
 
 
 @dataclass(slots=True)

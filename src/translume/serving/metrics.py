@@ -93,12 +93,12 @@ class Metrics:
             registry=self.registry,
         )
 
-    def answered(self, route: str, status: int, code: str, seconds: float) -> None:
+    def count_request(self, route: str, status: int, code: str, seconds: float) -> None:
         """Count a request.  route: a path template.  code: of the error; empty for success."""
         self._requests.labels(route, str(status), code).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def batch(self, done: BatchDone) -> None:
+    def count_batch(self, done: BatchDone) -> None:
         """Count a batch."""
         for seconds in done.waited:
             self._waited.observe(seconds)
@@ -110,9 +110,9 @@ class Metrics:
     def watch(self, futures: "Sequence[Future[Any]]") -> None:
         """Count the target tokens of the futures whose results are translations."""
         for future in futures:
-            future.add_done_callback(self._translated)
+            future.add_done_callback(self._count_target_tokens)
 
-    def _translated(self, future: "Future[Any]") -> None:
+    def _count_target_tokens(self, future: "Future[Any]") -> None:
         if future.cancelled() or future.exception() is not None:
             return
         if isinstance(found := future.result(), Translation):

@@ -50,7 +50,7 @@ class Server:
         self.scheduler = Scheduler(
             queue=self.limits.queue,
             batch_tokens=self.limits.batch_tokens,
-            on_batch=self.metrics.batch,
+            on_batch=self.metrics.count_batch,
             workers=self.limits.workers,
         )
 

@@ -115,7 +115,7 @@ class Guard:
         known = scope["path"] if scope["path"] in QUEUED else "unknown"
         route = getattr(scope.get("route"), "path", "") or known
         status = note["status"] or 500
-        self._metrics.answered(route, status, note["code"], seconds)
+        self._metrics.count_request(route, status, note["code"], seconds)
         # The path itself is not logged: a mistyped one may contain a text.
         fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})
