@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.belief import BLOCK, BeliefError, Bias, Logits, exact_topk, first_impossible
+from translume.belief import BLOCK, BeliefError, Bias, Logits, exact_topk, replace_impossible
 from translume.errors import TranslationError
 
 few = settings(deadline=None, max_examples=60)
@@ -41,7 +41,7 @@ def test_where_too_few_tokens_are_possible_the_smallest_others_fill_the_row(seed
     scores = coarse(seed, rows, size, levels, forbidden)
     values, ids = exact_topk(scores, min(k, size))
     unknown = torch.where(values.isneginf(), torch.randint(size, ids.shape), ids)  # no one looked for the impossible
-    assert torch.equal(first_impossible(values, unknown, size), ids)
+    assert torch.equal(replace_impossible(values, unknown, size), ids)
 
 
 @few

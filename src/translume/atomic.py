@@ -59,7 +59,7 @@ def write(
     permissions: mode of the file, regardless of the umask; only the owner can read it until it is set. None: by umask.
     owner: user and group id to set if this process is allowed to.
     """
-    with open(path, "wb", opener=None if permissions is None else _for_its_owner) as file:
+    with open(path, "wb", opener=None if permissions is None else _open_private) as file:
         if owner is not None:
             # A process without the right to change owners writes files of its own user anyway.
             with suppress(PermissionError):
@@ -73,7 +73,7 @@ def write(
             os.fsync(file.fileno())
 
 
-def _for_its_owner(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -96,7 +96,7 @@ def check_writable(path: Path) -> None:
         part.open("wb").close()
         part.unlink()
     except OSError as error:
-        raise _refused(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -119,7 +119,7 @@ def write_file(path: Path, content: bytes) -> None:
             whole = path.resolve()
             replace_file(whole, content, permissions=whole.stat().st_mode & 0o777 if whole.exists() else None)
     except OSError as error:
-        raise _refused(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def _is_special(path: Path) -> bool:
@@ -137,5 +137,5 @@ def _refuse_folder(path: Path) -> None:
         raise DataError(f"{path}: is a folder, expected a file to write")
 
 
-def _refused(path: Path, error: OSError) -> DataError:
+def _write_error(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be written: {error.strerror or error}")

@@ -192,7 +192,7 @@ class Logits:
                 sums = sums * peak.neg().exp_()
                 near = peak.abs() <= UNSHIFTED  # False for a NaN
                 if not bool(near.all()):
-                    refuse_broken(peak)
+                    check_finite(peak)
                     # Row by row, so that a row's result does not depend on other rows.
                     which = (~near).nonzero()[:, 0]
                     sums[which] = (self._logits[which] - peak[which]).exp_().sum(-1, keepdim=True)
@@ -200,7 +200,7 @@ class Logits:
                 rest = sums.clamp_min_(1.0).log_()
             else:
                 peak = self._logits.amax(-1, keepdim=True)
-                refuse_broken(peak)
+                check_finite(peak)
                 rest = (self._logits - peak).exp_().sum(-1, keepdim=True).log_()
             self._peak_and_rest = peak, rest
         return self._peak_and_rest
@@ -301,7 +301,7 @@ def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
     return maxima, sums
 
 
-def refuse_broken(peak: Tensor, rows: Tensor | None = None) -> None:
+def check_finite(peak: Tensor, rows: Tensor | None = None) -> None:
     """Raise BeliefError if one of the largest logits `peak` [p, 1] is not finite.
 
     rows: [p], their row numbers; None: 0, 1, 2, …
@@ -377,7 +377,7 @@ def _first_of_equal(scores: Tensor, border: Tensor, k: int) -> Tensor:
     return (above | (equal & (equal.cumsum(-1) <= wanted))).nonzero()[:, 1].view(-1, k)
 
 
-def first_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
+def replace_impossible(ranks: Tensor, ids: Tensor, size: int) -> Tensor:
     """Replace ids [N, k] whose ranks [N, k], best first, are −inf by the smallest other ids below `size`."""
     lacking = ranks.isneginf()
     rows = lacking.any(-1).nonzero()[:, 0]

@@ -13,12 +13,12 @@ def test_costs_are_of_the_tokens_that_have_a_probability_and_the_others_are_coun
     belief = Logits(torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]).log())
     labels = torch.tensor([1, 2, 1])
     costs = Costs()
-    assert list(costs.watching([(belief, labels)])) == [(belief, labels)]
+    assert list(costs.add([(belief, labels)])) == [(belief, labels)]
     assert (costs.tokens, costs.impossible) == (3, 1)
     assert costs.mean == pytest.approx((math.log(4) + math.log(4 / 3)) / 2)
 
 
 def test_there_is_no_mean_where_every_token_is_impossible() -> None:
     costs = Costs()
-    list(costs.watching([(Logits(torch.tensor([[1.0, 0.0]]).log()), torch.tensor([1]))]))
+    list(costs.add([(Logits(torch.tensor([[1.0, 0.0]]).log()), torch.tensor([1]))]))
     assert (costs.mean, costs.tokens, costs.impossible) == (None, 1, 1)

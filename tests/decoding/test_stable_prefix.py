@@ -61,12 +61,12 @@ def build_strategy(name, **options):
     raise AssertionError(name)
 
 
-def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), ranked_anew=False):
+def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), reranked=False):
     """Return (results, reported [(sentence, ids)], [(beam, number of reports so far)] after each step)."""
     told, steps = [], []
 
     beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
-    watch = StablePrefix(lambda number, ids: told.append((number, tuple(ids))), sentences, ranked_anew=ranked_anew)
+    watch = StablePrefix(lambda number, ids: told.append((number, tuple(ids))), sentences, reranked=reranked)
     best = BestHypotheses(strategy, 3)
     for beam in beams:
         watch(beam)
@@ -108,7 +108,7 @@ def test_reported_prefixes_begin_the_first_hypothesis_and_the_last_is_complete(t
 @given(seeds, limits3)
 def test_with_later_reranking_only_a_prefix_common_to_all_hypotheses_is_reported(toy, name, seed, limits):
     found, told, _ = run(
-        toy(seed, sharpness=3.0), build_strategy(name), limits, rules=[ForbidTokens((BOS,))], ranked_anew=True
+        toy(seed, sharpness=3.0), build_strategy(name), limits, rules=[ForbidTokens((BOS,))], reranked=True
     )
     for number, ids in told:
         assert all(each.tokens[: len(ids)] == ids for each in found[number])

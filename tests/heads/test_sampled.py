@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from translume.config import SampledSettings
 from translume.heads.sampled import SampledHead
 from translume.model import HeadData, HeadSizes, LossOptions
-from translume.model.dropout import drawn_from
+from translume.model.dropout import seeded_masks
 
 WIDTH, VOCABULARY, ROWS = 13, 101, 67
 PLAIN = LossOptions()
@@ -153,10 +153,10 @@ def test_draws_follow_from_the_seed_that_dropout_follows_from():
     first, second = (float(head.loss(hidden, labels, None, PLAIN).objective) for _ in range(2))
     torch.manual_seed(3)
     assert float(head.loss(hidden, labels, None, PLAIN).objective) == first != second
-    with drawn_from(7):
+    with seeded_masks(7):
         third = float(head.loss(hidden, labels, None, PLAIN).objective)
     torch.manual_seed(4)
-    with drawn_from(7):
+    with seeded_masks(7):
         assert float(head.loss(hidden, labels, None, PLAIN).objective) == third
 
 

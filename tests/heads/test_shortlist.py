@@ -122,7 +122,7 @@ class TestTranslations:
 
     @pytest.mark.parametrize("links", [0, 1, 40, 10**6])
     def test_it_is_the_same_each_time_and_within_its_bounds(self, monkeypatch, links):
-        monkeypatch.setattr("translume.heads.candidates.MOST_LINKS", links)
+        monkeypatch.setattr("translume.heads.candidates.MAX_LINKS", links)
         pairs = random_pairs(3)
         table = translation_table(data(pairs, SOURCES, VOCABULARY), 7)
         assert np.array_equal(table, translation_table(data(pairs, SOURCES, VOCABULARY), 7))
@@ -232,7 +232,7 @@ def test_lists_that_are_long_together_are_cut_from_the_whole_product(monkeypatch
     shuffled = torch.tensor([2, 0, 3, 1])
     apart = head.next_token(states(4)[shuffled], begun(head, [5, 2, 9]).select(owners[shuffled])).log_probs()
     torch.testing.assert_close(apart, alone[shuffled])
-    monkeypatch.setattr("translume.heads.shortlist.MOST_ROWS", 0.1)
+    monkeypatch.setattr("translume.heads.shortlist.MAX_ROW_SHARE", 0.1)
     whole = head.next_token(states(4), begun(head, [5, 2, 9]).select(owners)).log_probs()
     torch.testing.assert_close(whole, alone)
 

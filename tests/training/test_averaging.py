@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
-from translume.training.resume import Begun, State, add_candidate, averaged_with, kept_words
+from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -68,15 +68,15 @@ def test_candidates_are_the_last_checkpoints_if_averaging_is_enabled() -> None:
 def test_kept_weights_are_described(settings: dict[str, object], expected: str) -> None:
     state = state_of(10, [3, 6, 9])
     state.best_update = 8
-    assert kept_words(state, TrainingSettings.model_validate(settings)) == expected
+    assert describe_kept_weights(state, TrainingSettings.model_validate(settings)) == expected
 
 
 def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten() -> None:
     state, settings = state_of(10, [3, 6, 9]), TrainingSettings(average_last=3)
     state.best_update, state.best_nll, state.mean_nll, state.keeps_best = 8, 2.5, 3.5, True
     best = "the weights after update 8, the best by nll"
-    assert kept_words(state, settings) == f"{best} and better than the mean of the last 3"
+    assert describe_kept_weights(state, settings) == f"{best} and better than the mean of the last 3"
     assert state.kept_quality(settings) == (2.5, {})
     state.forget_mean()
-    assert kept_words(state, settings) == "the mean of the weights after updates 6, 9, 10"
+    assert describe_kept_weights(state, settings) == "the mean of the weights after updates 6, 9, 10"
     assert state.kept_quality(settings) == (None, {})

@@ -221,8 +221,8 @@ def test_missing_file_is_a_one_line_error(toy: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "value", "why"),
     [
-        ("sigmoid", "z_loss", 1e-4, "whose decisions are no distribution"),
-        ("sigmoid", "confidence_penalty", 0.1, "whose decisions are no distribution"),
+        ("sigmoid", "z_loss", 1e-4, "whose decisions are not a distribution"),
+        ("sigmoid", "confidence_penalty", 0.1, "whose decisions are not a distribution"),
         ("entmax", "z_loss", 1e-4, "which has no log Σ exp"),
         ("entmax", "r_drop", 5.0, "whose beliefs are infinitely far apart where their supports differ"),
     ],
@@ -242,5 +242,5 @@ def test_penalty_without_effect_for_the_fine_tuned_model_is_refused(toy: Make, t
         list(train(plain, tmp_path / "copy", source=tmp_path / "base"))
     assert str(caught.value) == (
         f"{tmp_path / 'copy'}: training.r_drop: found 5.0, must be 0 with model.head.kind = 'sigmoid', "
-        "whose decisions are no distribution"
+        "whose decisions are not a distribution"
     )

@@ -129,8 +129,8 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
             for path in placed:
                 if path not in owned:
                     path.unlink(missing_ok=True)
-        raise _refused(folder, name, error, bool(old.files)) from None
-    _settle(folder, manifest, old)
+        raise _write_error(folder, name, error, bool(old.files)) from None
+    _remove_old_files(folder, manifest, old)
     return manifest
 
 
@@ -171,14 +171,14 @@ def _is_whole(folder: Path, entry: Entry) -> bool:
         return False
 
 
-def _refused(folder: Path, name: str, error: OSError, saved: bool) -> ModelFolderError:
+def _write_error(folder: Path, name: str, error: OSError, saved: bool) -> ModelFolderError:
     intact = "; the last saved state is intact" if saved else ""
     if error.errno in _FULL:
         return ModelFolderError(f"{folder}: the disk is full: no room for {name}{intact}")
     return ModelFolderError(f"{folder}: {name} cannot be written: {error.strerror or error}{intact}")
 
 
-def _settle(folder: Path, manifest: Manifest, old: Manifest) -> None:
+def _remove_old_files(folder: Path, manifest: Manifest, old: Manifest) -> None:
     """Flush the new manifest's name to disk and remove old files. The commit is done, so errors are ignored."""
     with suppress(OSError):
         disk.sync_folder(folder)

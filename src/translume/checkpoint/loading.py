@@ -39,7 +39,7 @@ DECODING_FILES = "decoding/"
 """Prefix of the names of copies of the files that [decoding] names."""
 _COMPRESSED = (".gz", ".zst")
 _ATTEMPTS = 3
-MOST_THREADS = 4096
+MAX_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,8 +281,8 @@ def save_model(
 
 def refuse_threads(threads: object) -> None:
     """Raise SettingsError for an invalid number of threads; None is valid."""
-    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
-        raise SettingsError(f"threads: found {threads!r}, expected a whole number from 1 to {MOST_THREADS}")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
+        raise SettingsError(f"threads: found {threads!r}, expected a whole number from 1 to {MAX_THREADS}")
 
 
 def choose_device(device: str) -> torch.device:

@@ -166,7 +166,7 @@ def _train_and_measure(
     peak = before.peak_bytes if before is not None and begun else None
     try:
         _reuse_vocabularies(others, task)
-        outcome = yield from _watched(task)
+        outcome = yield from _run_task(task)
     except TranslumeError as error:
         outcome = Outcome(failure=str(error))
     if outcome.peak_bytes is not None:
@@ -181,7 +181,7 @@ def _train_and_measure(
     )
 
 
-def _watched(task: Task) -> Generator[Event, None, Outcome]:
+def _run_task(task: Task) -> Generator[Event, None, Outcome]:
     """Yield the events of `run_in_worker`, and Interrupted even if the process had nothing to save."""
     reported = False
     run = run_in_worker(task, task.folder.with_suffix(".log"))

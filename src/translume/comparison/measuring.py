@@ -75,7 +75,7 @@ class Costs:
     def __init__(self) -> None:
         self.total, self.tokens, self.impossible = 0.0, 0, 0
 
-    def watching(self, judged: JudgedSteps) -> Iterator[tuple[NextToken, Tensor]]:
+    def add(self, judged: JudgedSteps) -> Iterator[tuple[NextToken, Tensor]]:
         """Pass distributions and labels [m] through, and add them to the sums."""
         for belief, labels in judged:
             costs = -belief.log_prob_of(labels[:, None]).double()
@@ -110,7 +110,7 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
     sources, references = texts_of(corpus, range(corpus.pairs))
     costs, end = Costs(), checkpoint.target_tokenizer.specials.eos
     beliefs = translator.beliefs(zip(sources, references, strict=True))
-    calibration = reliability_of(costs.watching(beliefs), end)
+    calibration = reliability_of(costs.add(beliefs), end)
     chosen = spread(corpus.pairs, sentences)
     scores = evaluate(
         translator,

@@ -16,7 +16,7 @@ STRATEGIES = {
 }
 """The class of each strategy, with `of(settings, keys)` and `reads`; imported when used."""
 
-MOST = 65_536
+MAX_TARGETS = 65_536
 """Maximum number of targets kept, sampled or returned for one sentence; more would exhaust memory."""
 
 PLACEHOLDERS = ("number", "url", "tag")
@@ -30,9 +30,9 @@ class DecodingSettings(Settings):
 
     strategy: str = "beam"
     """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""
-    beam: int = Field(default=5, ge=1, le=MOST)
+    beam: int = Field(default=5, ge=1, le=MAX_TARGETS)
     """Beam width: hypotheses kept per sentence, over all groups for "diverse"."""
-    nbest: int = Field(default=1, ge=1, le=MOST)
+    nbest: int = Field(default=1, ge=1, le=MAX_TARGETS)
     """Number of targets returned per sentence; at most `beam` or `samples`."""
     length_penalty: float = 1.0
     """Exponent of the length in the score of a hypothesis; 0 ranks by log-probability."""
@@ -82,7 +82,7 @@ class DecodingSettings(Settings):
     """Maximum source tokens in a batch, padding included."""
     max_length_action: Literal["error", "truncate"] = "error"
     """What to do with a sentence longer than `max_positions`: stop with an error, or cut it and warn."""
-    samples: int = Field(default=1, ge=1, le=MOST)
+    samples: int = Field(default=1, ge=1, le=MAX_TARGETS)
     """Number of targets sampled per sentence: "sampling" with, "stochastic" without replacement."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of sampling. The same seed gives a sentence the same targets, whatever else is in the batch."""
@@ -125,7 +125,7 @@ class DecodingSettings(Settings):
         return kinds
 
     @model_validator(mode="after")
-    def _one_cure_is_enough(self) -> Self:
+    def _only_one_correction(self) -> Self:
         if self.calibrated and self.unsmooth:
             raise ValueError(
                 "calibrated and unsmooth both make up for label smoothing, expected at most one of them; "

@@ -30,7 +30,7 @@ class HeadKind(Settings):
     tie: Tie
 
     @property
-    def meaningless(self) -> Mapping[str, str]:
+    def inapplicable_settings(self) -> Mapping[str, str]:
         """Settings of [training] that do not apply to the head's loss, with the reason; setting them is an error."""
         return {}
 
@@ -136,7 +136,7 @@ class ShortlistSettings(LinearHead):
     """Size of the vectors by which a learned selector compares states and tokens; at most `width`."""
 
     @model_validator(mode="after")
-    def _settings_have_their_selector(self) -> Self:
+    def _settings_match_selector(self) -> Self:
         others = ("candidates",) if self.selector == "learned" else ("threshold", "rank")
         wanted = "translations" if self.selector == "learned" else "learned"
         for name in others:
@@ -146,7 +146,7 @@ class ShortlistSettings(LinearHead):
         return self
 
     @property
-    def meaningless(self) -> Mapping[str, str]:
+    def inapplicable_settings(self) -> Mapping[str, str]:
         why = "model.head.kind = 'shortlist', which gives probability 0 to tokens outside the shortlist"
         return {"teacher": why}
 
@@ -161,7 +161,7 @@ class SigmoidSettings(LinearHead):
     """Weight α of the tokens other than the label in the loss."""
 
     @property
-    def meaningless(self) -> Mapping[str, str]:
+    def inapplicable_settings(self) -> Mapping[str, str]:
         why = "model.head.kind = 'sigmoid', whose decisions are not a distribution"
         return dict.fromkeys(("z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
@@ -176,7 +176,7 @@ class EntmaxSettings(LinearHead):
     """1.5 as in Peters et al.; 2 is sparsemax; values near 1 approach the softmax."""
 
     @property
-    def meaningless(self) -> Mapping[str, str]:
+    def inapplicable_settings(self) -> Mapping[str, str]:
         return {
             "z_loss": "model.head.kind = 'entmax', which has no log Σ exp",
             "r_drop": "model.head.kind = 'entmax', whose divergence is infinite where supports differ",
@@ -212,7 +212,7 @@ class ClassifySettings(HeadKind):
     """"balanced" weights texts so that all classes count equally, whatever their number in the training data."""
 
     @model_validator(mode="after")
-    def _filters_have_a_pooling(self) -> Self:
+    def _filters_need_ngrams(self) -> Self:
         if self.pooling != "ngrams":
             for name in ("ngrams", "filters"):
                 found, usual = getattr(self, name), type(self).model_fields[name].default
@@ -221,7 +221,7 @@ class ClassifySettings(HeadKind):
         return self
 
     @property
-    def meaningless(self) -> Mapping[str, str]:
+    def inapplicable_settings(self) -> Mapping[str, str]:
         if self.labels == "one":
             return {}
         why = "model.head.labels = 'several', whose decisions are not a distribution over classes"

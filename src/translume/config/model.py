@@ -138,7 +138,7 @@ class ModelSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _one_character_separates_segments(self) -> Self:
+    def _separator_is_one_character(self) -> Self:
         if self.segments and (len(self.segment_separator) != 1 or self.segment_separator.isspace()):
             raise ValueError(f"segment_separator is {self.segment_separator!r}, expected one character, no space")
         return self

@@ -34,7 +34,7 @@ class TokenizerSettings(Settings):
     """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020); only "bpe" has merges."""
 
     @model_validator(mode="after")
-    def _nothing_is_asked_for_in_vain(self) -> Self:
+    def _settings_have_an_effect(self) -> Self:
         if self.shared and self.target_path:
             raise ValueError("target_path is of no use while shared is true; expected shared = false, or path alone")
         if self.dropout and self.kind != "bpe" and not self.path:

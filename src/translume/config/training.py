@@ -74,7 +74,7 @@ class TrainingSettings(Settings):
     """Criterion for the best weights on the validation set: "nll", or a metric of the task."""
 
     @model_validator(mode="after")
-    def _a_share_has_a_teacher(self) -> Self:
+    def _teacher_share_needs_teacher(self) -> Self:
         usual = type(self).model_fields["teacher_share"].default
         if not self.teacher and self.teacher_share != usual:
             raise ValueError(

@@ -31,7 +31,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {reason}") from None
 
 
-def values_in(text: str, place: str) -> dict[str, Any]:
+def parse_toml(text: str, place: str) -> dict[str, Any]:
     """Parse TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
     try:
         values = tomllib.loads(text)
@@ -122,7 +122,7 @@ class Config(Settings):
     @classmethod
     def parse(cls, text: str, overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
         """Parse TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
-        return cls.build(values_in(text, place), overrides, place=place)
+        return cls.build(parse_toml(text, place), overrides, place=place)
 
     @classmethod
     def build(cls, values: Mapping[str, Any], overrides: Iterable[str] = (), *, place: str = "settings") -> Self:

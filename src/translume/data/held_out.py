@@ -36,12 +36,12 @@ def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
         weights = np.concatenate([copies, np.ones(len(found), np.int64)])
         copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MAX_PAIRS]
         lowest = merged[:MAX_PAIRS]
-    room = min(MAX_PAIRS, max(read // ONE_IN, 1)) if read > 1 else 0
+    free = min(MAX_PAIRS, max(read // ONE_IN, 1)) if read > 1 else 0
     chosen = []
     for value, count in zip(lowest.tolist(), copies.tolist(), strict=True):
-        if count <= room:
+        if count <= free:
             chosen.append(value)
-            room -= count
+            free -= count
     return np.array(sorted(chosen), np.uint64)
 
 

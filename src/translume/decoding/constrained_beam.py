@@ -224,7 +224,7 @@ class Constraints:
         tokens = torch.where(goes_on, self._at(self.restarts, states), tokens)
         return tokens.masked_fill(~self._of_phrases(unmet > 0), -1)
 
-    def awaits(self, progress: Tensor) -> Tensor:
+    def awaits_word_end(self, progress: Tensor) -> Tensor:
         """Return [B, P], whether all constraints are met unless the next token continues the last word."""
         count = self.own.size(1)
         return self._unmet(progress[..., :count], progress[..., count:])[1] & (self.needed(progress) == 0)
@@ -302,7 +302,7 @@ def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends
     )
 
 
-LATE = 1e4
+COST_OF_UNMET_TOKEN = 1e4
 """Cost of each missing token of a hypothesis that ends with unmet constraints; it outweighs log-probabilities."""
 
 
@@ -348,7 +348,7 @@ class ConstrainedBeam:
         constraints = self.constraints.take(beam.sentences)
         before = constraints.start() if beam.carried is None else beam.carried
         # If constraints are met unless the last word continues, propose eos: the best tokens may all continue the word.
-        ends = constraints.awaits(before).long() * (self.eos + 1) - 1
+        ends = constraints.awaits_word_end(before).long() * (self.eos + 1) - 1
         proposals = torch.cat([constraints.proposals(before), ends[..., None]], -1)
         pool, always = self._pool(beam, belief, bias, proposals)
         each = torch.arange(len(beam.sentences), device=before.device)[:, None]
@@ -416,7 +416,9 @@ class ConstrainedBeam:
         least = late.masked_fill(pool.total.isneginf() | (pool.token == self.eos), most).amin(1, keepdim=True)
         # End with eos only if nothing is missing or nothing else is possible; at the limit, with the least missing.
         least = torch.where((least == most) | (room == 0) & (pool.token != self.eos), least, 0)
-        total = torch.where(room == 0, (pool.total - LATE * late).masked_fill(late > least, -math.inf), pool.total)
+        total = torch.where(
+            room == 0, (pool.total - COST_OF_UNMET_TOKEN * late).masked_fill(late > least, -math.inf), pool.total
+        )
         return total, late
 
 

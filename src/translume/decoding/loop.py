@@ -177,7 +177,7 @@ class Search(Generic[S]):
         done = done if last is None else done | last
         self.leaving = bool(done.any())
         if self.leaving:
-            self._refuse_nothing(done)
+            self._check_not_empty(done)
         self.beam = Beam(
             sentences=before.sentences,
             tokens=self.prefix[:, 1:].view(count, width, self.length),
@@ -310,7 +310,7 @@ class Search(Generic[S]):
         self.tokens[:, self.length] = going.token.flatten()
         self.log_probs[:, self.length] = going.log_prob.flatten()
 
-    def _refuse_nothing(self, done: Tensor) -> None:
+    def _check_not_empty(self, done: Tensor) -> None:
         """Raise SearchError if a sentence ends without a hypothesis."""
         empty = done & (self.ended.sum(1) == 0)
         if bool(empty.any()):

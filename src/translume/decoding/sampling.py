@@ -65,7 +65,7 @@ def _as_signed(number: int) -> int:
     return number - (1 << _BITS) if number >= 1 << (_BITS - 1) else number
 
 
-FIRST_LOOK, GROWTH = 32, 4
+FIRST_NUCLEUS_SIZE, GROWTH = 32, 4
 """Number of tokens that `top_p` sorts first, and the factor by which it grows if they are not the whole nucleus."""
 
 
@@ -82,7 +82,7 @@ def top_p(log_probs: Tensor, p: float) -> Tensor:
     """
     kept = torch.zeros_like(log_probs, dtype=torch.bool)
     rows = torch.arange(len(log_probs), device=log_probs.device)
-    k = FIRST_LOOK
+    k = FIRST_NUCLEUS_SIZE
     while rows.numel():
         values, ids = exact_topk(log_probs[rows], min(k, log_probs.size(1)))
         before = values.double().exp().cumsum(-1) - values.double().exp()  # mass of those ahead

@@ -23,22 +23,22 @@ class StablePrefix:
     """
 
     def __init__(
-        self, report: Callable[[int, Sequence[int]], None], sentences: Collection[int], *, ranked_anew: bool = False
+        self, report: Callable[[int, Sequence[int]], None], sentences: Collection[int], *, reranked: bool = False
     ) -> None:
         """report: called with the number of one of `sentences` and the certain ids whenever there are more of them, and
         at the end with all ids of the first hypothesis of `search`.
 
-        ranked_anew: whether finished hypotheses are ranked again after the search, as by utility. Then the common
+        reranked: whether finished hypotheses are ranked again after the search, as by utility. Then the common
         prefix of all finished hypotheses is reported at the end.
         """
-        self._report, self._ranked_anew = report, ranked_anew
+        self._report, self._reranked = report, reranked
         self._known = {number: _Sentence() for number in sentences}
 
     def __call__(self, beam: Beam) -> None:
         known = self._known
         for ending in beam.ended:
             if ending.sentence in known:
-                known[ending.sentence].end(ending, ranked_anew=self._ranked_anew)
+                known[ending.sentence].end(ending, reranked=self._reranked)
         places = [place for place, number in enumerate(beam.sentences.tolist()) if number in known]
         if not places:
             return
@@ -63,10 +63,10 @@ class _Sentence:
     first: Ending | None = None
     ended: Sequence[int] | None = None
 
-    def end(self, ending: Ending, *, ranked_anew: bool) -> None:
+    def end(self, ending: Ending, *, reranked: bool) -> None:
         """Add a finished hypothesis."""
         ids = ending.hypothesis.tokens
-        if ranked_anew:
+        if reranked:
             self.ended = ids if self.ended is None else ids[: _common(self.ended, ids)]
         # Ties as in `search`: the earlier hypothesis first, and the earlier group's.
         elif self.first is None or _rank(ending) > _rank(self.first):

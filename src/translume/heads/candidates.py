@@ -16,9 +16,9 @@ from translume.heads.linear import accumulation_dtype
 from translume.heads.token_statistics import spread_evenly
 from translume.model import HeadData, TrainingPairs
 
-MOST_PAIRS = 200_000
+MAX_PAIRS = 200_000
 """Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
-MOST_LINKS = 12_000_000
+MAX_LINKS = 12_000_000
 """Maximum number of links between source and target tokens of the pairs used; each takes about 60 bytes."""
 RARE_COUNT = 50
 """Pairs with a source token that has occurred in fewer pairs than this are used before all others."""
@@ -66,10 +66,10 @@ def _links(corpus: TrainingPairs, empty_word: int) -> _Links:
 
 
 def _choose_pairs(corpus: TrainingPairs, sources: int) -> list[int]:
-    """Return indices of pairs with at most MOST_LINKS links, those with rare source tokens first."""
+    """Return indices of pairs with at most MAX_LINKS links, those with rare source tokens first."""
     met = np.zeros(sources, np.int64)
-    rare, others, left = [], [], MOST_LINKS
-    for number in spread_evenly(corpus.pairs, MOST_PAIRS):
+    rare, others, left = [], [], MAX_LINKS
+    for number in spread_evenly(corpus.pairs, MAX_PAIRS):
         source = corpus.source(number)
         links = (len(source) + 1) * len(corpus.target(number))
         if not len(source) or links > left:

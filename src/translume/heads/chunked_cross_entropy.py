@@ -208,12 +208,12 @@ class _Gradients(LinearGradients):
         hidden, weight = self._inputs[place], self._weight
         factor = slope / chunk.total
         label_slope = own - factor * chunk.others
-        small = (chunk.exponentials @ weight).to(self._wide).mul_(factor[:, None])
-        small.addcmul_(weight.index_select(0, label).to(self._wide), label_slope[:, None])
+        small = (chunk.exponentials @ weight).to(self._sum_dtype).mul_(factor[:, None])
+        small.addcmul_(weight.index_select(0, label).to(self._sum_dtype), label_slope[:, None])
         self.hidden[place] = small
-        weighed = (hidden.to(self._wide) * factor[:, None]).to(hidden.dtype)
+        weighed = (hidden.to(self._sum_dtype) * factor[:, None]).to(hidden.dtype)
         self._add_product(chunk.exponentials, weighed)
-        self.weight.index_add_(0, label, hidden.to(self._wide) * label_slope[:, None])
+        self.weight.index_add_(0, label, hidden.to(self._sum_dtype) * label_slope[:, None])
         if self.bias is not None:
             self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
             self.bias.index_add_(0, label, label_slope)
@@ -221,7 +221,7 @@ class _Gradients(LinearGradients):
     def add_mean(self, slope: float, mean: MeanToken) -> None:
         """Add to every row: `slope` spread over the tokens of label smoothing."""
         self.hidden += (slope * mean.row).to(self.hidden.dtype)
-        each = self._inputs.sum(0, dtype=self._wide) * slope
+        each = self._inputs.sum(0, dtype=self._sum_dtype) * slope
         self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
         if self.bias is not None:
             share = 1.0 / len(self.bias) if mean.share is None else mean.share

@@ -15,7 +15,7 @@ from translume.heads.softmax import SoftmaxHead
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
-NEVER = -1e30
+IMPOSSIBLE = -1e30
 """Log-probability of impossible events: finite, so that no gradient is NaN and a sum of two is finite."""
 FIRST_GATE = 2.0
 """Initial logit of the gate: g = 0.88, so that the loss of an untrained model is 0.13 nats more than ln V."""
@@ -68,14 +68,14 @@ class CopyHead(Head):
             rows.product(self.query(hidden), context.memory).to(accumulation_dtype(hidden)) * hidden.size(1) ** -0.5
         )
         ids = context.ids[context.owners]
-        attention = scores.masked_fill(ids < 0, NEVER).log_softmax(-1)  # [n, S]
+        attention = scores.masked_fill(ids < 0, IMPOSSIBLE).log_softmax(-1)  # [n, S]
         read = rows.product(attention.exp().to(hidden.dtype), context.memory.mT)
         gate: Tensor = self.gate(torch.cat([hidden, read], -1))[:, 0].to(accumulation_dtype(hidden))
         own = F.logsigmoid(gate).masked_fill(~some, 0.0)
-        other = F.logsigmoid(-gate).masked_fill(~some, NEVER)
+        other = F.logsigmoid(-gate).masked_fill(~some, IMPOSSIBLE)
         first = context.first[context.owners]
         chosen = (ids >= 0) & (first == torch.arange(ids.size(1), device=ids.device))
-        summed = _sum_equal(attention, first).masked_fill(~chosen, NEVER)
+        summed = _sum_equal(attention, first).masked_fill(~chosen, IMPOSSIBLE)
         return _Copying(ids.masked_fill(~chosen, -1), other[:, None] + summed, own, attention)
 
     def _picked(self, hidden: Tensor, labels: Tensor, copying: "_Copying") -> tuple[Tensor, Tensor]:
@@ -190,7 +190,7 @@ def _sum_equal(logs: Tensor, group: Tensor) -> Tensor:
 class _Copying:
     """The copy distribution of n rows.
 
-    ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], their log((1−g) Σ a), at most NEVER for none.
+    ids: [n, S], distinct target tokens, −1 for none.  log_probs: [n, S], log((1−g) Σ a); IMPOSSIBLE or less for none.
     gate: [n], log g.  attention: [n, S], log a of every source position.
     """
 
@@ -203,7 +203,7 @@ class _Copying:
         """Return log((1−g) Σ a) [n, m] of tokens [n, m]."""
         same = tokens[:, :, None] == self.ids[:, None]
         found = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
-        return found.masked_fill(~same.any(-1), NEVER)
+        return found.masked_fill(~same.any(-1), IMPOSSIBLE)
 
 
 class CopyBelief:
@@ -255,14 +255,14 @@ class CopyBelief:
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
         """Rank the k + 1 best tokens of the softmax and the source tokens; no other token can be among the k best."""
         k = min(k, self.size)
-        found = self._among_few(k, bias) if k < self.size else None
+        found = self._topk_of_candidates(k, bias) if k < self.size else None
         if found is None:
             scores = self.log_probs()
             found = exact_topk(scores if bias is None else bias.add_to(scores), k)
         ranks, ids = found
         return TopK(ids, self.log_prob_of(ids), ranks)
 
-    def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
+    def _topk_of_candidates(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
         """Return (ranks, ids) [N, k] of the best; None if the last is no better than the bound on all other tokens."""
         best = self._written.topk(k + 1, bias)
         written = best.ids

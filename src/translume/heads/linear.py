@@ -83,10 +83,10 @@ class LinearGradients:
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """hidden: [n, D].  weight: [V, D].  bias: [V]."""
-        self._inputs, self._weight, self._wide = hidden, weight, accumulation_dtype(hidden)
+        self._inputs, self._weight, self._sum_dtype = hidden, weight, accumulation_dtype(hidden)
         self.hidden = torch.empty_like(hidden)
-        self.weight = weight.new_zeros(weight.shape, dtype=self._wide)
-        self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self._wide)
+        self.weight = weight.new_zeros(weight.shape, dtype=self._sum_dtype)
+        self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self._sum_dtype)
 
     def add(self, place: slice, slopes: Tensor) -> None:
         """Add rows `place`, whose logits have gradients `slopes` [c, V], fp32 or fp64."""
@@ -99,7 +99,7 @@ class LinearGradients:
 
     def _add_product(self, left: Tensor, right: Tensor) -> None:
         """Add leftᵀ · right, of [c, V] and [c, D], to the gradient of W."""
-        if right.dtype == self._wide:
+        if right.dtype == self._sum_dtype:
             self.weight.addmm_(left.t(), right)
         else:
             self.weight += left.t() @ right

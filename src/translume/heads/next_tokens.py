@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from translume.belief import Bias, Logits, TopK, drawn, exact_topk, first_impossible, refuse_broken
+from translume.belief import Bias, Logits, TopK, check_finite, drawn, exact_topk, replace_impossible
 from translume.heads.linear import accumulation_dtype
 from translume.model import LossOptions
 
@@ -45,7 +45,7 @@ class MonotoneBelief(ABC):
         """Return the largest logits [N, 1]."""
         if self._largest is None:
             self._largest = self._logits.amax(-1, keepdim=True)
-            refuse_broken(self._largest)
+            check_finite(self._largest)
         return self._largest
 
     def log_probs(self) -> Tensor:
@@ -59,7 +59,7 @@ class MonotoneBelief(ABC):
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
         self._peak()
         k = min(k, self.size)
-        found = self._among_few(k, bias)
+        found = self._topk_of_candidates(k, bias)
         if found is None:
             found = exact_topk(self._biased(bias), k)
         ranks, ids = found
@@ -68,7 +68,7 @@ class MonotoneBelief(ABC):
     def _biased(self, bias: Bias | None) -> Tensor:
         return self.log_probs() if bias is None else bias.add_to(self.log_probs())
 
-    def _among_few(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
+    def _topk_of_candidates(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
         """Return (log-probabilities with bias, ids) [N, k] of the best, found among tokens with the largest logits.
 
         None if these may not contain the best: with a positive bias, a mask, or more tokens that tie with the last.
@@ -86,7 +86,7 @@ class MonotoneBelief(ABC):
         ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]
         if bool(((ranks[:, -1] <= outside) & ~outside.isneginf()).any()):
             return None
-        return ranks, first_impossible(ranks, ids, self.size)
+        return ranks, replace_impossible(ranks, ids, self.size)
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         return drawn(self._biased(bias), uniforms, temperature)
@@ -155,7 +155,7 @@ def normalised(logits: Tensor, rows: Tensor) -> Tensor:
     """Return the log-softmax of logits [p, m], fp32 or fp64. BeliefError names one of `rows` [p] if one is NaN."""
     logits = logits.to(accumulation_dtype(logits))
     peak = logits.amax(-1, keepdim=True)
-    refuse_broken(peak, rows)
+    check_finite(peak, rows)
     # At most zero, so that a token never ranks before its group.
     return (logits - peak) - (logits - peak).exp().sum(-1, keepdim=True).log()
 
@@ -294,7 +294,7 @@ class TwoLevel(ABC):
 
     def _filled(self, best: "_Best") -> TopK:
         """Fill up with the smallest remaining ids where fewer than k tokens are allowed."""
-        ids = first_impossible(best.ranks, best.ids, self.size)
+        ids = replace_impossible(best.ranks, best.ids, self.size)
         if ids is best.ids:
             return TopK(ids, best.values, best.ranks)
         return TopK(ids, torch.where(best.ranks.isneginf(), self.log_prob_of(ids), best.values), best.ranks)

@@ -15,10 +15,10 @@ from translume.heads.linear import MeanToken, accumulation_dtype, label_logits
 from translume.heads.softmax import SoftmaxHead
 from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
-from translume.model.dropout import drawn_seed
+from translume.model.dropout import draw_seed
 from translume.model.state import Selectable
 
-RARELY = -1e30
+NEGLIGIBLE = -1e30
 """Logit of an ignored sample: its probability is negligible, yet the logit is finite."""
 
 
@@ -65,7 +65,7 @@ class SampledHead(Head):
 
     def _draw(self, hidden: Tensor) -> "_Drawn":
         """Draw distinct samples, from the generator of dropout."""
-        generator = torch.Generator().manual_seed(drawn_seed())
+        generator = torch.Generator().manual_seed(draw_seed())
         uniform = torch.rand(self._samples, generator=generator, dtype=torch.float64)
         whole = math.log(self.vocabulary + 1)
         ranks = torch.unique(uniform.mul_(whole).expm1().long().clamp_(max=self.vocabulary - 1))
@@ -81,7 +81,7 @@ class SampledHead(Head):
         """Return the summed loss of labels [c]."""
         own = label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
         others = F.linear(hidden, drawn.weight, drawn.bias).to(own.dtype) - drawn.log_chance
-        others = others.masked_fill(drawn.ids == labels[:, None], RARELY).logsumexp(-1)
+        others = others.masked_fill(drawn.ids == labels[:, None], NEGLIGIBLE).logsumexp(-1)
         nll = F.softplus(others - own)
         loss = nll.sum()
         if mean is not None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, first_impossible
+from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, replace_impossible
 from translume.config import ShortlistSettings, SoftmaxSettings
 from translume.heads import chunked_cross_entropy
 from translume.heads.candidates import Selector, translation_table
@@ -16,7 +16,7 @@ from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
-MOST_ROWS, SENTENCES = 1.0, 16
+MAX_ROW_SHARE, SENTENCES = 1.0, 16
 """Gather rows of W if at most this share of them is needed, for at most this many sentences; otherwise use all of W."""
 SELECTOR_SHARE = 0.1
 """Weight of a learned selector's loss: small compared with the rest of the gradient when that is clipped."""
@@ -137,7 +137,7 @@ class _Lists:
         self.lengths: list[int] = lengths.tolist()
         shape = (len(listed), max(self.lengths, default=0))
         self.ids = ids.new_full(shape, self.size).index_put_((sentence, column), ids)
-        self._few = len(ids) <= MOST_ROWS * self.size * max(1.0, len(listed) / SENTENCES)
+        self._few = len(ids) <= MAX_ROW_SHARE * self.size * max(1.0, len(listed) / SENTENCES)
         self._rows: list[tuple[Tensor, Tensor | None]] = []
 
     def logits(self, hidden: Tensor, owners: Tensor, softmax: SoftmaxHead) -> Tensor:
@@ -206,7 +206,7 @@ class Listed:
         else:
             top = self._belief.topk(k, None if bias is None else self._of_columns(bias))
             ranks = top.ranks_by
-            ids = first_impossible(ranks, self._ids.gather(1, top.ids), self.size)
+            ids = replace_impossible(ranks, self._ids.gather(1, top.ids), self.size)
         return TopK(ids, self.log_prob_of(ids), ranks)
 
     def _of_columns(self, bias: Bias) -> Bias:

@@ -5,13 +5,13 @@ from numpy.typing import NDArray
 
 from translume.model import HeadData
 
-MOST_PAIRS = 1 << 18
+MAX_PAIRS = 1 << 18
 """Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
 
 
 def target_counts(data: HeadData, vocabulary: int) -> NDArray[np.int64]:
     """Return the count [V] of each target token in the training pairs, with one end mark per pair."""
-    numbers = spread_evenly(data.corpus.pairs, MOST_PAIRS)
+    numbers = spread_evenly(data.corpus.pairs, MAX_PAIRS)
     counts = np.zeros(vocabulary, np.int64)
     for begin in range(0, len(numbers), 4096):
         ids = [data.corpus.target(number) for number in numbers[begin : begin + 4096]]
@@ -64,7 +64,7 @@ def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int6
 
 def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return [V, 2·CONTEXTS]: square roots of the relative frequencies of each token's left and right neighbours."""
-    numbers, end = spread_evenly(data.corpus.pairs, MOST_PAIRS), np.array([data.end])
+    numbers, end = spread_evenly(data.corpus.pairs, MAX_PAIRS), np.array([data.end])
     sides = [np.zeros(vocabulary * CONTEXTS, np.float32) for _ in range(2)]
     for begin in range(0, len(numbers), 1 << 14):
         read = numbers[begin : begin + (1 << 14)]

@@ -5,7 +5,7 @@
 
 #include "stack.h"
 
-/* Softmax of scores [count], which may be -inf, in place. Pads with zeros to a whole vector. */
+/* Replace scores [count], which may be -inf, by their softmax. Pads with zeros to a multiple of LANES. */
 static void softmax(float *scores, int64_t count) {
     vector peaks = broadcast(-INFINITY);
     for (int64_t position = count; position % LANES; position++) scores[position] = -INFINITY;
@@ -27,7 +27,7 @@ static void softmax(float *scores, int64_t count) {
 typedef struct {
     const void *keys, *values;
     int64_t head_size;  /* a multiple of LANES */
-    int64_t prefetch_distance;  /* to the keys and values that are read next; 0: do not prefetch */
+    int64_t prefetch_distance;  /* offset of the keys and values that are read next; 0: do not prefetch */
     int fp16;
 } head_cache;
 
@@ -41,10 +41,9 @@ INLINE void prefetch(int fp16, int vectors, const void *from, int64_t offset) {
         __builtin_prefetch(address_of(fp16, from, offset + line * LANES), 0, 2);
 }
 
-/* softmax(q K^T) V over `count` positions. offsets: padded by `pad_offsets`. */
+/* Compute softmax(q K^T) V over `count` positions. offsets: padded by `pad_offsets`. */
 INLINE void attend_vectors(int vectors, int fp16, const float *query, head_cache from, const int64_t *offsets,
-                           int64_t count,
-                        float *scores, float *to) {
+                           int64_t count, float *scores, float *to) {
     for (int64_t position = 0; position < count; position += KEY_BLOCK) {
         vector totals[KEY_BLOCK];
 #pragma GCC unroll 4
@@ -145,7 +144,7 @@ static void self_attention(const stack *model, const step_input *step, int64_t l
     }
 }
 
-/* SSRU (Kim et al. 2019): c = f c' + (1 - f) u; ReLU(c) is added to x. Cells are stored in place of keys.
+/* SSRU (Kim et al. 2019): c = f c' + (1 - f) u; ReLU(c) is added to x. Cells are stored in the buffer of the keys.
    projected: [N, 2D], gates before the sigmoid, and updates. */
 static void ssru_cells(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
                        float *x) {
@@ -168,7 +167,7 @@ static void ssru_cells(const stack *model, const step_input *step, int64_t layer
     }
 }
 
-/* Attention of queries [N, D] over the memory. Result: work.mixed. */
+/* Compute the attention of queries [N, D] over the memory. Result: work.mixed. */
 static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
                             workspace work) {
     int64_t width = model->width, heads = model->heads, head_size = width / heads,
@@ -191,8 +190,8 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
     }
 }
 
-/* Attention within each sentence of packed source tokens. projected: [T, 3D]. begins: [B + 1], first token of each
-   sentence. Result: work.mixed. */
+/* Compute self-attention within each sentence of packed source tokens. projected: [T, 3D]. begins: [B + 1], first
+   token of each sentence. Result: work.mixed. */
 static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences,
                                    const float *projected, workspace work) {
     int64_t width = model->width, heads = model->heads, head_size = width / heads;

@@ -6,7 +6,8 @@ int64_t translume_has_int8(void) { return HAS_INT8; }
 int64_t translume_has_fp16(void) { return HAS_FP16; }
 int64_t translume_panel(void) { return PANEL; }
 
-/* Bytes of workspace of a call. longest: most positions read. rows_per_sentence: rows that read the same keys. */
+/* Return the size of a call's workspace in bytes. longest: maximum number of positions read. rows_per_sentence: rows
+   that read the same keys. */
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence) {
     int64_t width = model->width, inner = 2 * model->inner, widest = model->inner > width ? model->inner : width;
     return 4 * (rows * (5 * width + inner + 2) + longest + 2 * LANES) + 8 * rows_per_sentence * (longest +
@@ -54,14 +55,14 @@ static void activate(const stack *model, float *x, int64_t rows) {
         }
 }
 
-/* The input of a residual block: x for post-norm, the normalised x for pre-norm. */
+/* Return the input of a residual block: x for post-norm, the normalised x for pre-norm. */
 static const float *block_input(const stack *model, norm norm, const float *x, int64_t rows, workspace work) {
     if (!model->pre_norm) return x;
     normalize(model, norm, x, rows, work.normalized);
     return work.normalized;
 }
 
-/* Normalise the sum of x and a residual block in place; nothing for pre-norm. */
+/* Normalise x after a residual block in place for post-norm; do nothing for pre-norm. */
 static void block_output(const stack *model, norm norm, float *x, int64_t rows) {
     if (!model->pre_norm) normalize(model, norm, x, rows, x);
 }
@@ -74,8 +75,8 @@ static void feed_forward(const stack *model, const layer *layer, float *x, int64
     block_output(model, layer->norm_feed_forward, x, rows);
 }
 
-/* Run the decoder layers over embedded target tokens x [N, D],
-    in place. Their keys and values are written to the cache. */
+/* Run the decoder layers over embedded target tokens x [N, D], in place. Their keys and values are written to the
+   cache. */
 void translume_step(const stack *model, const step_input *step, float *x, char *memory) {
     int64_t rows_per_sentence = step->beam * step->count, rows = step->sentences * rows_per_sentence;
     int64_t end = step->position + step->count, longest = step->source > end ? step->source : end;
@@ -120,7 +121,7 @@ void translume_encode(const stack *model, const int64_t *begins, int64_t sentenc
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
 }
 
-/* One linear layer. memory: at least rows * (inputs + 8) + 192 bytes. */
+/* Run one linear layer. memory: at least rows * (inputs + 8) + 192 bytes. */
 void translume_linear(const linear *layer, const float *x, int64_t rows, float *y, char *memory) {
     quantized bytes = {(int8_t *)memory, (float *)(memory + aligned(rows * layer->inputs)),
                        (int32_t *)(memory + aligned(rows * layer->inputs) + aligned(4 * rows))};

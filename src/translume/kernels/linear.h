@@ -23,8 +23,8 @@ enum format { FP32, QUANTIZED };
 
 typedef struct {
     int64_t inputs, outputs, format;
-    const void *weight;  /* FP32: [panels][inputs][PANEL] floats; QUANTIZED: [panels][inputs / 4][PANEL][4] uint8,
-        + 128 */
+    const void *weight;  /* FP32: [panels][inputs][PANEL] floats;
+                            QUANTIZED: [panels][inputs / 4][PANEL][4] uint8, the int8 values plus 128 */
     const float *scale;  /* [panels * PANEL]; QUANTIZED only */
     const float *bias;   /* [panels * PANEL] */
 } linear;
@@ -35,10 +35,10 @@ typedef struct {
     int32_t *shifts; /* [rows]: 128 times the sum of a row's bytes, the excess from storing weights unsigned */
 } quantized;
 
-/* Quantise rows to int8 with one scale a row: absmax / 127. */
+/* Quantise rows to int8 with one scale per row, absmax / 127. */
 static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to) {
     for (int64_t row = 0; row < rows; row++, x += inputs) {
-        vector peaks = broadcast(1e-30f), nan = {0}; /* NaN if x holds a NaN or an infinity, else 0 */
+        vector peaks = broadcast(1e-30f), nan = {0}; /* NaN if x contains a NaN or an infinity, otherwise 0 */
         for (int64_t k = 0; k < inputs; k += LANES) {
             vector value = load(x + k);
             vector magnitude = (vector)((integers)value & 0x7fffffff);
@@ -74,7 +74,7 @@ INLINE void store_output(float *y, vector value, int64_t remaining, int accumula
     for (int64_t lane = 0; lane < remaining; lane++) y[lane] = accumulate ? y[lane] + parts[lane] : parts[lane];
 }
 
-/* One tile: `rows` rows times one panel. `rows` is a constant after inlining. */
+/* Compute one tile: `rows` rows times one panel. `rows` is a constant after inlining. */
 INLINE void gemm_tile(int rows, const float *x, int64_t inputs, const float *weight, const float *bias, float *y,
                  int64_t outputs, int64_t remaining, int accumulate) {
     vector sums[TILE_ROWS][PANEL_VECTORS];
@@ -103,7 +103,7 @@ INLINE void gemm_tile(int rows, const float *x, int64_t inputs, const float *wei
 }
 
 #if HAS_INT8
-/* sums + products of unsigned and signed bytes, four a lane. Assembly, because GCC 12 copies the accumulator. */
+/* Add products of unsigned and signed bytes to sums, four per lane. Assembly, because GCC 12 copies the accumulator. */
 INLINE __m512i dot_bytes(__m512i sums, __m512i weights, __m512i values) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(values));
     return sums;
@@ -182,7 +182,7 @@ INLINE void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
     }
 }
 
-/* y [rows, outputs] = x [rows, inputs] W^T + b; added to y if `accumulate`. scratch: for quantised inputs. */
+/* Compute y [rows, outputs] = x [rows, inputs] W^T + b; add it to y if `accumulate`. scratch: for quantised inputs. */
 static void linear_forward(const linear *layer, const float *x, int64_t rows, float *y, int accumulate,
                            quantized scratch) {
     int64_t inputs = layer->inputs, panels = (layer->outputs + PANEL - 1) / PANEL;

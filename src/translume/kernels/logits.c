@@ -24,8 +24,7 @@ static float refine_logit(const refinement *refinement, const float *hidden, flo
 /* Refine the logits of a row that are at least `threshold`, and update the block maxima. Returns the change of the sum
    of e^logit. */
 static float refine_near_max(const refinement *refinement, const float *hidden, float *logits, int64_t size,
-                             int64_t block, float *maxima,
-                     float threshold) {
+                             int64_t block, float *maxima, float threshold) {
     float gain = 0;
     for (int64_t first = 0; first < size; first += block, maxima++) {
         if (!(*maxima >= threshold)) continue;
@@ -41,7 +40,7 @@ static float refine_near_max(const refinement *refinement, const float *hidden, 
     return gain;
 }
 
-/* The sum of e^(logit - peak), for logits whose sum of e^logit could overflow. */
+/* Return the sum of e^(logit - peak), for logits whose sum of e^logit could overflow. */
 static float shifted_sum(const float *logits, int64_t size, float peak) {
     vector total = {0};
     int64_t column = 0;
@@ -54,12 +53,12 @@ static float shifted_sum(const float *logits, int64_t size, float peak) {
 /* For each row of logits [rows, size] compute:
      maxima    [rows, blocks], the largest logit of each block of columns;
      first     [rows], the first column of the largest logit;
-     sums      [rows], the sum of e^logit, meaningless if a logit is above 88;
+     sums      [rows], the sum of e^logit, invalid if a logit is above 88;
      peaks     [rows], the largest logit;
      log_sums  [rows], the logarithm of the sum of e^(logit - peak).
    refinement: applied to the logits first; NULL: none. unshifted_limit: magnitude of a peak above which the sum is
    computed again relative to the peak. A row with a NaN has a NaN among its maxima. Returns the number of rows with a
-   NaN or an infinite peak, whose log_sums are meaningless. */
+   NaN or an infinite peak, whose log_sums are invalid. */
 int64_t translume_summarize(float *logits, int64_t rows, int64_t size, int64_t block, float unshifted_limit,
                             const refinement *refinement,
                             float *maxima, int64_t *first, float *sums, float *peaks, float *log_sums) {

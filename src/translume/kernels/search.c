@@ -1,8 +1,8 @@
 /* Greedy and beam search of a batch.
 
-   The result equals that of the decoding loop in Python, bit for bit: sums, ties and finished hypotheses are ordered as
-   there. Tokens and log-probabilities of hypotheses are never moved: they are looked up through `ancestors`, as keys
-   and values are. */
+   The result equals that of the decoding loop in Python, bit for bit, with the same order of summation, ties and
+   finished hypotheses. Tokens and log-probabilities of hypotheses are never moved: like keys and values, they are
+   looked up through `ancestors`. */
 
 #include "logits.h"
 #include "stack.h"
@@ -32,8 +32,8 @@ typedef struct {
 /* The state of a search. Unfinished ("live") sentences come first; `slots` has their indices. n: rows of a group. */
 typedef struct {
     step_input step;
-    int64_t sentences, length, longest, capacity; /* B; tokens of live hypotheses; largest limit;
-        positions in the cache */
+    int64_t sentences, length;         /* B; tokens of live hypotheses */
+    int64_t longest, capacity;         /* largest limit; positions in the cache */
     int64_t *slots;                    /* [B] */
     int64_t *ancestors, *spare;        /* [live, K, length + 1], each allocated for [B, K, longest + 1] */
     int64_t *read_tokens;              /* [longest + 1, B, K], the token that each hypothesis reads at each position */
@@ -153,7 +153,7 @@ static __attribute__((noinline)) void add_positions(const search_settings *setti
         for (int64_t k = 0; k < inputs; k += LANES) store(x + k, load(x + k) + load(position + k));
 }
 
-/* Whether further steps cannot change the result of a sentence. best: the largest log-probability of its live
+/* Return whether further steps cannot change the result of a sentence. best: the largest log-probability of its live
    hypotheses. */
 static int is_done(const search_settings *settings, const search_state *search, int64_t sentence, float best,
                    int64_t length) {
@@ -183,8 +183,8 @@ static int64_t advance_sentence(const search_settings *settings, search_state *s
     if (settings->limits[sentence] == length)
         for (int64_t k = 0; k < going; k++)
             add_finished(settings, search, sentence, ancestors + ranked[k].parent * length, ranked[k], 1);
-    if (is_done(settings, search, sentence, going ? ranked[0].total : -INFINITY,
-                length)) return search->finished[sentence] ? 0 : -1;
+    if (is_done(settings, search, sentence, going ? ranked[0].total : -INFINITY, length))
+        return search->finished[sentence] ? 0 : -1;
     int64_t own = (length * search->sentences + sentence) * settings->beam;
     search->slots[next] = sentence;
     for (int64_t k = 0; k < settings->beam; k++) {

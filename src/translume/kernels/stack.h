@@ -27,14 +27,14 @@ typedef struct {
 } stack;
 
 typedef struct {
-    char *past;  /* KV cache of the target, keys and values alternating: [2L, B, H, capacity, K,
-                                                                          d] with these strides */
+    char *past;  /* KV cache of the target, keys and values alternating: [2L, B, H, capacity, K, d], with the strides
+                    below */
     int64_t past_layer, past_sentence, past_head, past_position;
     const char *cross;  /* keys and values of the memory: [2L, B, H, S, d] */
     int64_t cross_layer, cross_sentence, cross_head;
     const float *source_bias;  /* [B, S], added to scores: -inf at padding; NULL without padding */
     const int64_t *ancestors;  /* [B, K, position + 1], the beam entry that a hypothesis reads at each position;
-        NULL: its own */
+                                NULL: its own */
     const int64_t *slots;  /* [B], index of a sentence in past, cross and source_bias; NULL: in order */
     int64_t sentences, beam, count, position, source;  /* B, K, t, position of the first token, S */
     int64_t fp16;  /* whether past and cross hold fp16; never for SSRU */

@@ -28,7 +28,7 @@ def rounded(rate: float) -> tuple[int, float]:
 def keep_mask(shape: torch.Size, threshold: int, device: torch.device) -> Tensor:
     """Return a bool mask of `shape`, False with probability threshold/256.
 
-    Random numbers come from torch's default generator, or from the seed of an enclosing `drawn_from`.
+    Random numbers come from torch's default generator, or from the seed of an enclosing `seeded_masks`.
     """
     if device.type != "cpu":
         return torch.rand(shape, device=device) >= threshold / 256
@@ -44,7 +44,7 @@ _thread = threading.local()
 
 
 @contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
+def seeded_masks(seed: int) -> Iterator[None]:
     """Seed the masks that this thread draws inside the block, independently of other threads."""
     _thread.generator = _generator(seed)
     try:
@@ -53,7 +53,7 @@ def drawn_from(seed: int) -> Iterator[None]:
         del _thread.generator
 
 
-def drawn_seed() -> int:
+def draw_seed() -> int:
     """Return a seed below 2⁶³ for other random numbers of training, from the generator of the masks."""
     generator = getattr(_thread, "generator", None)
     return int(torch.randint(0, 2**63 - 1, ()) if generator is None else generator.integers(0, 2**63 - 1))

@@ -67,7 +67,7 @@ class Ssru(nn.Module):
 
     def begin(self, memory: Tensor) -> Cells:
         """Return the empty cache for the sentences of a memory [B, S, D]."""
-        return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_wide(memory)))
+        return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_cell_dtype(memory)))
 
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
         """Map t tokens x [N, t, D] from position `place` on to the same shape; write their cells to `past`."""
@@ -77,7 +77,7 @@ class Ssru(nn.Module):
         return cells.relu().to(x.dtype)
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        wide = _wide(x)
+        wide = _cell_dtype(x)
         return self.forget(x).to(wide).sigmoid(), self.update(x).to(wide)
 
 
@@ -114,7 +114,7 @@ class _Recurrence(torch.autograd.Function):
         return before.mul_(total), total - carried, carried[:, 0] if carried.size(1) else torch.zeros_like(start)
 
 
-def _wide(x: Tensor) -> torch.dtype:
+def _cell_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 

@@ -26,7 +26,7 @@ class KeyValue:
 
     def write(self, keys: Tensor, values: Tensor, place: int) -> None:
         """Write keys and values [N, H, t, D/H] at position `place`, in place; replace full buffers by larger ones."""
-        self.keys, self.values = _written(self.keys, keys, place), _written(self.values, values, place)
+        self.keys, self.values = _write_at(self.keys, keys, place), _write_at(self.values, values, place)
         self.length = place + keys.size(2)
 
     def read(self, length: int) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ class Cells:
 
     def write(self, cells: Tensor, place: int) -> None:
         """Write cells [N, t, D] at position `place`, in place; replace a full buffer by a larger one."""
-        self.cells = _written(self.cells, cells, place)
+        self.cells = _write_at(self.cells, cells, place)
 
     def read(self, length: int) -> Tensor:
         """Return the cell [N, D] after the first `length` positions; zeros if `length` is 0."""
@@ -60,7 +60,7 @@ class Cells:
         return Cells(self.cells[:, :length].index_select(0, rows))
 
 
-def _written(buffer: Tensor, new: Tensor, place: int) -> Tensor:
+def _write_at(buffer: Tensor, new: Tensor, place: int) -> Tensor:
     """Write `new` [N, ..., t, w] at position `place` of a buffer [N, ..., capacity, w], and return the buffer.
 
     A full buffer is replaced by a larger one. With gradients enabled the result is always a new buffer, since the

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from translume.config import Settings
 from translume.config.base import Names
-from translume.config.tree import build, read_text, values_in
+from translume.config.tree import build, parse_toml, read_text
 from translume.errors import SettingsError
 from translume.serving.access.limits import Limits
 
@@ -68,7 +68,7 @@ class ServeSettings(Settings):
         if path is None:
             return build(cls, {}, overrides, "serve")
         path = Path(path)
-        values = values_in(read_text(path), str(path))
+        values = parse_toml(read_text(path), str(path))
         build(cls, values, (), str(path))
         models, keys = values.get("models", {}), values.get("keys", {})
         moved = {name: str(path.parent / folder) for name, folder in models.items()}

@@ -137,7 +137,7 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         known = ", ".join(("nll", *task.metrics))
         raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
     task.check(data, model, training, place)
-    for name, reason in model.head.meaningless.items():
+    for name, reason in model.head.inapplicable_settings.items():
         if found := getattr(training, name):
             off = "none" if isinstance(found, str) else "0"
             raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")

@@ -10,7 +10,7 @@ from translume.errors import DataError, ModelFolderError, nearest
 
 MAX_LABELS = 65_536
 """Maximum number of distinct labels; a column with more of them probably contains texts."""
-_SHOWN = 20
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Labels:
 
     def _hint(self, name: str) -> str:
         hint = nearest(name, self.names)
-        return hint if "did you mean" in hint or len(self) <= _SHOWN else f"; it has {len(self):,} others"
+        return hint if "did you mean" in hint or len(self) <= _MAX_LISTED else f"; it has {len(self):,} others"
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the names as written in a file."""

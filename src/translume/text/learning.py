@@ -32,14 +32,14 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokeni
     if settings.kind == "byte":
         return Tokenizer(Vocabulary.of(settings, {}))
     counts = _segments(settings, texts)
-    room = settings.size - len(reserved_pieces(settings))
+    text_ids = settings.size - len(reserved_pieces(settings))
     if settings.kind == "word":
-        _check(settings, room, 1, "word")
-        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_most_frequent(counts)[:room], 0.0)))
-    alphabet = _alphabet(settings, counts, room)
+        _check(settings, text_ids, 1, "word")
+        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_most_frequent(counts)[:text_ids], 0.0)))
+    alphabet = _alphabet(settings, counts, text_ids)
     if settings.kind == "character":
         return Tokenizer(Vocabulary.of(settings, dict.fromkeys(alphabet, 0.0)))
-    return Tokenizer(_learn(settings, counts, alphabet, room))
+    return Tokenizer(_learn(settings, counts, alphabet, text_ids))
 
 
 def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
@@ -58,7 +58,7 @@ def _most_frequent(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda key: (-counts[key], key))
 
 
-def _alphabet(settings: TokenizerSettings, counts: Counter[str], room: int) -> list[str]:
+def _alphabet(settings: TokenizerSettings, counts: Counter[str], text_ids: int) -> list[str]:
     """Return the characters of the vocabulary, most frequent first."""
     characters: Counter[str] = Counter()
     for segment, count in counts.items():
@@ -70,12 +70,12 @@ def _alphabet(settings: TokenizerSettings, counts: Counter[str], room: int) -> l
     while covered < COVERAGE * total:
         covered += characters[ranked[needed]]
         needed += 1
-    _check(settings, room, needed, "character")
-    return ranked[: max(needed, room if settings.kind == "character" else room // 2)]
+    _check(settings, text_ids, needed, "character")
+    return ranked[: max(needed, text_ids if settings.kind == "character" else text_ids // 2)]
 
 
-def _check(settings: TokenizerSettings, room: int, needed: int, unit: str) -> None:
-    if room < needed:
+def _check(settings: TokenizerSettings, text_ids: int, needed: int, unit: str) -> None:
+    if text_ids < needed:
         reserved = reserved_pieces(settings)
         special = sum(not piece.startswith("<0x") for piece in reserved)
         parts = [f"{special} special tokens", f"{needed} {unit}{'s' * (needed != 1)}"]
@@ -86,15 +86,15 @@ def _check(settings: TokenizerSettings, room: int, needed: int, unit: str) -> No
         )
 
 
-def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], room: int) -> Vocabulary:
+def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], text_ids: int) -> Vocabulary:
     runs = _known(counts, set(alphabet))
     if settings.kind == "unigram":
-        return Vocabulary.of(settings, learn_unigram(runs, alphabet, room))
+        return Vocabulary.of(settings, learn_unigram(runs, alphabet, text_ids))
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.Split(_SEPARATOR, "removed")
     library.train_from_iterator(
         _repeated(runs),
-        trainers.BpeTrainer(vocab_size=room, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(vocab_size=text_ids, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
     )
     model = json.loads(library.to_str())["model"]
     pieces = dict.fromkeys(sorted(model["vocab"], key=model["vocab"].__getitem__), 0.0)

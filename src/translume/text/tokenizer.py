@@ -207,7 +207,7 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return pieces for display: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
         pieces, first = self._vocabulary.pieces, self._vocabulary.first
-        return [_shown(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
+        return [_display(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
 
     def pieces(self) -> list[str]:
         """Return the vocabulary in the order of ids, as `tokens` shows it. All are distinct."""
@@ -279,6 +279,6 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     return result
 
 
-def _shown(piece: str) -> str:
+def _display(piece: str) -> str:
     shown = piece.replace(MARK, MARK * 2)
     return MARK + shown[1:] if shown[0] == " " else shown

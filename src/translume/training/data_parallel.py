@@ -14,9 +14,9 @@ from torch import Tensor
 
 from translume.model import HeadLoss
 from translume.model.classifier import Network
-from translume.model.dropout import drawn_from
+from translume.model.dropout import seeded_masks
 
-MOST = 4
+MAX_REPLICAS = 4
 """Maximum number of replicas. Each has its own gradients; more replicas would need too much memory for their speed."""
 
 Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -25,7 +25,7 @@ Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 def replica_count(threads: int, device: torch.device) -> int:
     """Return the number of replicas for a number of threads; one on any device other than a CPU."""
-    return max(1, min(threads, MOST)) if device.type == "cpu" else 1
+    return max(1, min(threads, MAX_REPLICAS)) if device.type == "cpu" else 1
 
 
 def replica_of(model: Network) -> Network:
@@ -74,5 +74,5 @@ class ReplicaPool:
 
 
 def _seeded(job: Callable[[], HeadLoss], seed: int) -> HeadLoss:
-    with drawn_from(seed):
+    with seeded_masks(seed):
         return job()

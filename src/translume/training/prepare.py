@@ -50,7 +50,7 @@ from translume.training.vocabularies import vocabularies_of
 SHORT_UPDATES = 20
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
 
-_OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout")
+_DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
 """Settings in [model] that may change when a model is fine-tuned."""
 
 
@@ -111,7 +111,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
     if state is not None and stored is not None:
         _refuse_other_source(folder, state.begun.source_model, source)
         if state.begun.source_model:
-            config = adopted(config, stored.config, folder)
+            config = inherit_settings(config, stored.config, folder)
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
         return RunPlan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
@@ -121,7 +121,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
         )
     if source is not None:
         base = load_any(source, device="cpu", dtype="fp32", expected=task_of(config).part("checkpoint"))
-        return RunPlan(config=adopted(config, base.config, str(source)), state=None, stored=None, base=base)
+        return RunPlan(config=inherit_settings(config, base.config, str(source)), state=None, stored=None, base=base)
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
 
@@ -132,13 +132,13 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
         raise TrainingError(f"{folder}: this run began {before}, found --from {source}")
 
 
-def adopted(config: Config, base: Config, place: str) -> Config:
+def inherit_settings(config: Config, base: Config, place: str) -> Config:
     """Return the settings with [model] and [tokenizer] of the model to fine-tune, except dropout.
 
     Raises SettingsError for a setting that is neither the default nor that of the model.
     """
     groups = (
-        (config.model, base.model, "model", _OF_TRAINING),
+        (config.model, base.model, "model", _DROPOUT_SETTINGS),
         (config.tokenizer, base.tokenizer, "tokenizer", ("dropout",)),
     )
     for asked, held, group, free in groups:
@@ -148,7 +148,7 @@ def adopted(config: Config, base: Config, place: str) -> Config:
                 raise SettingsError(
                     f"{group}.{name}: found {wanted!r}, but {place} has {found!r}; use that value or none"
                 )
-    dropouts = {name: getattr(config.model, name) for name in _OF_TRAINING}
+    dropouts = {name: getattr(config.model, name) for name in _DROPOUT_SETTINGS}
     tokenizer = base.tokenizer.model_copy(update={"dropout": config.tokenizer.dropout})
     return config.model_copy(update={"model": base.model.model_copy(update=dropouts), "tokenizer": tokenizer})
 
@@ -260,7 +260,7 @@ def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, Mode
     config = plan.config
     if plan.state is not None and plan.stored is not None:
         model = ModelDescription(config=config, source=plan.stored.source, target=plan.stored.target)
-        store.take_in(config)  # fails here, not after the first updates
+        store.read_decoding_files(config)  # fails here, not after the first updates
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
     if plan.base is not None:

@@ -135,15 +135,15 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
 
     precision: the one that the run began with, which "auto" resolved to.
     """
-    for room, may_change in (("model", ()), ("tokenizer", ("path", "target_path")), ("training", MAY_CHANGE)):
-        before, now = getattr(began, room), getattr(found, room)
+    for table, may_change in (("model", ()), ("tokenizer", ("path", "target_path")), ("training", MAY_CHANGE)):
+        before, now = getattr(began, table), getattr(found, table)
         for name in type(before).model_fields:
             if name in may_change or (name == "precision" and {before.precision, now.precision} <= {"auto", precision}):
                 continue
             old, new = getattr(before, name), getattr(now, name)
             if old != new:
-                path, old, new = _inner(f"{room}.{name}", old, new)
-                rule = f"; these may change: {', '.join(MAY_CHANGE)}" if room == "training" else ""
+                path, old, new = _inner(f"{table}.{name}", old, new)
+                rule = f"; these may change: {', '.join(MAY_CHANGE)}" if table == "training" else ""
                 raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}{rule}")
 
 
@@ -216,7 +216,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._manifest = Manifest.read(folder) if (folder / "manifest.json").exists() else Manifest(files={})
-        self._taken: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
+        self._decoding_files: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
     def has(self, name: str) -> bool:
         """Return whether the last commit contains a file of this name."""
@@ -239,14 +239,14 @@ class Store:
         source, target = read_vocabularies(self.folder, self._manifest)
         return ModelDescription(config=read_config(self.folder, self._manifest), source=source, target=target)
 
-    def take_in(self, config: Config) -> tuple[Config, dict[str, bytes]]:
+    def read_decoding_files(self, config: Config) -> tuple[Config, dict[str, bytes]]:
         """Read the files that [decoding] names, once. Return the settings with their new names, and their content.
 
         Raises DataError if a file cannot be read.
         """
-        if self._taken is None or self._taken[0] is not config:
-            self._taken = config, copy_decoding_files(config)
-        return self._taken[1]
+        if self._decoding_files is None or self._decoding_files[0] is not config:
+            self._decoding_files = config, copy_decoding_files(config)
+        return self._decoding_files[1]
 
     def begin(self, model: ModelDescription) -> None:
         """Commit settings and vocabularies, before the first update."""
@@ -290,7 +290,7 @@ class Store:
         yield live.shown
 
     def _files(self, model: ModelDescription, weights: Mapping[str, Tensor]) -> dict[str, Content]:
-        config, named = self.take_in(model.config)
+        config, named = self.read_decoding_files(model.config)
         return {**model_files(config, weights, model.source, model.target), **named}
 
     def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
@@ -317,7 +317,7 @@ def averaged_with(state: State, settings: TrainingSettings) -> list[int]:
     return earlier[1 - settings.average_last :] if settings.average_last > 1 else []
 
 
-def kept_words(state: State, settings: TrainingSettings) -> str:
+def describe_kept_weights(state: State, settings: TrainingSettings) -> str:
     """Describe the weights that `Store.kept` returns."""
     weights = "moving average of the weights" if settings.ema else "weights"
     if settings.average_last > 1 and not state.keeps_best:

@@ -29,7 +29,7 @@ from translume.training.events import (
 from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
 from translume.training.prepare import Prepared, RunPlan, plan_run, prepare_run
-from translume.training.resume import Store, Window, add_candidate, kept_words
+from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
 from translume.training.validation import Quality, Validator, better, measured_by
 
 _NAMED_PAIRS = 8
@@ -75,7 +75,7 @@ def train(
         try:
             prepared = yield from prepare_run(plan, store, source=origin, device=place)
             run = Run(prepared, store, _validator(prepared))
-            for event in _opening(plan, prepared, store):
+            for event in _first_events(plan, prepared, store):
                 yield run.record(event)
             yield from run.events()
         finally:
@@ -102,7 +102,7 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
     return Finished(
         update=state.update,
         reason=reason,
-        kept=kept_words(state, stored),
+        kept=describe_kept_weights(state, stored),
         nll=nll,
         metrics=metrics,
         best_update=state.best_update,
@@ -112,7 +112,7 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
     )
 
 
-def _opening(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[Event]:
+def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
     yield Started(
@@ -291,7 +291,7 @@ class Run:
         return Finished(
             update=state.update,
             reason=reason,
-            kept=kept_words(state, settings),
+            kept=describe_kept_weights(state, settings),
             nll=nll,
             metrics=metrics,
             best_update=state.best_update,
@@ -316,7 +316,7 @@ class Run:
     def _scores(self) -> list[str]:
         state, settings = self._state, self._settings
         nll, metrics = state.kept_quality(settings)
-        of = kept_words(state, settings)
+        of = describe_kept_weights(state, settings)
         if nll is None:  # the mean is measured only at the end of a run
             nll, metrics, of = state.best_nll, state.best_metrics, f"the weights after update {state.best_update}"
         if nll is None:

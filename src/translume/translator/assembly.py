@@ -220,7 +220,7 @@ class ProgressReporter:
             line, place = self._places[batch[sentence]]
             line.update(place, self._tokenizer.beginning(ids), complete=False)
 
-        return StablePrefix(report, sentences, ranked_anew=reranked)
+        return StablePrefix(report, sentences, reranked=reranked)
 
     def complete(self, index: int, hypotheses: Sequence[TextHypothesis]) -> None:
         """Report the whole target of a piece, the best of its hypotheses.  index: its place in all plans."""
