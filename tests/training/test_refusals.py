@@ -224,7 +224,7 @@ def test_missing_file_is_a_one_line_error(toy: Make, tmp_path: Path) -> None:
         ("sigmoid", "z_loss", 1e-4, "whose decisions are not a distribution"),
         ("sigmoid", "confidence_penalty", 0.1, "whose decisions are not a distribution"),
         ("entmax", "z_loss", 1e-4, "which has no log Σ exp"),
-        ("entmax", "r_drop", 5.0, "whose beliefs are infinitely far apart where their supports differ"),
+        ("entmax", "r_drop", 5.0, "whose divergence is infinite where supports differ"),
     ],
 )
 def test_penalty_without_effect_for_a_head_is_refused(toy: Make, kind: str, name: str, value: float, why: str) -> None:
