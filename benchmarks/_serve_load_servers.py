@@ -22,10 +22,8 @@ from translume.translator.engines import ComputeOptions, EngineName
 
 
 def translator_of(model: str, computing: ComputeOptions) -> Translator:
-    from translume.translator.engines import translator_in
-
     if model != "-":
-        return translator_in(Path(model), computing)
+        return Translator.load(Path(model), computing)
     found = small()
     return found if computing.engine == "plain" else found.compile("fp32")
 

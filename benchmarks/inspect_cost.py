@@ -209,13 +209,13 @@ def work(model: str | None, threads: int) -> None:
 def on(rounds: int) -> dict[str, dict[str, float]]:
     """Return the median wall-clock and processor time of a trace, by default and by its parts."""
     import translume
-    from translume.inspection.tracing import EVERYTHING, KNOWN
+    from translume.inspection.tracing import DEFAULT_PARTS, PARTS
 
     translator = translator_of(BASE)
     source, target = sentences(translator, 2)
-    more = [part for part in KNOWN if part not in EVERYTHING and not (SHORT and part == "integrated-gradients")]
-    ways: dict[str, tuple[str, ...]] = {"everything": EVERYTHING, "beliefs alone": ()}
-    ways.update({part: (part,) for part in (*EVERYTHING, *more)})
+    more = [part for part in PARTS if part not in DEFAULT_PARTS and not (SHORT and part == "integrated-gradients")]
+    ways: dict[str, tuple[str, ...]] = {"everything": DEFAULT_PARTS, "distributions only": ()}
+    ways.update({part: (part,) for part in (*DEFAULT_PARTS, *more)})
     found = {}
     for name, show in ways.items():
         taken: list[tuple[float, float]] = []
