@@ -1,4 +1,4 @@
-"""Every head that the settings know, built over a small vocabulary."""
+"""All output heads that the settings know, built over a small vocabulary."""
 
 import typing
 from collections.abc import Callable
@@ -15,7 +15,7 @@ WIDTH, VOCABULARY = 13, 101
 
 
 def kinds() -> list[type]:
-    """The settings classes of all heads: members of the union `HeadSettings`, however it is written."""
+    """The settings classes of all heads: members of the union `HeadSettings`."""
     found = heads.HeadSettings
     while typing.get_origin(found) is typing.Annotated:
         found = typing.get_args(found)[0]
@@ -23,7 +23,7 @@ def kinds() -> list[type]:
 
 
 def variants() -> list[tuple[type, dict[str, object]]]:
-    """Each kind as it is, and with each other value of a setting that makes another head of it."""
+    """Each kind with its defaults, and with each other value of a setting that changes the head."""
     others = (("bias", False), ("selector", "learned"))
     return [
         (kind, chosen)
@@ -32,13 +32,13 @@ def variants() -> list[tuple[type, dict[str, object]]]:
     ]
 
 
-def named(variant: tuple[type, dict[str, object]]) -> str:
+def variant_id(variant: tuple[type, dict[str, object]]) -> str:
     kind, chosen = variant
     words = ["without-bias" if name == "bias" else str(value) for name, value in chosen.items()]
     return "-".join([kind.model_fields["kind"].default, *words])
 
 
-@pytest.fixture(params=variants(), ids=named)
+@pytest.fixture(params=variants(), ids=variant_id)
 def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
     kind, chosen = request.param
 
@@ -59,7 +59,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
 
 
 class Pairs:
-    """Training pairs whose targets hold the ids of their sources, low ids more often."""
+    """Training pairs whose targets hold the ids of their sources; low ids are more frequent."""
 
     def __init__(self, vocabulary: int, pairs: int = 97) -> None:
         generator = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""The adaptive softmax: bands by frequency, against torch's own and its definition, and tied to its embedding."""
+"""The adaptive softmax: frequency bands, torch's own as reference, and tying to the embedding."""
 
 import math
 from itertools import pairwise
@@ -22,7 +22,7 @@ CUTOFFS = (17, 101)
 
 
 class Targets:
-    """Training targets of seven tokens, low ids more often."""
+    """Training targets of seven tokens; low ids are more frequent."""
 
     pairs = 97
 
@@ -49,7 +49,7 @@ def head_of(**changes):
     return AdaptiveHead(settings, HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=3), None).double()
 
 
-def test_it_is_torchs_adaptive_softmax():
+def test_results_equal_torchs_adaptive_softmax():
     head = head_of()
     with torch.no_grad():
         head.tail_bias.normal_()
@@ -73,7 +73,7 @@ def test_it_is_torchs_adaptive_softmax():
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_label_smoothing_is_that_of_its_page(text):
+def test_label_smoothing_follows_the_documentation(text):
     head, epsilon = head_of(), 0.1
     head.table.arrange(torch.randperm(VOCABULARY))
     hidden = torch.randn(53, WIDTH, dtype=torch.float64)
@@ -98,25 +98,25 @@ def test_label_smoothing_is_that_of_its_page(text):
     torch.testing.assert_close(loss.objective, wanted)
 
 
-def test_a_fresh_head_that_sees_nothing_finds_all_tokens_equally_likely():
+def test_a_head_without_signal_predicts_the_uniform_distribution():
     log_probs = head_of().next_token(torch.zeros(1, WIDTH, dtype=torch.float64), None).log_probs()
     torch.testing.assert_close(log_probs, torch.full_like(log_probs, -math.log(VOCABULARY)))
 
 
-def test_bands_hold_tokens_by_their_frequency_in_the_targets():
+def test_bands_order_tokens_by_frequency_in_the_targets():
     head = head_of()
     head.learn(data(VOCABULARY))
     counts = torch.from_numpy(target_counts(data(VOCABULARY), VOCABULARY))[head.table.order]
     first, second, third = counts.split([17, 84, 110])
     assert first.min() >= second.max() >= second.min() >= third.max()
-    assert int(head.table.rank[2]) < 17  # the end mark stands in every target
+    assert int(head.table.rank[2]) < 17  # every target ends with the end mark
     assert torch.equal(head.table.rank[head.table.order], torch.arange(VOCABULARY))
     for part in head.table.order.split([17, 84, 110]):
         assert torch.equal(part, part.sort().values)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 101])
-def test_bands_of_any_vocabulary_are_an_eighth_and_a_half(size):
+def test_default_bands_end_at_an_eighth_and_a_half_of_the_vocabulary(size):
     table = BandedTable(size, 7, (), 4)
     ends = {1: (1,), 2: (1, 2), 5: (2, 5), 101: (12, 50, 101)}[size]
     assert table.ends == ends
@@ -136,7 +136,7 @@ def test_cutoffs_that_do_not_ascend_below_the_vocabulary_are_refused(cutoffs):
     )
 
 
-def test_an_embedding_in_bands_is_each_bands_vector_widened():
+def test_a_banded_embedding_projects_each_bands_vectors_to_the_width():
     table = BandedTable(11, 13, (3, 7), 2)
     table.arrange(torch.tensor([10, 4, 0, 3, 9, 1, 2, 8, 7, 6, 5]))
     assert table.order.tolist() == [0, 4, 10, 1, 2, 3, 9, 5, 6, 7, 8]
@@ -177,7 +177,7 @@ def test_a_tied_head_shares_every_band_and_the_order_with_its_embedding(tie):
 
 
 @pytest.mark.parametrize(("tie", "side"), [("all", "source"), ("all", "target"), ("target", "target")])
-def test_word_vectors_have_no_place_in_bands(tie, side):
+def test_pretrained_vectors_are_refused_with_bands(tie, side):
     with pytest.raises(SettingsError) as caught:
         build_model(settings_of(tie, **{f"pretrained_{side}": "vectors.txt"}), 101, 101)
     assert str(caught.value) == (
@@ -186,7 +186,7 @@ def test_word_vectors_have_no_place_in_bands(tie, side):
     )
 
 
-def test_a_saved_model_comes_back_with_its_bands(tmp_path):
+def test_a_saved_model_keeps_its_bands(tmp_path):
     model = build_model(settings_of("all"), 101, 101).eval()
     model.head.learn(data(101))
     path = tmp_path / "weights.safetensors"
@@ -201,7 +201,7 @@ def test_a_saved_model_comes_back_with_its_bands(tmp_path):
 
 
 class Shapes(TorchDispatchMode):
-    """Notes the shapes of all tensors that are made."""
+    """Records the shapes of all concatenated tensors."""
 
     def __init__(self):
         super().__init__()
@@ -214,7 +214,7 @@ class Shapes(TorchDispatchMode):
         return result
 
 
-def test_a_decoding_step_puts_logits_together_and_not_vectors():
+def test_a_decoding_step_concatenates_logits_and_not_vectors():
     head = head_of()
     first = head.table.ends[0] + len(head.tails)
     with Shapes() as shapes, torch.no_grad():

@@ -1,4 +1,4 @@
-"""What every output head promises; a new kind is covered as soon as its settings exist."""
+"""Properties of all output heads. A new kind is covered as soon as its settings exist."""
 
 import math
 
@@ -15,7 +15,7 @@ PLAIN = LossOptions()
 
 
 def given(head, dtype=torch.float32, rows=ROWS, spread=1.5, width=13):
-    """Hidden states, labels, and the context of 5 sources of up to 11 tokens that the rows belong to in turn."""
+    """Hidden states, labels, and a context in which the rows belong to 5 sources of up to 11 tokens in turn."""
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
     labels = torch.randint(head.vocabulary, (rows,), generator=generator)
@@ -33,7 +33,7 @@ def believed(head):
 
 
 @torch.no_grad()
-def test_score_is_what_the_belief_says(make):
+def test_score_equals_the_log_prob_of_the_distribution(make):
     head = make()
     hidden, labels, context = given(head)
     belief = head.next_token(hidden, context)
@@ -45,12 +45,12 @@ def test_score_is_what_the_belief_says(make):
 
 
 @torch.no_grad()
-def test_the_best_tokens_are_those_of_the_whole_belief(make):
+def test_topk_equals_the_full_ranking(make):
     head = make()
     belief = believed(head)
     for k in (1, 5, head.vocabulary):
         top = belief.topk(k)
-        # A stable sort, since torch's topk has tokens that tie, as impossible ones do, in no order.
+        # The sort is stable, since torch's topk returns tied tokens, such as impossible ones, in no defined order.
         values, ids = (each[:, :k] for each in belief.log_probs().sort(descending=True, stable=True))
         assert torch.equal(top.ids, ids)
         torch.testing.assert_close(top.log_probs, values, rtol=1e-5, atol=1e-5)
@@ -72,10 +72,10 @@ def test_probabilities_sum_to_one(make):
 
 
 @torch.no_grad()
-def test_draws_follow_the_belief_its_temperature_and_its_bias(make):
+def test_samples_follow_the_distribution_temperature_and_bias(make):
     belief, count = believed(make()), 3000
     best, rows = belief.topk(2).ids, torch.arange(ROWS)
-    allowed = TEXT.repeat(ROWS, 1).scatter(1, best, value=True)  # some heads have no more than one possible token
+    allowed = TEXT.repeat(ROWS, 1).scatter(1, best, value=True)  # some heads have only one possible token
     bias = Bias.join([Bias.forbid(rows, best[:, 1]), Bias(rows, best[:, 0], -torch.ones(ROWS)), Bias.only(allowed)])
     uniforms = torch.rand(ROWS, count, generator=torch.Generator().manual_seed(1))
     drawn = belief.sample(uniforms, temperature=1.3, bias=bias)
@@ -85,11 +85,11 @@ def test_draws_follow_the_belief_its_temperature_and_its_bias(make):
     often = expected > 5
     chi = float(((counts - expected).square() / expected)[often].sum())
     assert chi < float(often.sum()) + 5 * math.sqrt(2 * float(often.sum()))
-    # What a row draws is its own affair.
+    # The draws of a row depend only on its own uniform numbers.
     assert torch.equal(belief.sample(uniforms[:, :1], temperature=1.3, bias=bias), drawn[:, :1])
 
 
-def test_the_nll_is_minus_the_scores(make):
+def test_the_nll_is_the_negated_sum_of_scores(make):
     head = make()
     hidden, labels, context = given(head)
     loss = head.loss(hidden, labels, context, PLAIN)
@@ -102,8 +102,8 @@ def test_the_nll_is_minus_the_scores(make):
         torch.testing.assert_close(loss.objective.detach(), loss.nll, rtol=1e-5, atol=1e-5)
 
 
-def truth(head, hidden, labels, context, options):
-    """The loss by its definition, from the belief of the head in fp64, and its gradients."""
+def reference_loss(head, hidden, labels, context, options):
+    """The loss by its definition, from the head's predicted distribution in fp64, and its gradients."""
     hidden = hidden.detach().double().requires_grad_()
     log_probs = head.next_token(hidden, context).log_probs()
     assert log_probs.dtype == torch.float64
@@ -124,12 +124,12 @@ def found(head, hidden, labels, context, options):
 
 
 def gradients(loss, hidden, head):
-    """Of the hidden states and of every parameter that the loss reads."""
+    """Gradients with respect to the hidden states and every parameter that the loss reads."""
     parameters = [hidden, *(parameter for parameter in head.parameters() if parameter.requires_grad)]
     return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
 
 
-def relative(left, right):
+def relative_error(left, right):
     left, right = left.detach().double(), right.detach().double()
     return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
@@ -150,35 +150,35 @@ NAMED = ["plain", "smoothed", "smoothed-over-text", "z", "both"]
 
 @pytest.mark.parametrize("options", OPTIONS, ids=NAMED)
 @pytest.mark.parametrize("chunks", [1, 7, 67])
-def test_loss_and_gradients_are_exact_in_any_chunks(make, monkeypatch, options, chunks):
+def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, options, chunks):
     head = make(torch.float64)
     skip_unless_defined(head, options)
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     hidden, labels, context = given(head, torch.float64)
     loss, grown = found(head, hidden, labels, context, options)
-    wanted, slopes = truth(head, hidden, labels, context, options)
-    assert relative(loss, wanted) < 1e-10
-    assert all(relative(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
+    wanted, slopes = reference_loss(head, hidden, labels, context, options)
+    assert relative_error(loss, wanted) < 1e-10
+    assert all(relative_error(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
     narrow = make(torch.float32)
     hidden, labels, context = given(narrow)
     loss, grown = found(narrow, hidden, labels, context, options)
-    assert relative(loss, wanted) < 1e-5
-    assert all(relative(left, right) < 2e-4 for left, right in zip(grown, slopes, strict=True))
+    assert relative_error(loss, wanted) < 1e-5
+    assert all(relative_error(left, right) < 2e-4 for left, right in zip(grown, slopes, strict=True))
 
 
-def test_scores_have_the_gradient_of_the_nll(make):
+def test_scores_have_the_negated_gradient_of_the_nll(make):
     head = make(torch.float64)
     if not head.full_support:
         pytest.skip("some scores of this head are infinite")
     hidden, labels, context = given(head, torch.float64)
     hidden.requires_grad_()
     grown = gradients(-head.score(hidden, labels, context).sum(), hidden, head)
-    _, slopes = truth(head, hidden, labels, context, PLAIN)
-    assert all(relative(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
+    _, slopes = reference_loss(head, hidden, labels, context, PLAIN)
+    assert all(relative_error(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
 
 
-def test_every_token_learns_within_an_epoch(make):
-    """As in fairseq's adaptive loss the second token of each tail did not."""
+def test_every_label_gives_a_gradient(make):
+    """In fairseq's adaptive loss, the second token of each tail got none."""
     head = make()
     labels = torch.arange(head.vocabulary)
     hidden, _, context = given(head, rows=head.vocabulary)
@@ -190,7 +190,7 @@ def test_every_token_learns_within_an_epoch(make):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @torch.no_grad()
-def test_knowing_nothing_costs_ln_v_whatever_the_smoothing(make, smoothing):
+def test_a_uniform_prediction_costs_ln_v_with_any_smoothing(make, smoothing):
     head = make()
     if not head.plain():
         pytest.skip("no linear softmax head")
@@ -204,7 +204,7 @@ def test_knowing_nothing_costs_ln_v_whatever_the_smoothing(make, smoothing):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_logits_of_500_overflow_nowhere(make, dtype):
+def test_logits_of_500_do_not_overflow(make, dtype):
     head = make(torch.float64)
     if not head.plain():
         pytest.skip("no linear softmax head")
@@ -214,14 +214,14 @@ def test_logits_of_500_overflow_nowhere(make, dtype):
     hidden[::2] *= -1
     head = head.to(dtype)
     loss, grown = found(head, hidden, labels, context, PLAIN)
-    wanted, slopes = truth(head.double(), hidden, labels, context, PLAIN)
+    wanted, slopes = reference_loss(head.double(), hidden, labels, context, PLAIN)
     limit = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 5e-2}[dtype]
     if head.exact_loss:
-        assert relative(loss, wanted) < min(limit, 5e-3)
-        assert all(relative(left, right) < limit for left, right in zip(grown, slopes, strict=True))
+        assert relative_error(loss, wanted) < min(limit, 5e-3)
+        assert all(relative_error(left, right) < limit for left, right in zip(grown, slopes, strict=True))
 
 
-def test_states_of_any_size_leave_all_finite(make):
+def test_hidden_states_of_any_magnitude_give_finite_results(make):
     head = make()
     hidden, labels, context = given(head, spread=300.0)
     loss, grown = found(head, hidden, labels, context, LossOptions(0.1))
@@ -230,8 +230,8 @@ def test_states_of_any_size_leave_all_finite(make):
     assert not bool(head.next_token(hidden, context).log_probs().isnan().any())
 
 
-def test_sure_rows_keep_their_gradient_in_bf16(make):
-    """Where p_y > 0.999, p_y − 1 must not be what is left of rounding."""
+def test_confident_rows_keep_their_gradient_in_bf16(make):
+    """Where p_y > 0.999, the gradient p_y − 1 must not be lost to rounding."""
     head = make(torch.bfloat16, vocabulary=509, width=61)
     if not head.plain() or not head.exact_loss:
         pytest.skip("no linear softmax head")
@@ -246,26 +246,28 @@ def test_sure_rows_keep_their_gradient_in_bf16(make):
         context = None if context is None else context.select(sure.nonzero()[:, 0])
     assert len(labels) > ROWS // 2
     loss, grown = found(head, hidden, labels, context, PLAIN)
-    wanted, slopes = truth(head.double(), hidden, labels, context, PLAIN)
-    assert relative(loss, wanted) < 1e-2
-    assert all(relative(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
+    wanted, slopes = reference_loss(head.double(), hidden, labels, context, PLAIN)
+    assert relative_error(loss, wanted) < 1e-2
+    assert all(relative_error(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
 
 
 @pytest.mark.parametrize("options", [PLAIN, LossOptions(0.1), LossOptions(0.1, 1e-3)], ids=["plain", "smoothed", "z"])
-def test_the_loss_in_bf16_is_the_loss(make, options):
+def test_the_loss_in_bf16_is_close_to_fp32(make, options):
     head = make(torch.bfloat16, vocabulary=1009, width=61)
     skip_unless_defined(head, options)
     hidden, labels, context = given(head, torch.bfloat16, rows=509, width=61)
     loss, grown = found(head, hidden, labels, context, options)
     wide = head.double()
     _, _, context = given(wide, torch.float64, rows=509, width=61)
-    wanted, slopes = truth(wide, hidden, labels, context, options)
+    wanted, slopes = reference_loss(wide, hidden, labels, context, options)
     exact = bool(head.plain())
-    assert relative(loss, wanted) < (1e-3 if exact else 5e-3)
-    assert all(relative(left, right) < (1e-2 if exact else 5e-2) for left, right in zip(grown, slopes, strict=True))
+    assert relative_error(loss, wanted) < (1e-3 if exact else 5e-3)
+    assert all(
+        relative_error(left, right) < (1e-2 if exact else 5e-2) for left, right in zip(grown, slopes, strict=True)
+    )
 
 
-def test_no_labels_cost_nothing(make):
+def test_a_batch_without_labels_has_a_loss_of_zero(make):
     head = make()
     hidden, labels, context = given(head, rows=0)
     hidden.requires_grad_()
@@ -277,7 +279,7 @@ def test_no_labels_cost_nothing(make):
 
 
 class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that any operation makes."""
+    """Records the size of the largest tensor that any operation creates."""
 
     elements = 0
 
@@ -289,7 +291,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_rows_times_vocabulary_is_never_held(make, monkeypatch):
+def test_no_tensor_of_rows_times_vocabulary_is_created(make, monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * 1009)
     head = make(vocabulary=1009)
     hidden, labels, context = given(head, rows=2003)

@@ -1,4 +1,4 @@
-"""Copying from the source: each row from its own sentence, all places of a token together, and nothing but text."""
+"""The copy head: copying from the row's own sentence, with repeated tokens pooled and special tokens excluded."""
 
 import math
 
@@ -26,7 +26,7 @@ few = settings(deadline=None, max_examples=30)
 
 
 def copying(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
-    """A head that has some of the source's tokens in common with the target's, and a gate of any mind."""
+    """A copy head for which source and target share some tokens, with random gate weights."""
     torch.manual_seed(seed)
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=SOURCES)
     head = CopyHead(CopySettings(tie="none", bias=bias), sizes, None)
@@ -41,7 +41,7 @@ def copying(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
 
 
 def begun(head, dtype=torch.float64, seed=1, lengths=LENGTHS):
-    """The context of some sentences, with their ids [B, S], masks and memories; tokens stand there more than once."""
+    """The context of several sentences with repeated tokens, and their ids [B, S], masks and memories."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(lengths)
     source = torch.randint(SOURCES, (len(lengths), longest), generator=generator)
@@ -53,7 +53,7 @@ def begun(head, dtype=torch.float64, seed=1, lengths=LENGTHS):
 
 
 def states(rows=ROWS, dtype=torch.float64, seed=2, sentences=SENTENCES):
-    """Hidden states, labels (many that can be copied), and sentences in any order."""
+    """Hidden states, labels (many of them in the source), and the sentences of the rows in any order."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
     labels = torch.randint(VOCABULARY, (rows,), generator=generator)
@@ -62,7 +62,7 @@ def states(rows=ROWS, dtype=torch.float64, seed=2, sentences=SENTENCES):
 
 
 def by_definition(head, hidden, owners, source, mask, memory):
-    """[n, V]: log p, row by row and place by place, in probabilities and fp64."""
+    """[n, V]: log p, computed row by row and place by place from probabilities in fp64."""
     found = []
     for state, owner in zip(hidden, owners.tolist(), strict=True):
         written = F.linear(state, head.softmax.weight, head.softmax.bias).softmax(-1)
@@ -79,7 +79,7 @@ def by_definition(head, hidden, owners, source, mask, memory):
     return torch.stack(found)
 
 
-def relative(left, right):
+def relative_error(left, right):
     left, right = left.detach().double(), right.detach().double()
     return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
@@ -93,8 +93,8 @@ def relative(left, right):
         LossOptions, st.sampled_from([0.0, 0.1]), st.sampled_from([0.0, 1e-2]), st.sampled_from([None, TEXT])
     ),
 )
-def test_loss_and_gradients_are_those_of_the_definition(seed, spread, bias, options):
-    """Of the memory, too, which the encoder learns from."""
+def test_loss_and_gradients_match_the_definition(seed, spread, bias, options):
+    """This includes the gradient of the memory, which trains the encoder."""
     head = copying(seed=seed, spread=spread, bias=bias)
     context, source, mask, memory = begun(head, seed=seed)
     hidden, labels, owners = states(seed=seed)
@@ -105,8 +105,8 @@ def test_loss_and_gradients_are_those_of_the_definition(seed, spread, bias, opti
     normalisers = F.linear(hidden, head.softmax.weight, head.softmax.bias).logsumexp(-1)
     objective = objective + options.z_loss * normalisers.square().sum()
     loss = head.loss(hidden, labels, context.select(owners), options)
-    assert relative(loss.objective, objective) < 1e-10
-    assert relative(loss.nll, nll) < 1e-10
+    assert relative_error(loss.objective, objective) < 1e-10
+    assert relative_error(loss.nll, nll) < 1e-10
     learnt = [hidden, memory, *head.parameters()]
     found, slopes = (torch.autograd.grad(each, learnt) for each in (loss.objective, objective))
     for left, right in zip(found, slopes, strict=True):
@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_the_definition(seed, spread, bias, opti
 @few
 @given(seed=st.integers(0, 99), k=st.integers(1, 14), data=st.data())
 @torch.no_grad()
-def test_the_best_tokens_are_exact_under_any_bias(seed, k, data):
+def test_topk_is_exact_under_any_bias(seed, k, data):
     head = copying(seed=seed, spread=2.0)
     hidden, _, owners = states(seed=seed)
     belief = head.next_token(hidden, begun(head, seed=seed)[0].select(owners))
@@ -144,7 +144,7 @@ def test_the_best_tokens_are_exact_under_any_bias(seed, k, data):
 @few
 @given(seed=st.integers(0, 99), rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=29))
 @torch.no_grad()
-def test_rows_may_be_chosen_again_and_again_in_any_order(seed, rows):
+def test_a_selection_of_rows_keeps_their_scores(seed, rows):
     head = copying()
     hidden, labels, owners = states(seed=seed)
     context, chosen = begun(head)[0].select(owners), torch.tensor(rows)
@@ -155,7 +155,7 @@ def test_rows_may_be_chosen_again_and_again_in_any_order(seed, rows):
 
 
 def small(attention, gate, copied, source):
-    """The belief of a head over five tokens that gives the source's places these weights, and the gate this value."""
+    """The distribution of a head over five tokens with these attention weights and this gate."""
     sizes = HeadSizes(width=1, vocabulary=5, source_vocabulary=len(copied))
     head = CopyHead(CopySettings(tie="none"), sizes, None).double()
     with torch.no_grad():
@@ -168,7 +168,7 @@ def small(attention, gate, copied, source):
     return head.next_token(torch.ones(1, 1, dtype=torch.float64), context)
 
 
-def test_a_repeated_token_has_the_sum_of_its_places():
+def test_a_repeated_token_gets_the_sum_of_its_weights():
     belief = small([0.5, 0.2, 0.3], gate=0.25, copied=[0, 1, 2, 3, 4], source=[3, 1, 3])
     assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.05, 0.2, 0.05, 0.65, 0.05])
     assert belief.topk(3).ids.tolist() == [[3, 1, 0]]
@@ -176,20 +176,20 @@ def test_a_repeated_token_has_the_sum_of_its_places():
     assert belief.copy_attention[0].tolist() == pytest.approx([0.5, 0.2, 0.3])
 
 
-def test_what_the_target_has_no_token_for_draws_no_attention():
+def test_source_tokens_without_a_target_token_get_no_attention():
     belief = small([0.5, 0.2, 0.3], gate=0.5, copied=[-1, 1, 2, -1, 4], source=[3, 1, 2])
     assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.1, 0.3, 0.4, 0.1, 0.1])
     assert belief.copy_attention[0].tolist() == pytest.approx([0.0, 0.4, 0.6])
 
 
-def test_nothing_to_copy_leaves_the_softmax():
+def test_without_copyable_tokens_the_softmax_remains():
     belief = small([0.5, 0.5], gate=0.01, copied=[-1, -1, 2, 3, 4], source=[0, 1])
     assert belief.log_probs()[0].exp().tolist() == pytest.approx([0.2] * 5)
     assert (belief.gate.tolist(), belief.copy_attention.tolist()) == ([1.0], [[0.0, 0.0]])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_an_empty_source_leaves_all_finite(smoothing):
+def test_an_empty_source_gives_finite_results(smoothing):
     head = copying(torch.float32)
     context, _, _, memory = begun(head, torch.float32, lengths=(0, 5))
     hidden, labels, owners = states(dtype=torch.float32, sentences=2)
@@ -201,7 +201,7 @@ def test_an_empty_source_leaves_all_finite(smoothing):
 
 
 @torch.no_grad()
-def test_what_padding_holds_changes_nothing():
+def test_padding_changes_nothing():
     head = copying()
     context, source, mask, memory = begun(head)
     hidden, labels, owners = states()
@@ -211,8 +211,8 @@ def test_what_padding_holds_changes_nothing():
 
 
 @torch.no_grad()
-def test_a_copy_that_is_hardly_likely_has_its_logarithm_all_the_same():
-    """In probabilities e⁻²⁰⁰ would be nothing, and its logarithm −∞."""
+def test_a_very_unlikely_copy_has_a_finite_log_probability():
+    """A probability of e⁻²⁰⁰ would underflow to zero, with a logarithm of −∞."""
     head = copying(torch.float32)
     head.query.weight.zero_()
     head.softmax.bias[:] = 300.0 * (torch.arange(VOCABULARY) == 99)
@@ -231,7 +231,7 @@ def data(sources, targets):
     return HeadData(corpus=None, source_pieces=sources, target_pieces=targets, end=2, specials=frozenset({0, 1, 2, 3}))
 
 
-class TestWhatIsCopied:
+class TestCopiedIds:
     MARKS = ("<pad>", "<s>", "</s>", "<unk>")
 
     def head(self, sources, targets):
@@ -239,23 +239,23 @@ class TestWhatIsCopied:
             CopySettings(tie="none"), HeadSizes(width=3, vocabulary=targets, source_vocabulary=sources), None
         )
 
-    def test_at_first_the_same_id_if_the_vocabularies_may_be_the_same(self):
+    def test_an_untrained_head_copies_ids_if_the_vocabularies_may_be_equal(self):
         assert self.head(7, 7).copied.tolist() == list(range(7))
         assert self.head(6, 7).copied.tolist() == [-1] * 6
 
-    def test_then_what_is_spelt_alike_but_no_mark(self):
+    def test_learning_maps_equally_spelt_tokens_except_special_ones(self):
         head = self.head(7, 6)
         head.learn(data((*self.MARKS, "Anna", "lives", "in"), (*self.MARKS, "in", "Anna")))
         assert head.copied.tolist() == [-1, -1, -1, -1, 5, -1, 4]
 
-    def test_it_is_saved_with_the_weights(self):
+    def test_the_map_is_saved_with_the_weights(self):
         head, other = self.head(6, 6), self.head(6, 6)
         head.learn(data((*self.MARKS, "a", "b"), (*self.MARKS, "b", "a")))
         other.load_state_dict(head.state_dict())
         assert other.copied.tolist() == [-1, -1, -1, -1, 5, 4]
 
 
-def test_samples_follow_the_belief():
+def test_samples_follow_the_distribution():
     head = copying()
     hidden, _, owners = states(rows=3)
     with torch.no_grad():
@@ -272,7 +272,7 @@ def test_samples_follow_the_belief():
 
 @pytest.mark.parametrize("where", ["hidden", "memory"])
 @torch.no_grad()
-def test_what_is_broken_is_refused_by_its_row(where):
+def test_a_nan_is_refused_with_its_row(where):
     head = copying(torch.float32)
     context, source, mask, memory = begun(head, torch.float32)
     hidden, _, _ = states(rows=5, dtype=torch.float32)
@@ -303,7 +303,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_no_token_gets_a_memory_of_its_own():
+def test_no_tensor_of_rows_times_memory_is_created():
     head = copying(torch.float32)
     context, *_ = begun(head, torch.float32, lengths=(31, 29))
     hidden, labels, owners = states(rows=307, dtype=torch.float32, sentences=2)
@@ -313,7 +313,7 @@ def test_no_token_gets_a_memory_of_its_own():
 
 
 @torch.no_grad()
-def test_the_fast_top_k_makes_no_whole_belief(monkeypatch):
+def test_topk_does_not_compute_the_full_distribution(monkeypatch):
     head = copying(torch.float32)
     hidden, _, owners = states(dtype=torch.float32)
     belief = head.next_token(hidden, begun(head, torch.float32)[0].select(owners))
@@ -334,7 +334,7 @@ def built(size=101, width=64, tie="all", layers=1):
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 @pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
 @torch.no_grad()
-def test_the_first_loss_is_that_of_knowing_nothing(width, size, layers, tie):
+def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie):
     model = built(size, width, tie, layers)
     source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
     mask = torch.ones(12, 13, dtype=torch.bool)
@@ -343,7 +343,7 @@ def test_the_first_loss_is_that_of_knowing_nothing(width, size, layers, tie):
 
 
 @torch.no_grad()
-def test_a_search_scores_its_hypotheses_as_the_loss_does_alone_or_in_a_batch():
+def test_scores_of_a_search_equal_those_of_the_loss_alone_and_in_a_batch():
     model = built()
     model.head.gate.bias.zero_()
     lengths = torch.tensor([7, 3, 5])
@@ -365,8 +365,8 @@ def test_a_search_scores_its_hypotheses_as_the_loss_does_alone_or_in_a_batch():
         assert float(score.sum()) == pytest.approx(best.log_prob, abs=1e-4)
 
 
-def test_copying_is_learnt_for_tokens_that_were_never_labels():
-    """A toy: each target is its source; half of the tokens are met in the test alone."""
+def test_copying_generalises_to_tokens_that_were_never_labels():
+    """Each target equals its source; half of the tokens occur only in the test data."""
     model = built(61, 32, "all", 1).train()
     generator = np.random.default_rng(1)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

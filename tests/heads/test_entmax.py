@@ -1,4 +1,4 @@
-"""α-entmax against what makes it what it is: the optimality conditions, values worked by hand, and bisection."""
+"""α-entmax: the optimality conditions, values worked by hand, and bisection as a reference."""
 
 import math
 
@@ -53,12 +53,12 @@ def by_bisection(logits, alpha):
 
 
 def fenchel_young(hidden, head, labels, alpha, smoothing=0.0, share=None):
-    """Its definition, Ω*(l) + Ω(e_y) − l_y with Ω = −H_α, at the p of the bisection; plus ε (l_y − l̄)."""
+    """The Fenchel-Young loss, Ω*(l) + Ω(e_y) − l_y with Ω = −H_α, at the p of the bisection, plus ε (l_y − l̄)."""
     logits = F.linear(hidden, head.weight, head.bias)
     p = by_bisection(logits.detach(), alpha)
     entropy = (p - p.pow(alpha)).sum(-1) / (alpha * (alpha - 1))
     own = logits.gather(1, labels[:, None])[:, 0]
-    # At the optimum p the gradient of Ω* in the logits is p, as if p were fixed (Danskin).
+    # At the optimum p the gradient of Ω* with respect to the logits is p, as if p were constant (Danskin).
     loss = (p * logits).sum(-1) + entropy - own
     mean = logits.mean(-1) if share is None else logits @ share
     return (loss + smoothing * (own - mean)).sum()
@@ -68,7 +68,7 @@ def gradients(loss, hidden, head):
     return torch.autograd.grad(loss, [hidden, *head.parameters()])
 
 
-def relative(left, right):
+def relative_error(left, right):
     return float((left.double() - right.double()).norm() / right.double().norm())
 
 
@@ -111,12 +111,12 @@ def test_a_loss_worked_by_hand():
 
 @few
 @given(st.integers(0, 10**6), alphas, st.sampled_from([0.01, 1.0, 5.0, 100.0]), st.sampled_from([1, 2, 101, 1009]))
-def test_probabilities_meet_the_conditions_of_the_optimum(seed, alpha, spread, size):
-    """p maximises p·l + H_α(p): the gradient is equal on the support and not larger off it."""
+def test_probabilities_meet_the_optimality_conditions(seed, alpha, spread, size):
+    """p maximises p·l + H_α(p): its gradient is equal on the support and not larger off it."""
     logits = random_logits(seed, size=size, spread=spread)
     p = Sparse(logits, alpha).log_probs().exp()
     torch.testing.assert_close(p.sum(-1), torch.ones(5, dtype=torch.float64), rtol=0, atol=1e-12)
-    slope = logits - p.pow(alpha - 1) / (alpha - 1)  # of p·l + H_α, but for a constant
+    slope = logits - p.pow(alpha - 1) / (alpha - 1)  # of p·l + H_α, up to a constant
     for row in range(5):
         on, off = slope[row][p[row] > 0], slope[row][p[row] == 0]
         assert float(on.max() - on.min()) < 1e-9 * max(1.0, float(logits.abs().max()))
@@ -125,7 +125,7 @@ def test_probabilities_meet_the_conditions_of_the_optimum(seed, alpha, spread, s
 
 @few
 @given(st.integers(0, 10**6), alphas, st.sampled_from([0.1, 2.0, 30.0]), st.sampled_from([2, 101, 1009]))
-def test_probabilities_are_those_of_bisection_and_in_fp32_too(seed, alpha, spread, size):
+def test_probabilities_equal_those_of_bisection_in_fp64_and_fp32(seed, alpha, spread, size):
     logits = random_logits(seed, size=size, spread=spread)
     wanted = by_bisection(logits, alpha)
     torch.testing.assert_close(Sparse(logits, alpha).log_probs().exp(), wanted, rtol=1e-9, atol=1e-12)
@@ -134,14 +134,14 @@ def test_probabilities_are_those_of_bisection_and_in_fp32_too(seed, alpha, sprea
     torch.testing.assert_close(narrow.exp().double(), by_bisection(logits.float(), alpha), rtol=1e-4, atol=2e-6)
 
 
-def test_towards_one_alpha_gives_the_softmax():
+def test_alpha_close_to_one_gives_the_softmax():
     logits = random_logits(3)
     torch.testing.assert_close(Sparse(logits, 1 + 1e-6).log_probs(), logits.log_softmax(-1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 20011])
 @pytest.mark.parametrize("power", [1.0, 2.0, 20.0])
-def test_newtons_method_ends_where_all_tokens_are_alike(power, size):
+def test_newtons_method_converges_for_equal_logits(power, size):
     tau = threshold(torch.zeros(3, size), power)
     torch.testing.assert_close(tau, torch.full((3, 1), -(size ** (-1 / power))))
 
@@ -150,7 +150,7 @@ def test_newtons_method_ends_where_all_tokens_are_alike(power, size):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunks", [1, 7])
-def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, alpha, bias, smoothing, chunks):
+def test_loss_and_gradients_match_the_definition(monkeypatch, alpha, bias, smoothing, chunks):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     head = head_of(alpha, bias)
     hidden, labels = states()
@@ -158,25 +158,25 @@ def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, alpha, bias
         share = None if smoothed is None else smoothed.double() / smoothed.sum()
         loss = head.loss(hidden, labels, None, LossOptions(smoothing, 0.0, smoothed)).objective
         wanted = fenchel_young(hidden, head, labels, alpha, smoothing, share)
-        assert relative(loss.detach(), wanted.detach()) < 1e-12
+        assert relative_error(loss.detach(), wanted.detach()) < 1e-12
         pairs = zip(gradients(3 * loss, hidden, head), gradients(3 * wanted, hidden, head), strict=True)
-        assert all(relative(left, right) < 1e-9 for left, right in pairs)
+        assert all(relative_error(left, right) < 1e-9 for left, right in pairs)
 
 
-def test_the_loss_in_bf16_is_the_loss():
+def test_the_loss_in_bf16_is_close_to_fp32():
     head = head_of(dtype=torch.bfloat16, vocabulary=1009, width=61)
     hidden, labels = states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     loss = head.loss(hidden, labels, None, LossOptions(0.1)).objective
     grown = gradients(loss, hidden, head)
     exact = hidden.detach().double().requires_grad_()
     wanted = fenchel_young(exact, head.double(), labels, 1.5, 0.1)
-    assert relative(loss.detach(), wanted.detach()) < 1e-3
+    assert relative_error(loss.detach(), wanted.detach()) < 1e-3
     pairs = zip(grown, gradients(wanted, exact, head), strict=True)
-    assert all(relative(left, right) < 1e-2 for left, right in pairs)
+    assert all(relative_error(left, right) < 1e-2 for left, right in pairs)
 
 
 @torch.no_grad()
-def test_a_sure_head_costs_nothing():
+def test_a_certain_and_correct_head_has_a_loss_of_zero():
     head = head_of(bias=False)
     hidden, labels = states(rows=1)
     head.weight.copy_(-20 * hidden / hidden.square().sum())
@@ -186,7 +186,7 @@ def test_a_sure_head_costs_nothing():
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-def test_scores_have_the_gradient_of_the_log_probabilities_where_there_are_any(alpha):
+def test_finite_scores_have_the_gradient_of_the_log_probabilities(alpha):
     head = head_of(alpha)
     hidden, _ = states()
     rows = torch.arange(ROWS)
@@ -206,7 +206,7 @@ def test_scores_have_the_gradient_of_the_log_probabilities_where_there_are_any(a
 
 @settings(deadline=None, max_examples=150)
 @given(st.data(), alphas, st.integers(1, 13), st.integers(0, 10**6), st.sampled_from([0.3, 2.0, 9.0]))
-def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, alpha, k, seed, spread):
+def test_topk_equals_the_full_ranking_with_a_bias(draws, alpha, k, seed, spread):
     logits = random_logits(seed, 3, 211, spread).float().round(decimals=1)
     count = draws.draw(st.integers(0, 9))
     place = torch.tensor(draws.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), dtype=torch.long)
@@ -223,7 +223,7 @@ def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, alpha,
 
 
 class Fixed:
-    """The state of a step that believes the same whatever it has read."""
+    """State of a step that always predicts the same distribution."""
 
     def select(self, rows):
         return self
@@ -237,8 +237,8 @@ def step_of(logits, alpha=1.5):
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3), BeamSearch(width=5, nbest=5)], ids=str)
-def test_a_search_survives_fewer_candidates_than_it_keeps(strategy):
-    """Two tokens have a probability, one of them the end mark; ranked by log-probability per token."""
+def test_a_search_works_with_fewer_possible_tokens_than_its_width(strategy):
+    """Two tokens are possible, one of them the end mark; hypotheses rank by log-probability per token."""
     found = search(
         step_of([-9.0, 1.0, 1.4, -3.0, -3.0, -9.0, -9.0]), Fixed(), bos=0, eos=1, strategy=strategy,
         limits=torch.tensor([3, 1]), rules=[ForbidTokens((0,))],
@@ -254,7 +254,7 @@ def test_a_search_survives_fewer_candidates_than_it_keeps(strategy):
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3)], ids=str)
-def test_a_search_that_may_take_nothing_that_is_possible_says_so(strategy):
+def test_a_search_without_an_allowed_possible_token_raises(strategy):
     with pytest.raises(SearchError) as caught:
         search(
             step_of([0.0, 9.0, 0.0, 0.0]), Fixed(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]),

@@ -1,4 +1,4 @@
-"""Gradients made in the forward pass: whatever the loss is multiplied by, and however often they are asked for."""
+"""Gradients computed in the forward pass: correct for any factor of the loss and for repeated backward passes."""
 
 from pkgutil import resolve_name
 
@@ -14,8 +14,8 @@ ROWS, VOCABULARY, WIDTH = 7, 101, 13
 every_kind = pytest.mark.parametrize("kind", [SoftmaxSettings, SigmoidSettings, EntmaxSettings, MixtureSettings])
 
 
-def made(kind):
-    """A head, its leaves and its smoothed loss."""
+def build_loss(kind):
+    """A head's leaves and its smoothed loss."""
     torch.manual_seed(2)
     head = resolve_name(kind.implementation)(kind(), HeadSizes(width=WIDTH, vocabulary=VOCABULARY,
                                                                  source_vocabulary=VOCABULARY), None)  # fmt: skip
@@ -25,28 +25,28 @@ def made(kind):
 
 
 @every_kind
-def test_a_multiple_of_the_loss_has_the_multiple_of_its_gradients(kind):
-    leaves, loss = made(kind)
+def test_scaling_the_loss_scales_its_gradients(kind):
+    leaves, loss = build_loss(kind)
     wanted = [each / 8 for each in torch.autograd.grad(loss, leaves)]
-    leaves, loss = made(kind)
+    leaves, loss = build_loss(kind)
     found = torch.autograd.grad(loss / 8, leaves)
     assert all(torch.equal(left, right) for left, right in zip(found, wanted, strict=True))
 
 
 @every_kind
-def test_a_graph_that_is_kept_gives_the_same_gradients_again(kind):
-    leaves, loss = made(kind)
+def test_a_second_backward_pass_with_retain_graph_gives_the_same_gradients(kind):
+    leaves, loss = build_loss(kind)
     first = [torch.autograd.grad(loss * 0.25, leaves, retain_graph=True) for _ in range(3)]
     last = torch.autograd.grad(loss * 0.25, leaves)
     assert all(torch.equal(left, right) for other in first for left, right in zip(other, last, strict=True))
 
 
 @every_kind
-def test_a_torch_that_does_not_tell_of_kept_graphs_gives_the_same_gradients(kind, monkeypatch):
-    leaves, loss = made(kind)
+def test_a_torch_without_the_retain_graph_query_gives_the_same_gradients(kind, monkeypatch):
+    leaves, loss = build_loss(kind)
     wanted = torch.autograd.grad(loss * 0.25, leaves)
     monkeypatch.delattr(torch._C._autograd, "_get_current_graph_task_keep_graph")
-    leaves, loss = made(kind)
+    leaves, loss = build_loss(kind)
     first = torch.autograd.grad(loss * 0.25, leaves, retain_graph=True)
     last = torch.autograd.grad(loss * 0.25, leaves)
     for found in (first, last):
@@ -54,7 +54,7 @@ def test_a_torch_that_does_not_tell_of_kept_graphs_gives_the_same_gradients(kind
 
 
 class Copies(TorchDispatchMode):
-    """Counts operations that make something of so many elements in another place than their input."""
+    """Counts operations whose output has at least this many elements and does not share its input's memory."""
 
     def __init__(self, elements):
         super().__init__()
@@ -69,8 +69,8 @@ class Copies(TorchDispatchMode):
 
 
 @every_kind
-def test_a_multiple_of_the_loss_copies_no_gradient_of_the_weights(kind):
-    _, loss = made(kind)
+def test_scaling_the_loss_copies_no_weight_gradient(kind):
+    _, loss = build_loss(kind)
     loss = loss / 2
     with Copies(VOCABULARY * WIDTH) as copies:
         loss.backward()

@@ -1,4 +1,4 @@
-"""The class softmax: its definition, its classes, and tokens brought together by their neighbours."""
+"""The class softmax: its definition, its classes, and clustering of tokens by their neighbours."""
 
 import math
 from itertools import pairwise
@@ -25,13 +25,13 @@ def head_of(vocabulary, tied=None, **changes):
     ("vocabulary", "wanted", "classes", "each"),
     [(101, 0, 11, 10), (100, 0, 10, 10), (9, 4, 3, 3), (7, 7, 7, 1), (7, 1, 1, 7), (7, 23, 7, 1)],
 )
-def test_classes_have_the_same_number_of_tokens_but_for_the_last(vocabulary, wanted, classes, each):
+def test_all_classes_but_the_last_have_the_same_number_of_tokens(vocabulary, wanted, classes, each):
     head = head_of(vocabulary, classes=wanted)
     assert (len(head.classes), head._each) == (classes, each)
 
 
 @torch.no_grad()
-def test_the_probability_is_that_of_the_class_times_that_in_it():
+def test_a_probability_is_that_of_the_class_times_that_within_it():
     head = head_of(4, classes=2)
     for parameter in head.parameters():
         parameter.zero_()
@@ -44,7 +44,7 @@ def test_the_probability_is_that_of_the_class_times_that_in_it():
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_label_smoothing_is_that_of_its_page(text):
+def test_label_smoothing_follows_the_documentation(text):
     vocabulary, epsilon = 43, 0.1
     head = head_of(vocabulary, classes=5).double()
     hidden = torch.randn(29, WIDTH, dtype=torch.float64)
@@ -66,13 +66,13 @@ def test_label_smoothing_is_that_of_its_page(text):
     torch.testing.assert_close(loss.objective, wanted)
 
 
-def test_a_tied_head_holds_the_embedding_itself():
+def test_a_tied_head_shares_the_embedding():
     table = torch.nn.Parameter(torch.randn(101, WIDTH))
     assert head_of(101, table).weight is table
 
 
 class Sentences:
-    """Targets whose words are in turn of one kind and of the other: ids 4 to 43 and 44 to 83."""
+    """Targets that alternate between two kinds of words: ids 4 to 43 and 44 to 83."""
 
     pairs = 997
 
@@ -94,7 +94,7 @@ def corpus(vocabulary):
     )
 
 
-def test_tokens_between_like_tokens_come_into_one_class():
+def test_tokens_with_similar_neighbours_share_a_class():
     ids = by_neighbours(corpus(84), 84, 10)
     assert sorted(ids.tolist()) == list(range(84))
     assert np.array_equal(ids, by_neighbours(corpus(84), 84, 10))
@@ -104,7 +104,7 @@ def test_tokens_between_like_tokens_come_into_one_class():
     assert mixed <= 1
 
 
-def test_classes_by_frequency_hold_tokens_that_are_about_as_frequent():
+def test_classes_by_frequency_group_tokens_of_similar_frequency():
     head = head_of(84, classes=7)
     head.learn(corpus(84))
     counts = torch.from_numpy(target_counts(corpus(84), 84))[head.order].split(12)
@@ -112,7 +112,7 @@ def test_classes_by_frequency_hold_tokens_that_are_about_as_frequent():
     assert torch.equal(head.rank[head.order], torch.arange(84))
 
 
-def test_classes_by_neighbours_are_learned_once_asked_for():
+def test_classes_by_neighbours_are_learned_only_on_request():
     head = head_of(84, grouping="neighbours", classes=7)
     head.learn(corpus(84))
     assert head.order.sort().values.tolist() == list(range(84))
@@ -120,7 +120,7 @@ def test_classes_by_neighbours_are_learned_once_asked_for():
 
 
 @torch.no_grad()
-def test_a_batch_may_be_of_one_class_or_of_none():
+def test_a_batch_may_hold_one_class_or_none():
     head = head_of(101)
     hidden = torch.randn(5, WIDTH)
     labels = torch.tensor([3, 3, 7, 0, 10])

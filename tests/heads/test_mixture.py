@@ -1,4 +1,4 @@
-"""A mixture of softmaxes: log space throughout, whatever the components believe."""
+"""The mixture of softmaxes: correct in log space for components of any confidence."""
 
 import math
 
@@ -22,7 +22,7 @@ few = settings(deadline=None, max_examples=30)
 
 
 def mixture(components=3, dtype=torch.float64, spread=1.0, seed=5, bias=True):
-    """A head whose components and prior are as sure as `spread` says."""
+    """A head whose components and prior have logits of scale `spread`."""
     torch.manual_seed(seed)
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=VOCABULARY)
     head = MixtureHead(MixtureSettings(tie="none", components=components, bias=bias), sizes, None)
@@ -41,7 +41,7 @@ def states(rows=ROWS, dtype=torch.float64, seed=1):
 
 
 def by_definition(head, hidden):
-    """[n, V]: log Σ_k π_k softmax(W tanh(A_k h) + b), one component after the other, in probabilities and fp64."""
+    """[n, V]: log Σ_k π_k softmax(W tanh(A_k h) + b), one component at a time, from probabilities in fp64."""
     head, hidden = head.double(), hidden.double()
     priors = F.linear(hidden, head.prior.weight).softmax(-1)
     total = 0.0
@@ -51,7 +51,7 @@ def by_definition(head, hidden):
     return total.log()
 
 
-def relative(left, right):
+def relative_error(left, right):
     left, right = left.detach().double(), right.detach().double()
     return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
@@ -66,7 +66,7 @@ def relative(left, right):
         LossOptions, st.sampled_from([0.0, 0.1, 0.9]), st.sampled_from([0.0, 1e-2]), st.sampled_from([None, TEXT])
     ),
 )
-def test_loss_and_gradients_are_those_of_the_definition(components, spread, seed, bias, options):
+def test_loss_and_gradients_match_the_definition(components, spread, seed, bias, options):
     head = mixture(components, spread=spread, seed=seed, bias=bias)
     hidden, labels = states(seed=seed)
     wanted = by_definition(head, hidden)
@@ -76,8 +76,8 @@ def test_loss_and_gradients_are_those_of_the_definition(components, spread, seed
     logits = F.linear(head.map(hidden).view(ROWS, components, WIDTH).tanh(), head.weight, head.bias)
     objective = objective + options.z_loss * logits.logsumexp(-1).square().mean(-1).sum()
     loss = head.loss(hidden, labels, None, options)
-    assert relative(loss.objective, objective) < 1e-11
-    assert relative(loss.nll, nll) < 1e-11
+    assert relative_error(loss.objective, objective) < 1e-11
+    assert relative_error(loss.nll, nll) < 1e-11
     learnt = [hidden, *head.parameters()]
     found = torch.autograd.grad(3.0 * loss.objective, learnt)
     slopes = torch.autograd.grad(3.0 * objective, learnt)
@@ -89,7 +89,7 @@ def test_loss_and_gradients_are_those_of_the_definition(components, spread, seed
 @few
 @given(seed=st.integers(0, 99), k=st.integers(1, 12), chosen=st.integers(0, VOCABULARY - 1))
 @torch.no_grad()
-def test_the_best_tokens_are_exact_under_any_bias(seed, k, chosen):
+def test_topk_is_exact_under_any_bias(seed, k, chosen):
     belief = mixture(seed=seed).next_token(states(seed=seed)[0], None)
     rows = torch.arange(ROWS)
     bias = Bias(rows, rows * 0 + chosen, torch.linspace(-3.0, 3.0, ROWS), TEXT)
@@ -99,15 +99,15 @@ def test_the_best_tokens_are_exact_under_any_bias(seed, k, chosen):
     torch.testing.assert_close(top.ranks_by.double(), ranks.gather(1, top.ids), rtol=1e-6, atol=1e-6)
 
 
-def test_one_component_is_a_softmax_of_tanh():
+def test_one_component_equals_a_softmax_of_tanh():
     head = mixture(1)
     hidden, labels = states()
     wanted = F.cross_entropy(F.linear(head.map(hidden).tanh(), head.weight, head.bias), labels, reduction="sum")
-    assert relative(head.loss(hidden, labels, None, PLAIN).objective, wanted) < 1e-12
+    assert relative_error(head.loss(hidden, labels, None, PLAIN).objective, wanted) < 1e-12
 
 
 def test_two_components_worked_by_hand():
-    """π = (¼, ¾); over three tokens one says (½, ¼, ¼), the other (⅛, ⅛, ¾)."""
+    """π = (¼, ¾). Over three tokens, one component gives (½, ¼, ¼), the other (⅛, ⅛, ¾)."""
     sizes = HeadSizes(width=1, vocabulary=3, source_vocabulary=3)
     head = MixtureHead(MixtureSettings(tie="none", components=2, bias=True), sizes, None).double()
     with torch.no_grad():
@@ -121,8 +121,8 @@ def test_two_components_worked_by_hand():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_hardly_anyone_believes_is_no_likelier_than_that_and_still_learns(dtype):
-    """log(p + 1e-8), as the authors' code has it, is −18.4 for all that is rarer, without a gradient."""
+def test_very_unlikely_tokens_keep_their_log_probability_and_gradient(dtype):
+    """log(p + 1e-8), as in the authors' code, would give −18.4 for all less likely tokens, without a gradient."""
     head = mixture(dtype=dtype, spread=40.0)
     hidden, _ = states(dtype=dtype)
     log_probs = head.next_token(hidden, None).log_probs()
@@ -139,7 +139,7 @@ def test_what_hardly_anyone_believes_is_no_likelier_than_that_and_still_learns(d
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1000.0])
 @torch.no_grad()
-def test_probabilities_sum_to_one_however_sure_the_components_are(spread):
+def test_probabilities_sum_to_one_for_components_of_any_confidence(spread):
     head = mixture(dtype=torch.float32, spread=spread)
     log_probs = head.next_token(states(dtype=torch.float32)[0] * 10, None).log_probs()
     assert bool(log_probs.isfinite().all())
@@ -148,7 +148,7 @@ def test_probabilities_sum_to_one_however_sure_the_components_are(spread):
 
 
 @pytest.mark.parametrize("options", [PLAIN, LossOptions(0.1)], ids=["plain", "smoothed"])
-def test_narrow_weights_cost_little_accuracy(options):
+def test_low_precision_weights_cost_little_accuracy(options):
     head = mixture(dtype=torch.bfloat16, spread=1.0)
     hidden, labels = states(dtype=torch.bfloat16)
     loss = head.loss(hidden, labels, None, options)
@@ -158,11 +158,11 @@ def test_narrow_weights_cost_little_accuracy(options):
     truth = hidden.detach().double().requires_grad_()
     wanted = wide.loss(truth, labels, None, options)
     slopes = torch.autograd.grad(wanted.objective, [truth, *wide.parameters()])
-    assert relative(loss.objective, wanted.objective) < 5e-3
-    assert all(relative(left, right) < 5e-2 for left, right in zip(found, slopes, strict=True))
+    assert relative_error(loss.objective, wanted.objective) < 5e-3
+    assert all(relative_error(left, right) < 5e-2 for left, right in zip(found, slopes, strict=True))
 
 
-def test_a_broken_state_is_refused_by_its_row():
+def test_a_nan_is_refused_with_its_row():
     head = mixture(dtype=torch.float32)
     hidden, _ = states(dtype=torch.float32)
     with torch.no_grad():
@@ -186,7 +186,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_all_components_together_hold_no_more_than_a_chunk(monkeypatch):
+def test_all_components_together_use_no_more_memory_than_a_chunk(monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * VOCABULARY)
     head = mixture(11)
     hidden, labels = states(rows=89)
@@ -196,7 +196,7 @@ def test_all_components_together_hold_no_more_than_a_chunk(monkeypatch):
 
 
 @torch.no_grad()
-def test_samples_follow_the_belief():
+def test_samples_follow_the_distribution():
     head = mixture(spread=2.0)
     belief = head.next_token(states(rows=2)[0], None)
     drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(1)), bias=Bias.only(TEXT))
@@ -212,7 +212,7 @@ def test_samples_follow_the_belief():
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 @pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
 @torch.no_grad()
-def test_the_first_loss_is_that_of_knowing_nothing(width, size, layers, tie):
+def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie):
     changes = {"feed_forward": 2 * width, "encoder_layers": layers, "decoder_layers": layers, "attention_heads": 4}
     torch.manual_seed(3)
     model = build_model(ModelSettings(width=width, head=MixtureSettings(tie=tie), **changes), size, size).eval()

@@ -1,4 +1,4 @@
-"""Sampled softmax: an estimate that is right on average, and exact in the end."""
+"""Sampled softmax: unbiased on average, and converging to the full softmax."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ PLAIN = LossOptions()
 
 
 class Pairs:
-    """Targets of up to seven tokens, low ids more often."""
+    """Targets of up to seven tokens; low ids are more frequent."""
 
     pairs = 97
 
@@ -52,20 +52,20 @@ def loss_and_gradients(head, hidden, labels, options=PLAIN):
     return loss.objective.detach(), torch.autograd.grad(loss.objective, [hidden, *head.parameters()])
 
 
-def relative(left, right):
+def relative_error(left, right):
     return float((left.double() - right.double()).norm() / right.double().norm())
 
 
-def test_tokens_are_ranked_by_how_often_targets_hold_them():
+def test_tokens_are_ranked_by_frequency_in_the_targets():
     counts = np.bincount(np.concatenate([Pairs().target(number) for number in range(97)]), minlength=101)
-    counts[2] += 97  # an end mark a pair
+    counts[2] += 97  # one end mark per pair
     ranked = sampled().ranked
     assert sorted(ranked.tolist()) == list(range(101))
     assert ranked.tolist() == sorted(range(101), key=lambda token: (-counts[token], token))
 
 
 @pytest.mark.parametrize("samples", [7, 211])
-def test_a_token_is_drawn_as_often_as_its_rank_says(samples):
+def test_tokens_are_drawn_with_the_probability_of_their_rank(samples):
     head, hidden = sampled(samples), torch.zeros(1, WIDTH, dtype=torch.float64)
     times = 3000
     met = torch.zeros(VOCABULARY, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_a_token_is_drawn_as_often_as_its_rank_says(samples):
 
 @pytest.mark.parametrize("samples", [1, 11, 101])
 @torch.no_grad()
-def test_the_normaliser_is_right_on_average(samples):
+def test_the_normaliser_estimate_is_unbiased(samples):
     head = sampled(samples)
     hidden, labels = given_states(rows=5)
     full = (-head.softmax.score(hidden, labels, None)).exp()
@@ -98,7 +98,7 @@ def test_the_normaliser_is_right_on_average(samples):
     assert float(error.abs().max()) < 5
 
 
-def test_loss_and_gradients_come_to_those_of_the_softmax_with_more_samples():
+def test_loss_and_gradients_converge_to_the_softmax_with_more_samples():
     hidden, labels = given_states()
     errors = []
     for samples in (3, 30, 300, 3000):
@@ -107,8 +107,8 @@ def test_loss_and_gradients_come_to_those_of_the_softmax_with_more_samples():
         wanted = loss_and_gradients(head.eval(), hidden, labels)
         loss = torch.stack([loss for loss, _ in parts]).mean()
         grown = [torch.stack(each).mean(0) for each in zip(*(grown for _, grown in parts), strict=True)]
-        apart = [relative(left, right) for left, right in zip(grown, wanted[1], strict=True)]
-        errors.append([relative(loss, wanted[0]), *apart])
+        apart = [relative_error(left, right) for left, right in zip(grown, wanted[1], strict=True)]
+        errors.append([relative_error(loss, wanted[0]), *apart])
     for few, more in itertools.pairwise(errors):
         assert all(left > right for left, right in zip(few, more, strict=True))
     assert max(errors[-1]) < 0.02
@@ -120,18 +120,18 @@ def test_loss_and_gradients_come_to_those_of_the_softmax_with_more_samples():
     [PLAIN, LossOptions(0.1), LossOptions(0.1, 0.0, torch.arange(101) > 3), LossOptions(0.1, 1e-2)],
     ids=["plain", "smoothed", "smoothed-over-text", "both"],
 )
-def test_with_every_token_drawn_it_is_the_softmax(bias, options):
+def test_with_all_tokens_drawn_it_equals_the_softmax(bias, options):
     head = sampled(20_000, bias)
     hidden, labels = given_states()
     loss, grown = loss_and_gradients(head, hidden, labels, options)
     wanted, slopes = loss_and_gradients(head.eval(), hidden, labels, options)
-    assert relative(loss, wanted) < 1e-10
-    assert all(relative(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
+    assert relative_error(loss, wanted) < 1e-10
+    assert all(relative_error(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
 
 
 @settings(deadline=None, max_examples=10)
 @given(rows=st.integers(1, 29), seed=st.integers(0, 10**6))
-def test_chunks_change_nothing(rows, seed):
+def test_chunk_size_changes_nothing(rows, seed):
     head = sampled(31)
     hidden, labels = given_states()
     options = LossOptions(0.1, 1e-2)
@@ -141,12 +141,12 @@ def test_chunks_change_nothing(rows, seed):
         patch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * rows)
         torch.manual_seed(seed)
         loss, grown = loss_and_gradients(head, hidden, labels, options)
-    assert relative(loss, wanted) < 1e-12
-    assert all(relative(left, right) < 1e-12 for left, right in zip(grown, slopes, strict=True))
+    assert relative_error(loss, wanted) < 1e-12
+    assert all(relative_error(left, right) < 1e-12 for left, right in zip(grown, slopes, strict=True))
 
 
 @torch.no_grad()
-def test_draws_follow_from_the_seed_that_dropout_follows_from():
+def test_draws_follow_torchs_seed_as_dropout_does():
     head = sampled(11)
     hidden, labels = given_states()
     torch.manual_seed(3)
@@ -161,7 +161,7 @@ def test_draws_follow_from_the_seed_that_dropout_follows_from():
 
 
 @torch.no_grad()
-def test_there_is_an_nll_in_evaluation_mode_only():
+def test_an_nll_is_given_in_evaluation_mode_only():
     head = sampled()
     hidden, labels = given_states()
     assert head.loss(hidden, labels, None, PLAIN).nll is None
@@ -170,7 +170,7 @@ def test_there_is_an_nll_in_evaluation_mode_only():
     assert float(loss.objective) == float(loss.nll)
 
 
-def test_a_label_that_is_all_that_was_drawn_costs_nothing():
+def test_a_label_that_is_the_only_drawn_token_costs_nothing():
     head = sampled(1)
     hidden, _ = given_states(rows=1)
     torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_a_label_that_is_all_that_was_drawn_costs_nothing():
     assert all(bool((each == 0).all()) for each in grown)
 
 
-def test_no_labels_cost_nothing_and_large_states_leave_all_finite():
+def test_no_labels_cost_nothing_and_large_states_give_finite_results():
     head = sampled(dtype=torch.float32)
     hidden, labels = given_states(rows=0, dtype=torch.float32)
     loss = head.loss(hidden, labels, None, LossOptions(0.1, 1e-3))
@@ -193,7 +193,7 @@ def test_no_labels_cost_nothing_and_large_states_leave_all_finite():
     assert all(bool(each.isfinite().all()) for each in grown)
 
 
-def test_the_loss_in_bf16_is_the_loss():
+def test_the_loss_in_bf16_is_close_to_fp32():
     narrow = sampled(301, dtype=torch.bfloat16, vocabulary=1009, width=61)
     hidden, labels = given_states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     torch.manual_seed(2)
@@ -202,8 +202,8 @@ def test_the_loss_in_bf16_is_the_loss():
     exact = hidden.detach().double().requires_grad_()
     wanted, slopes = loss_and_gradients(narrow.double(), exact, labels, LossOptions(0.1))
     assert loss.dtype == torch.float32
-    assert relative(loss, wanted) < 1e-3
-    assert all(relative(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
+    assert relative_error(loss, wanted) < 1e-3
+    assert all(relative_error(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
 
 
 class Largest(TorchDispatchMode):
@@ -217,7 +217,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_rows_times_samples_is_never_held(monkeypatch):
+def test_no_tensor_of_rows_times_samples_is_created(monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * 1009)
     head = sampled(1024, vocabulary=1009, dtype=torch.float32)
     hidden, labels = given_states(rows=2003, dtype=torch.float32, vocabulary=1009)

@@ -1,4 +1,4 @@
-"""A learned selector: its loss by the definition, what it lists, and what a head makes of it."""
+"""The learned candidate selector: its loss, its candidate lists, and a head that uses it."""
 
 import math
 
@@ -34,7 +34,7 @@ def vectors_of(dtype=torch.float64):
 
 
 def given_sources(lengths, dtype=torch.float64, seed=1):
-    """Memory, mask, the tokens' vectors, owners and labels: three of a sentence, the second one twice."""
+    """Memory, mask, the tokens' vectors, owners and labels: three labels per sentence, the second one repeated."""
     generator = torch.Generator().manual_seed(seed)
     memory = torch.randn(len(lengths), max(lengths, default=0), WIDTH, generator=generator, dtype=torch.float64)
     mask = torch.arange(memory.size(1)) < torch.tensor(lengths, dtype=torch.long)[:, None]
@@ -43,8 +43,8 @@ def given_sources(lengths, dtype=torch.float64, seed=1):
     return memory.to(dtype), mask, vectors_of(dtype), owners, torch.cat([labels, labels[:, 1:2]], 1).flatten()
 
 
-def wanted_logits(selector, memory, mask, vectors):
-    """By the definition, a sentence and a place at a time."""
+def reference_logits(selector, memory, mask, vectors):
+    """The logits by definition, one sentence and one place at a time."""
     rows = []
     for states, kept in zip(memory, mask, strict=True):
         places = [vectors @ (selector.tokens.weight.T @ (selector.states.weight @ state)) for state in states[kept]]
@@ -52,18 +52,18 @@ def wanted_logits(selector, memory, mask, vectors):
     return torch.stack(rows)
 
 
-def wanted_loss(selector, memory, mask, vectors, owners, labels):
+def reference_loss(selector, memory, mask, vectors, owners, labels):
     bags = torch.zeros(len(memory), VOCABULARY, dtype=memory.dtype)
     bags[owners, labels] = 1.0
-    return F.binary_cross_entropy_with_logits(wanted_logits(selector, memory, mask, vectors), bags, reduction="sum")
+    return F.binary_cross_entropy_with_logits(reference_logits(selector, memory, mask, vectors), bags, reduction="sum")
 
 
 @pytest.mark.parametrize("elements", [1, 50, 700, 1 << 22])
-def test_the_loss_and_its_gradients_are_those_of_the_definition(monkeypatch, elements):
+def test_loss_and_gradients_match_the_definition(monkeypatch, elements):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", elements)
     selector = selector_of()
     told = given_sources([5, 1, 0, 3])
-    loss, wanted = selector.loss(*told), wanted_loss(selector, *told)
+    loss, wanted = selector.loss(*told), reference_loss(selector, *told)
     torch.testing.assert_close(loss, wanted)
     parameters = list(selector.parameters())
     found, slopes = (torch.autograd.grad(3.0 * each, parameters) for each in (loss, wanted))
@@ -71,10 +71,10 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(monkeypatch, ele
         torch.testing.assert_close(left, right)
 
 
-def test_places_that_tie_share_the_gradient():
+def test_tied_places_share_the_gradient():
     selector = selector_of()
     memory, mask, vectors, owners, labels = given_sources([5])
-    memory[0, 1:] = memory[0, :1]  # all alike, as the same word is without positions
+    memory[0, 1:] = memory[0, :1]  # all equal, as a repeated word is without positions
     loss, wanted = (selector.loss(memory[:, :count], mask[:, :count], vectors, owners, labels) for count in (5, 1))
     parameters = list(selector.parameters())
     torch.testing.assert_close(loss, wanted)
@@ -82,14 +82,14 @@ def test_places_that_tie_share_the_gradient():
         torch.testing.assert_close(left, right)
 
 
-def test_the_loss_in_bf16_is_the_loss():
+def test_the_loss_in_bf16_is_close_to_fp32():
     narrow = selector_of(torch.bfloat16)
     told = given_sources([11, 3, 8], torch.bfloat16)
     loss = narrow.loss(*told)
     assert loss.dtype == torch.float32
     grown = torch.autograd.grad(loss, list(narrow.parameters()))
     wide = narrow.double()
-    wanted = wanted_loss(wide, told[0].double(), told[1], told[2].double(), *told[3:])
+    wanted = reference_loss(wide, told[0].double(), told[1], told[2].double(), *told[3:])
     slopes = torch.autograd.grad(wanted, list(wide.parameters()))
     assert float(loss.detach()) == pytest.approx(float(wanted.detach()), rel=5e-3)
     for left, right in zip(grown, slopes, strict=True):
@@ -99,11 +99,11 @@ def test_the_loss_in_bf16_is_the_loss():
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 10**6), st.sampled_from([0.003, 0.5, 0.9]))
 @torch.no_grad()
-def test_the_listed_are_those_whose_probability_is_enough(lengths, seed, threshold):
+def test_tokens_at_or_above_the_threshold_are_listed(lengths, seed, threshold):
     selector = selector_of(seed=seed)
     memory, mask, vectors, _, _ = given_sources(lengths, seed=seed)
     listed = selector.listed(memory, mask, vectors, threshold)
-    assert torch.equal(listed, wanted_logits(selector, memory, mask, vectors).sigmoid() >= threshold)
+    assert torch.equal(listed, reference_logits(selector, memory, mask, vectors).sigmoid() >= threshold)
     assert bool(selector.listed(memory, mask, vectors, 0.0).all())
     memory[~mask] = torch.nan  # padding is not read
     assert torch.equal(selector.listed(memory, mask, vectors, threshold), listed)
@@ -113,7 +113,7 @@ def test_the_listed_are_those_whose_probability_is_enough(lengths, seed, thresho
 
 
 @torch.no_grad()
-def test_it_begins_with_how_likely_tokens_are():
+def test_the_bias_starts_from_token_frequencies():
     selector = selector_of()
     counts = np.zeros(VOCABULARY, np.int64)
     counts[[END, 7, 8]] = 1000, 250, 90_000
@@ -147,7 +147,7 @@ def states(rows):
 
 
 @torch.no_grad()
-def test_candidates_are_the_listed_and_the_frequent():
+def test_candidates_are_the_listed_and_the_frequent_tokens():
     head = head_of(threshold=0.5)
     memory, mask, _, _, _ = given_sources([5, 0, 3], torch.float32)
     wanted = head.selector.listed(memory, mask, head.softmax.weight, 0.5)
@@ -159,7 +159,7 @@ def test_candidates_are_the_listed_and_the_frequent():
 
 
 @torch.no_grad()
-def test_a_threshold_of_zero_gives_the_whole_softmax():
+def test_a_threshold_of_zero_gives_the_full_softmax():
     head = head_of(threshold=0.0)
     context, labels = begun(head, [4, 2])
     hidden = states(8)
@@ -169,7 +169,7 @@ def test_a_threshold_of_zero_gives_the_whole_softmax():
     torch.testing.assert_close(head.score(hidden, labels, context), head.score(hidden, labels, None))
 
 
-def test_training_adds_the_selectors_loss_and_leaves_the_rest_of_the_model_alone():
+def test_training_adds_the_selectors_loss_without_gradients_to_the_model():
     head = head_of().train()
     memory, mask, _, owners, labels = given_sources([4, 2], torch.float32)
     memory.requires_grad_()
@@ -192,8 +192,8 @@ def test_training_adds_the_selectors_loss_and_leaves_the_rest_of_the_model_alone
     assert torch.equal(whole, head.softmax.next_token(hidden, None).log_probs())
 
 
-def test_bags_that_depend_on_their_source_are_learned():
-    """Each word of a source names three targets of their own, by no order of ids."""
+def test_the_selector_learns_targets_that_depend_on_the_source():
+    """Each source word determines three target tokens, unrelated to the order of ids."""
     torch.manual_seed(3)
     words, vectors = torch.randn(17, WIDTH), vectors_of(torch.float32)
     named = (vectors @ torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q @ words.t()).topk(3, 0).indices.t()

@@ -1,4 +1,4 @@
-"""Candidates for a source: learned from pairs, listed for each sentence, and believed in alone."""
+"""The shortlist head: candidates learned from pairs, listed per sentence, and predicted exclusively."""
 
 import math
 
@@ -83,7 +83,7 @@ def states(rows, seed=1):
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def wanted_list(head, ids, mask):
+def expected_candidates(head, ids, mask):
     """The candidates of one sentence, from the head's tables."""
     found = set(head.always.tolist())
     for token in ids[mask].tolist():
@@ -96,19 +96,19 @@ class TestTranslations:
     TARGETS = ("<pad>", "<s>", "</s>", "<unk>", "the", "house", "book", "a", "2026", "never")
     PAIRS = (([4, 5], [4, 5]), ([4, 6], [4, 6]), ([7, 6], [7, 6]))
 
-    def test_what_goes_together_is_found(self):
-        """das haus, das buch, ein buch: Brown's example as Koehn tells it."""
+    def test_words_that_occur_together_are_aligned(self):
+        """The pairs das haus, das buch, ein buch: the example of Brown et al. as Koehn presents it."""
         table = translation_table(data(self.PAIRS, self.WORDS, self.TARGETS), 2)
         assert table[[4, 5, 6, 7], 0].tolist() == [4, 5, 6, 7]
 
-    def test_one_round_worked_by_hand(self, monkeypatch):
+    def test_one_iteration_worked_by_hand(self, monkeypatch):
         monkeypatch.setattr("translume.heads.candidates.ROUNDS", 1)
-        # Target 6 may come of 4, of 5 or of nothing, a third each; 7 of 4 or of nothing, a half each.
+        # Target 6 is from 4, from 5 or unaligned, a third each; 7 is from 4 or unaligned, a half each.
         table = translation_table(data([([4, 5], [6]), ([4], [7])], 6, 8), 3)
         assert table[4].tolist() == [7, 6, -1]  # ½ against ⅓
         assert table[5].tolist() == [6, -1, -1]
 
-    def test_a_token_spelt_alike_is_a_candidate_though_it_was_never_met(self):
+    def test_an_equally_spelt_token_is_a_candidate_even_if_unseen(self):
         table = translation_table(data(self.PAIRS, self.WORDS, self.TARGETS), 2)
         assert table[8].tolist() == [8, -1]
         assert table[9].tolist() == [-1, -1]
@@ -116,12 +116,12 @@ class TestTranslations:
         full = translation_table(data([([8], [4, 5, 6, 7])], self.WORDS, self.TARGETS), 2)
         assert full[8].tolist() == [4, 8]
 
-    def test_no_pairs_leave_only_what_is_spelt_alike(self):
+    def test_without_pairs_only_equally_spelt_tokens_are_candidates(self):
         table = translation_table(data([], self.WORDS, self.TARGETS), 1)
         assert table[:, 0].tolist() == [-1] * 8 + [8, -1]
 
     @pytest.mark.parametrize("links", [0, 1, 40, 10**6])
-    def test_it_is_the_same_each_time_and_within_its_bounds(self, monkeypatch, links):
+    def test_the_table_is_deterministic_and_within_its_bounds(self, monkeypatch, links):
         monkeypatch.setattr("translume.heads.candidates.MAX_LINKS", links)
         pairs = random_pairs(3)
         table = translation_table(data(pairs, SOURCES, VOCABULARY), 7)
@@ -134,7 +134,7 @@ class TestTranslations:
             assert len(set(kept)) == len(kept)
             assert all((source, target) in met for target in kept)
 
-    def test_an_empty_source_teaches_nothing(self):
+    def test_a_pair_with_an_empty_source_has_no_effect(self):
         assert bool((translation_table(data([([], [5])], SOURCES, VOCABULARY), 2) == -1).all())
 
 
@@ -154,7 +154,7 @@ def test_candidates_are_the_end_mark_frequent_tokens_and_translations():
 
 
 @torch.no_grad()
-def test_the_belief_is_the_softmax_of_the_list_alone():
+def test_the_distribution_is_the_softmax_over_the_candidates():
     head = head_of()
     ids, mask = sources([11, 1, 7])
     owners = torch.tensor([2, 0, 1, 1, 0])
@@ -162,7 +162,7 @@ def test_the_belief_is_the_softmax_of_the_list_alone():
     found = head.next_token(hidden, begun(head, [11, 1, 7]).select(owners)).log_probs()
     logits = F.linear(hidden, head.softmax.weight, head.softmax.bias)
     for row, owner in enumerate(owners.tolist()):
-        listed = wanted_list(head, ids[owner], mask[owner])
+        listed = expected_candidates(head, ids[owner], mask[owner])
         assert END in listed
         wanted = torch.full((VOCABULARY,), -math.inf)
         wanted[listed] = logits[row, listed].log_softmax(-1)
@@ -171,7 +171,7 @@ def test_the_belief_is_the_softmax_of_the_list_alone():
 
 @few
 @given(st.data(), st.integers(1, 30), st.integers(0, 10**6))
-def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, k, seed):
+def test_topk_equals_the_full_ranking_with_a_bias(draws, k, seed):
     head = head_of(frequent=2, candidates=2, seed=seed)
     rows, count = 7, draws.draw(st.integers(0, 12))
     place = torch.tensor(
@@ -196,7 +196,7 @@ def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, k, see
 
 
 @torch.no_grad()
-def test_draws_are_from_the_list_and_by_its_probabilities():
+def test_samples_are_candidates_drawn_with_their_probabilities():
     head = head_of()
     belief = head.next_token(states(2), begun(head, [3, 1]))
     chances = belief.log_probs().exp()
@@ -213,7 +213,7 @@ def test_draws_are_from_the_list_and_by_its_probabilities():
 @few
 @given(st.lists(st.integers(1, 11), min_size=1, max_size=6), st.integers(0, 10**6))
 @torch.no_grad()
-def test_what_is_believed_of_a_sentence_does_not_depend_on_its_batch(lengths, seed):
+def test_a_sentences_distribution_does_not_depend_on_its_batch(lengths, seed):
     head = head_of()
     ids, mask = sources(lengths, seed)
     hidden = states(len(lengths), seed)
@@ -226,7 +226,7 @@ def test_what_is_believed_of_a_sentence_does_not_depend_on_its_batch(lengths, se
 
 
 @torch.no_grad()
-def test_lists_that_are_long_together_are_cut_from_the_whole_product(monkeypatch):
+def test_the_full_product_is_used_if_the_lists_are_long_together(monkeypatch):
     head, owners = head_of(), torch.tensor([0, 0, 1, 2])
     alone = head.next_token(states(4), begun(head, [5, 2, 9]).select(owners)).log_probs()
     shuffled = torch.tensor([2, 0, 3, 1])
@@ -238,7 +238,7 @@ def test_lists_that_are_long_together_are_cut_from_the_whole_product(monkeypatch
 
 
 @torch.no_grad()
-def test_selecting_twice_is_selecting_once():
+def test_selecting_twice_equals_selecting_once():
     head = head_of()
     context = begun(head, [5, 2, 9])
     first, second = torch.tensor([2, 0, 0, 1]), torch.tensor([3, 3, 1, 0])
@@ -249,7 +249,7 @@ def test_selecting_twice_is_selecting_once():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_training_is_that_of_the_softmax(bias):
+def test_training_uses_the_softmax(bias):
     head = head_of(bias=bias).train()
     hidden, labels = states(17).requires_grad_(), torch.arange(17)
     assert begun(head, [5, 2]) is None
@@ -259,7 +259,7 @@ def test_training_is_that_of_the_softmax(bias):
 
 
 @torch.no_grad()
-def test_validation_measures_the_whole_softmax():
+def test_validation_measures_the_full_softmax():
     head = head_of()
     hidden, labels = states(5), torch.arange(5)
     loss = head.loss(hidden, labels, begun(head, [3, 1, 2, 2, 7]), LossOptions())
@@ -268,7 +268,7 @@ def test_validation_measures_the_whole_softmax():
 
 
 @torch.no_grad()
-def test_without_candidates_it_decodes_among_all():
+def test_without_learned_candidates_all_tokens_are_possible():
     head = head_of(learn=False)
     assert begun(head, [5, 2]) is None
     assert bool(head.next_token(states(2), None).log_probs().isfinite().all())
@@ -284,7 +284,7 @@ def test_tables_are_saved_with_the_weights():
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3, nbest=3)], ids=["greedy", "beam"])
 @torch.no_grad()
-def test_what_a_search_returns_is_listed_and_forced_decoding_gives_its_score(strategy):
+def test_search_results_are_candidates_and_score_as_in_forced_decoding(strategy):
     torch.manual_seed(7)
     model = build_model(
         ModelSettings(
@@ -299,7 +299,7 @@ def test_what_a_search_returns_is_listed_and_forced_decoding_gives_its_score(str
         rules=[ForbidTokens((0, 1))],
     )  # fmt: skip
     for sentence, hypotheses in enumerate(found):
-        listed = wanted_list(model.head, ids[sentence], mask[sentence])
+        listed = expected_candidates(model.head, ids[sentence], mask[sentence])
         for hypothesis in hypotheses:
             labels = torch.tensor([hypothesis.tokens])
             given_tokens = torch.cat([torch.tensor([[1]]), labels[:, :-1]], 1)

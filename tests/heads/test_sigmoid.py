@@ -1,4 +1,4 @@
-"""A sigmoid for each token: binary decisions, against torch's, and a belief that says it is no distribution."""
+"""The sigmoid head: one binary decision per token, compared with torch's loss, and not a distribution."""
 
 import math
 
@@ -33,7 +33,7 @@ def states(rows=ROWS, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH, s
 
 
 def by_torch(head, hidden, labels, negatives, smoothing=0.0, share=None):
-    """Binary cross-entropy of every decision, as torch has it."""
+    """Binary cross-entropy of every decision, by torch."""
     logits = F.linear(hidden, head.weight, head.bias) - math.log(head.vocabulary - 1)
     share = torch.full((head.vocabulary,), 1 / head.vocabulary, dtype=hidden.dtype) if share is None else share
     target = (1 - smoothing) * F.one_hot(labels, head.vocabulary).to(hidden.dtype) + smoothing * share
@@ -46,11 +46,11 @@ def gradients(loss, hidden, head):
     return torch.autograd.grad(loss, [hidden, *head.parameters()])
 
 
-def relative(left, right):
+def relative_error(left, right):
     return float((left.double() - right.double()).norm() / right.double().norm())
 
 
-def test_one_label_of_three_by_hand():
+def test_one_label_of_three_worked_by_hand():
     head = SigmoidHead(
         SigmoidSettings(tie="none", negatives=0.5), HeadSizes(width=1, vocabulary=3, source_vocabulary=3), None
     )
@@ -69,7 +69,7 @@ def test_one_label_of_three_by_hand():
 @pytest.mark.parametrize("negatives", [1.0, 0.3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunks", [1, 7])
-def test_loss_and_gradients_are_those_of_torchs_binary_cross_entropy(monkeypatch, bias, negatives, smoothing, chunks):
+def test_loss_and_gradients_equal_torchs_binary_cross_entropy(monkeypatch, bias, negatives, smoothing, chunks):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     head = sigmoid(negatives, bias)
     hidden, labels = states()
@@ -77,14 +77,14 @@ def test_loss_and_gradients_are_those_of_torchs_binary_cross_entropy(monkeypatch
         share = None if smoothed is None else smoothed.double() / smoothed.sum()
         loss = head.loss(hidden, labels, None, LossOptions(smoothing, 0.0, smoothed)).objective
         wanted = by_torch(head, hidden, labels, negatives, smoothing, share)
-        assert relative(loss.detach(), wanted.detach()) < 1e-12
+        assert relative_error(loss.detach(), wanted.detach()) < 1e-12
         pairs = zip(gradients(3 * loss, hidden, head), gradients(3 * wanted, hidden, head), strict=True)
-        assert all(relative(left, right) < 1e-10 for left, right in pairs)
+        assert all(relative_error(left, right) < 1e-10 for left, right in pairs)
 
 
 @pytest.mark.parametrize("vocabulary", [11, 1009, 20011])
 @torch.no_grad()
-def test_a_head_that_knows_nothing_costs_about_ln_v_and_alpha(vocabulary):
+def test_a_uniform_prediction_costs_about_ln_v_and_alpha(vocabulary):
     head = sigmoid(vocabulary=vocabulary, bias=False, dtype=torch.float32)
     head.weight.zero_()
     hidden, labels = states(vocabulary=vocabulary, dtype=torch.float32)
@@ -95,16 +95,16 @@ def test_a_head_that_knows_nothing_costs_about_ln_v_and_alpha(vocabulary):
 
 
 @torch.no_grad()
-def test_a_sure_head_costs_what_is_left_and_not_rounding():
+def test_a_small_loss_is_not_lost_to_rounding():
     head = sigmoid(bias=False, dtype=torch.float32)
     hidden, labels = states(rows=1, dtype=torch.float32)
     head.weight.copy_(-20 * hidden / hidden.square().sum())
     head.weight[labels[0]].mul_(-1.5)
     wanted = by_torch(head.double(), hidden.double(), labels, 1.0)
-    assert relative(head.float().loss(hidden, labels, None, PLAIN).objective, wanted) < 1e-4
+    assert relative_error(head.float().loss(hidden, labels, None, PLAIN).objective, wanted) < 1e-4
 
 
-def test_the_loss_in_bf16_is_the_loss():
+def test_the_loss_in_bf16_is_close_to_fp32():
     head = sigmoid(dtype=torch.bfloat16, vocabulary=1009, width=61)
     hidden, labels = states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     loss = head.loss(hidden, labels, None, LossOptions(0.1)).objective
@@ -112,13 +112,13 @@ def test_the_loss_in_bf16_is_the_loss():
     exact = hidden.detach().double().requires_grad_()
     wanted = by_torch(head.double(), exact, labels, 1.0, 0.1)
     assert loss.dtype == torch.float32
-    assert relative(loss.detach(), wanted.detach()) < 1e-3
+    assert relative_error(loss.detach(), wanted.detach()) < 1e-3
     pairs = zip(grown, gradients(wanted, exact, head), strict=True)
-    assert all(relative(left, right) < 1e-2 for left, right in pairs)
+    assert all(relative_error(left, right) < 1e-2 for left, right in pairs)
 
 
 @torch.no_grad()
-def test_a_score_needs_no_other_token():
+def test_a_score_reads_no_other_token():
     head = sigmoid()
     hidden, labels = states()
     before = head.score(hidden, labels, None)
@@ -140,8 +140,8 @@ def biases(draw, rows, size):
 
 @settings(deadline=None, max_examples=150)
 @given(st.data(), st.integers(1, 13), st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 60.0]))
-def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, k, seed, spread):
-    """Rounded logits tie, and large ones give probabilities that tie though they do not."""
+def test_topk_equals_the_full_ranking_with_a_bias(draws, k, seed, spread):
+    """Rounded logits tie. Large logits give tied probabilities, although they differ."""
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randn(3, 211, generator=generator) * spread).round(decimals=1)
     bias = biases(draws.draw, 3, 211)
@@ -154,7 +154,7 @@ def test_the_best_are_those_of_all_log_probabilities_with_the_bias(draws, k, see
     torch.testing.assert_close(top.log_probs, scores.gather(1, ids))
 
 
-def test_draws_are_in_proportion_to_the_probabilities():
+def test_samples_are_proportional_to_the_probabilities():
     belief = Decisions(torch.tensor([[1.0, -0.5, 0.3, -2.0]]))
     weights = belief.log_probs().exp()[0]
     bias = Bias.forbid(torch.tensor([0]), torch.tensor([2]))
@@ -168,7 +168,7 @@ def test_draws_are_in_proportion_to_the_probabilities():
         torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=0.015)
 
 
-def test_a_broken_belief_names_its_row():
+def test_a_nan_is_refused_with_its_row():
     logits = torch.zeros(3, 5)
     logits[1, 2] = math.nan
     for read in (lambda belief: belief.topk(2), lambda belief: belief.log_probs()):

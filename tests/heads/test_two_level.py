@@ -1,4 +1,4 @@
-"""Beliefs over groups of tokens rank as the whole vocabulary's log-probabilities do, and look no further."""
+"""Two-level distributions over groups of tokens: exact ranking, and only the necessary groups are computed."""
 
 import math
 
@@ -41,7 +41,7 @@ MADE = [
 
 @torch.no_grad()
 def rounded(head):
-    """With parameters so coarse that logits are exact, and often tie."""
+    """A head with coarse parameters, so that logits are exact and often tie."""
     for parameter in head.parameters():
         parameter.copy_((2 * parameter).round() / 2)
     return head.double()
@@ -55,7 +55,7 @@ def rounded(head):
     allowed=st.sampled_from(["all", "of all rows", "of each row", "one"]),
 )
 @torch.no_grad()
-def test_the_best_are_those_of_the_whole_belief_under_any_bias(make, seed, k, pairs, allowed):
+def test_topk_equals_the_full_ranking_under_any_bias(make, seed, k, pairs, allowed):
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     head = rounded(make())
@@ -86,8 +86,8 @@ def test_the_best_are_those_of_the_whole_belief_under_any_bias(make, seed, k, pa
     torch.testing.assert_close(whole.exp().sum(-1), torch.ones(ROWS, dtype=torch.float64))
 
 
-class Watch(TorchDispatchMode):
-    """Notes the size of the largest tensor that any operation makes."""
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation creates."""
 
     elements = 0
 
@@ -100,21 +100,21 @@ class Watch(TorchDispatchMode):
 
 
 @torch.no_grad()
-def test_a_sure_belief_opens_no_tail_and_makes_nothing_of_rows_times_vocabulary():
+def test_a_confident_distribution_computes_no_tail():
     vocabulary, rows = 5003, 61
     head = adaptive(vocabulary, 13)
     head.tail_bias.fill_(-50.0)
     belief = head.next_token(torch.randn(rows, 13), None)
     opened = []
     inner, belief._open = belief._open, lambda rows, groups: opened.append(len(rows)) or inner(rows, groups)
-    with Watch() as watch:
+    with LargestTensor() as watch:
         belief.topk(5)
     assert opened == []
     assert watch.elements < rows * vocabulary / 2
 
 
 @torch.no_grad()
-def test_only_rows_whose_tail_may_hold_one_of_the_best_open_it():
+def test_a_tail_is_computed_only_for_rows_that_may_rank_its_tokens():
     head = adaptive(cutoffs=(11, 31))
     head.tails.zero_()
     head.table.matrices[0].zero_()
@@ -136,7 +136,7 @@ def test_only_rows_whose_tail_may_hold_one_of_the_best_open_it():
 
 
 @torch.no_grad()
-def test_classes_are_opened_best_first_until_none_can_matter():
+def test_classes_are_computed_best_first_until_no_more_can_matter():
     head = hierarchical(classes=5)
     for parameter in head.parameters():
         parameter.zero_()
@@ -144,7 +144,8 @@ def test_classes_are_opened_best_first_until_none_can_matter():
     belief = head.next_token(torch.zeros(1, WIDTH), None)
     opened = []
     inner, belief._open = belief._open, lambda rows, groups: opened.append(groups.tolist()) or inner(rows, groups)
-    # Nine tokens of class 1 share nearly all: each e^9/9 is above the e^6 of class 3, unless more are wanted.
+    # The nine tokens of class 1 share nearly all probability: each e^9/9 exceeds the e^6 of class 3, unless more than
+    # nine are requested.
     belief.topk(9)
     assert opened == [[1]]
     opened.clear()
@@ -153,7 +154,7 @@ def test_classes_are_opened_best_first_until_none_can_matter():
 
 
 @torch.no_grad()
-def test_what_a_rule_allows_alone_is_all_that_is_opened():
+def test_only_the_groups_of_allowed_tokens_are_computed():
     head = hierarchical(classes=5)
     belief = head.next_token(torch.randn(2, WIDTH), None)
     opened = []
@@ -166,7 +167,7 @@ def test_what_a_rule_allows_alone_is_all_that_is_opened():
 
 
 @torch.no_grad()
-def test_samples_come_as_often_as_they_are_likely():
+def test_samples_follow_the_distribution():
     torch.manual_seed(1)
     belief = hierarchical().next_token(torch.randn(1, WIDTH), None)
     drawn = belief.sample(torch.rand(1, 20_000, generator=torch.Generator().manual_seed(1)))
@@ -176,7 +177,7 @@ def test_samples_come_as_often_as_they_are_likely():
 
 @pytest.mark.parametrize("make", [adaptive, hierarchical])
 @torch.no_grad()
-def test_a_nan_in_a_group_is_refused_by_the_row_that_opens_it(make):
+def test_a_nan_in_a_group_is_refused_with_the_row_that_computes_it(make):
     head = make()
     head.table.matrices[-1].fill_(math.nan) if make is adaptive else head.weight.fill_(math.nan)
     belief = head.next_token(torch.randn(3, WIDTH), None)
@@ -187,7 +188,7 @@ def test_a_nan_in_a_group_is_refused_by_the_row_that_opens_it(make):
     assert str(caught.value) == f"the head's logits of row {row} hold a NaN, an infinity or no finite number"
 
 
-def test_places_know_their_group():
+def test_ids_map_to_their_group():
     groups = Groups(torch.arange(7), torch.arange(7), torch.tensor([2, 5]))
     assert groups.direct == 2
     assert groups.of(torch.arange(7)).tolist() == [-1, -1, 0, 0, 0, 1, 1]

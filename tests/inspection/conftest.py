@@ -1,4 +1,4 @@
-"""Small translators of every head and both norms, with random weights wide enough to have opinions."""
+"""Small translators of every head and both norms, with random weights wide enough for distinct predictions."""
 
 import typing
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def kinds() -> list[type]:
 
 
 class Pairs:
-    """Training pairs for heads that learn tables: sources and targets of the same ids, low ones more often."""
+    """Training pairs for heads that learn tables: sources and targets share ids; low ids are more frequent."""
 
     pairs = 53
 
@@ -87,14 +87,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def strings(tokenizer, generator: torch.Generator, count: int, length: int) -> torch.Tensor:
-    """[count, length]: ids of strings in which no letter stands twice."""
+    """[count, length]: ids of strings without repeated letters."""
     letters = torch.tensor(tokenizer.encode(LETTERS))
     return torch.stack([letters[torch.randperm(26, generator=generator)[:length]] for _ in range(count)])
 
 
 @pytest.fixture(scope="session")
 def backwards() -> Translator:
-    """A model that has half learnt to write words backwards, so that the right alignment of every letter is known."""
+    """A model partly trained to write words backwards, so that the correct alignment of every letter is known."""
     tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [LETTERS])
     settings = ModelSettings(
         width=48, feed_forward=96, encoder_layers=1, decoder_layers=1, attention_heads=4, max_positions=31, dropout=0.0
@@ -127,7 +127,7 @@ def backwards() -> Translator:
 
 @pytest.fixture(scope="session")
 def words(backwards: Translator) -> list[str]:
-    """Strings that the model has not seen, as far as chance allows."""
+    """Random strings, most of them not in the training data."""
     tokenizer, generator = backwards.checkpoint.source_tokenizer, torch.Generator().manual_seed(99)
     lengths = torch.randint(3, 9, (40,), generator=generator).tolist()
     return [tokenizer.decode(strings(tokenizer, generator, 1, length)[0].tolist()) for length in lengths]

@@ -1,4 +1,4 @@
-"""A task whose right alignment is known: every letter of a word written backwards comes from one place."""
+"""Attribution on a task whose correct alignment is known: words written backwards."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import translume
 
 
 @pytest.mark.parametrize("method", ["occlusion", "occlusion-mask"])
-def test_occlusion_finds_where_at_least_95_percent_of_the_letters_come_from(backwards, words, method):
+def test_occlusion_finds_the_source_of_at_least_95_percent_of_the_letters(backwards, words, method):
     right = total = 0
     for word in words:
         trace = translume.trace(backwards, word, word[::-1], show=(method,))
@@ -17,7 +17,7 @@ def test_occlusion_finds_where_at_least_95_percent_of_the_letters_come_from(back
     assert right >= 0.95 * total, f"{right} of {total}"
 
 
-def test_the_source_speaks_for_its_letters_and_the_prior_knows_none(backwards, words):
+def test_the_source_raises_the_probability_of_its_letters_above_the_prior(backwards, words):
     steps = [
         step
         for word in words

@@ -1,4 +1,4 @@
-"""Attention, lens and the head's own terms against what torch's own hooks see."""
+"""Attention, logit lens and head terms against values from torch's forward hooks."""
 
 import math
 
@@ -12,7 +12,7 @@ SOURCE, TARGET = "the cat sat.", "le chat!"
 
 
 class Hooks:
-    """What Linear and decoder layers read and wrote in the first forced pass, seen by torch's forward hooks."""
+    """Inputs and outputs of linear and decoder layers in the first forced pass, recorded by torch's forward hooks."""
 
     def __init__(self, model):
         self.read, self.wrote = {}, {}
@@ -34,7 +34,7 @@ class Hooks:
 
 
 def observed(translator):
-    """A forced pass of the model itself, by `Transformer.score`, watched from outside."""
+    """A forced pass of the model itself, by `Transformer.score`, recorded by hooks."""
     checkpoint = translator.checkpoint
     specials = checkpoint.source_tokenizer.specials
     source = torch.tensor([[*checkpoint.source_tokenizer.encode(SOURCE), specials.eos]])
@@ -60,7 +60,7 @@ def assert_same(found, expected):
     torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=2e-6)
 
 
-def test_attention_is_what_the_linear_maps_of_each_layer_lead_to(of_both_norms):
+def test_attention_equals_that_from_the_linear_maps_of_each_layer(of_both_norms):
     trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("attention",))
     hooks, labels = observed(of_both_norms)
     heads = of_both_norms.config.model.attention_heads
@@ -78,7 +78,7 @@ def test_attention_is_what_the_linear_maps_of_each_layer_lead_to(of_both_norms):
         assert (len(found), len(found[0]), len(found[0][0])) == (heads, len(labels), len(trace.source_tokens))
 
 
-def test_attention_sums_to_one_and_looks_at_nothing_to_come(of_both_norms):
+def test_attention_sums_to_one_and_is_causal(of_both_norms):
     attention = translume.trace(of_both_norms, SOURCE, TARGET, show=("attention",)).attention
     for layer in (*attention.encoder, *attention.decoder, *attention.cross):
         rows = torch.tensor(layer).sum(-1)
@@ -87,7 +87,7 @@ def test_attention_sums_to_one_and_looks_at_nothing_to_come(of_both_norms):
         assert not bool(torch.tensor(layer).triu(1).any())
 
 
-def test_rotary_positions_are_in_the_weights(make):
+def test_rotary_positions_are_included_in_the_weights(make):
     translator = make(positions="rotary")
     trace = translume.trace(translator, SOURCE, TARGET, show=("attention", "lens"))
     assert sum(step.log_p_model for step in trace.steps) == pytest.approx(translator.score(SOURCE, TARGET).log_prob)
@@ -95,20 +95,20 @@ def test_rotary_positions_are_in_the_weights(make):
     query, keys, values = hooks.wrote["decoder.layers.0.self_attention.query_key_value"].chunk(3, -1)
     heads = translator.config.model.attention_heads
     assert (torch.tensor(trace.attention.decoder[0]) - weights(query, keys, heads, causal=True)).abs().max() > 1e-3
-    # What was mixed by the weights is what the layer's output map read.
+    # The weighted values must equal the input of the layer's output map.
     mixed = torch.tensor(trace.attention.decoder[0]) @ values.view(len(values), heads, -1).transpose(0, 1)
     read = hooks.read["decoder.layers.0.self_attention.output"]
     torch.testing.assert_close(mixed.transpose(0, 1).flatten(1), read, rtol=1e-4, atol=1e-4)
 
 
-def test_a_layer_without_self_attention_has_none_to_show(make):
+def test_a_layer_without_self_attention_reports_none(make):
     trace = translume.trace(make(decoder_mixing="ssru"), SOURCE, TARGET, show=("attention", "lens"))
     assert trace.attention.decoder == (None, None, None)
     assert len(trace.attention.cross) == 3
     assert trace.log_p == pytest.approx(make(decoder_mixing="ssru").score(SOURCE, TARGET).log_prob, abs=1e-4)
 
 
-def test_the_lens_reads_each_layers_state_through_the_last_norm_if_there_is_one(of_both_norms):
+def test_the_lens_applies_the_last_norm_to_each_layers_state(of_both_norms):
     trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("lens",), k=5)
     hooks, labels = observed(of_both_norms)
     model = of_both_norms.checkpoint.model
@@ -129,7 +129,7 @@ def test_the_lens_reads_each_layers_state_through_the_last_norm_if_there_is_one(
         assert all(candidate.p_used is None for each in shown for candidate in each.top.candidates)
 
 
-def test_the_last_layer_of_the_lens_is_the_models_belief(of_every_kind):
+def test_the_lens_of_the_last_layer_is_the_models_distribution(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("lens",))
     for step in trace.steps:
         last = step.lens[-1]
@@ -137,7 +137,7 @@ def test_the_last_layer_of_the_lens_is_the_models_belief(of_every_kind):
         assert [c.p_model for c in last.top.candidates] == [c.p_model for c in step.top_model.candidates]
 
 
-def test_the_translating_model_is_left_as_it_was(make):
+def test_tracing_leaves_the_model_unchanged(make):
     model = make().checkpoint.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     translume.trace(make(), SOURCE, TARGET, show=("attention", "lens", "input-gradient"))
@@ -152,7 +152,7 @@ def terms_of(translator):
 
 
 def masses(trace, ids):
-    """[t]: p_model of some tokens together."""
+    """[t]: the total p_model of some tokens."""
     return torch.tensor([sum(c.p_model for c in step.top_model.candidates if c.id in ids) for step in trace.steps])
 
 
@@ -160,7 +160,7 @@ def test_a_softmax_has_no_terms(make):
     assert terms_of(make())[0] == {}
 
 
-def test_a_copy_heads_gate_and_attention_make_up_its_belief(make):
+def test_a_copy_heads_gate_and_attention_add_up_to_its_distribution(make):
     translator = make(CopySettings)
     terms, trace = terms_of(translator)
     assert set(terms) == {"gate", "copy_attention"}
@@ -180,14 +180,14 @@ def test_a_copy_heads_gate_and_attention_make_up_its_belief(make):
             assert candidate.p_model == pytest.approx(float(row[candidate.id]), abs=1e-5)
 
 
-def test_a_mixtures_components_are_a_distribution(make):
+def test_the_mixture_weights_are_a_distribution(make):
     terms, trace = terms_of(make(MixtureSettings))
     assert terms["components"].shape == (len(trace.steps), 3)
     torch.testing.assert_close(terms["components"].sum(-1), torch.ones(len(trace.steps)).double(), rtol=0, atol=1e-5)
     assert terms["components"].std() > 0
 
 
-def test_bands_are_the_mass_of_their_tokens(make):
+def test_band_terms_are_the_total_probability_of_their_tokens(make):
     translator = make(AdaptiveSettings)
     terms, trace = terms_of(translator)
     table = translator.checkpoint.model.head.table
@@ -199,7 +199,7 @@ def test_bands_are_the_mass_of_their_tokens(make):
     assert terms["bands"].size(1) == len(table.ends)
 
 
-def test_classes_are_the_mass_of_their_tokens(make):
+def test_class_terms_are_the_total_probability_of_their_tokens(make):
     translator = make(HierarchicalSettings)
     terms, trace = terms_of(translator)
     head = translator.checkpoint.model.head

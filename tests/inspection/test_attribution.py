@@ -1,4 +1,4 @@
-"""Prior, occlusion and gradients against the same thing done one by one."""
+"""Prior, occlusion and gradients against reference implementations that take one token at a time."""
 
 import math
 
@@ -14,7 +14,7 @@ GRADIENTS = ("input-gradient", "integrated-gradients")
 
 
 def forced(translator, source, mask=None):
-    """[t]: log-probabilities of TARGET after source ids, whose memory is read where `mask` is True, step by step."""
+    """[t]: log-probabilities of TARGET by forced decoding from the source ids; memory is read where `mask` is True."""
     checkpoint = translator.checkpoint
     specials = checkpoint.target_tokenizer.specials
     labels = [*checkpoint.target_tokenizer.encode(TARGET), specials.eos]
@@ -35,7 +35,7 @@ def source_of(translator):
     return [*tokenizer.encode(SOURCE), tokenizer.specials.eos]
 
 
-def apart(values):
+def as_tensor(values):
     """Differences [t, S] with NaN for None."""
     return torch.tensor([[math.nan if each is None else each for each in row] for row in values], dtype=torch.float64)
 
@@ -46,7 +46,7 @@ def compare(found, expected):
     torch.testing.assert_close(found[finite], expected[finite], rtol=1e-4, atol=2e-5)
 
 
-def test_the_prior_is_the_same_step_after_the_end_mark_alone(of_every_kind):
+def test_the_prior_is_the_same_step_with_only_an_end_mark_as_source(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("prior",))
     blank = forced(of_every_kind, source_of(of_every_kind)[-1:])
     own = forced(of_every_kind, source_of(of_every_kind))
@@ -57,7 +57,7 @@ def test_the_prior_is_the_same_step_after_the_end_mark_alone(of_every_kind):
 
 
 @pytest.mark.parametrize("method", ["occlusion", "occlusion-mask", "occlusion-unknown"])
-def test_occlusion_is_what_leaving_out_one_token_after_another_does(of_every_kind, method):
+def test_occlusion_equals_leaving_out_each_token_in_turn(of_every_kind, method):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=(method,))
     (found,) = trace.attributions
     assert found.method == method
@@ -72,19 +72,19 @@ def test_occlusion_is_what_leaving_out_one_token_after_another_does(of_every_kin
             unknown = of_every_kind.checkpoint.source_tokenizer.specials.unk
             without = forced(of_every_kind, [*source[:place], unknown, *source[place + 1 :]])
         columns.append(whole - without)
-    compare(apart(found.values), torch.stack(columns, 1))
+    compare(as_tensor(found.values), torch.stack(columns, 1))
 
 
-def test_many_tokens_are_occluded_in_parts_with_the_same_result(make, monkeypatch):
+def test_occluding_many_tokens_in_chunks_gives_the_same_result(make, monkeypatch):
     show = ("occlusion", "occlusion-mask")
     whole = translume.trace(make(), SOURCE, TARGET, show=show).attributions
     monkeypatch.setattr(attribution, "MOST_TOKENS", 20)
     parts = translume.trace(make(), SOURCE, TARGET, show=show).attributions
     for one, other in zip(whole, parts, strict=True):
-        torch.testing.assert_close(apart(one.values), apart(other.values), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(as_tensor(one.values), as_tensor(other.values), rtol=1e-4, atol=1e-5)
 
 
-def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
+def test_occlusion_by_the_unknown_token_is_refused_if_there_is_none(make, monkeypatch):
     translator = make()
     sentence = inputs.trace_inputs(translator, SOURCE, TARGET, None).sentence()
     with pytest.raises(SettingsError) as error:
@@ -95,9 +95,9 @@ def test_what_has_no_unknown_token_cannot_put_one_in_a_place(make, monkeypatch):
     )
 
 
-def test_input_times_gradient_is_the_slope_of_each_tokens_score(of_every_kind):
+def test_input_times_gradient_is_the_directional_derivative_of_each_score(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("input-gradient",))
-    found = apart(trace.attributions[0].values)
+    found = as_tensor(trace.attributions[0].values)
     model, sentence = (
         of_every_kind.checkpoint.model,
         inputs.trace_inputs(of_every_kind, SOURCE, TARGET, None).sentence(),
@@ -122,7 +122,7 @@ def test_input_times_gradient_is_the_slope_of_each_tokens_score(of_every_kind):
                 torch.testing.assert_close(found[place], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
+def test_integrated_gradients_sum_to_the_difference_from_the_baseline(of_both_norms):
     pytest.importorskip("captum")
     trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
     (found,) = trace.attributions
@@ -135,13 +135,13 @@ def test_integrated_gradients_add_up_to_what_the_source_says(of_both_norms):
             scores(each.expand(len(places), -1, -1), places)
             for each in attribution.embedded(model.encoder, sentence.source)
         )
-    gaps = (apart(found.values).sum(-1) - (whole - baseline)).abs()
+    gaps = (as_tensor(found.values).sum(-1) - (whole - baseline)).abs()
     assert float(gaps.max()) == pytest.approx(found.error, abs=1e-4)
     assert float(gaps.max()) < 0.05 * float((whole - baseline).abs().max())
     torch.testing.assert_close(whole.double(), forced(of_both_norms, source_of(of_both_norms)), rtol=1e-4, atol=1e-4)
 
 
-def test_without_captum_integrated_gradients_say_what_to_install(make, monkeypatch):
+def test_without_captum_integrated_gradients_name_the_package_to_install(make, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "captum.attr", None)
     with pytest.raises(SettingsError) as error:
         translume.trace(make(), SOURCE, TARGET, show=("integrated-gradients",))
@@ -149,7 +149,7 @@ def test_without_captum_integrated_gradients_say_what_to_install(make, monkeypat
 
 
 @pytest.mark.parametrize("method", [*GRADIENTS, "occlusion"])
-def test_parts_that_were_not_asked_for_are_not_computed(make, method):
+def test_parts_not_requested_are_not_computed(make, method):
     trace = translume.trace(make(), SOURCE, TARGET, show=())
     assert (trace.attention, trace.terms, trace.attributions) == (None, (), ())
     assert all(step.lens == () and step.prior is None for step in trace.steps)

@@ -1,4 +1,4 @@
-"""Gradients against captum, called by itself on the model as it is trained: nothing of ours is between the two."""
+"""Gradients against captum, which calls the model directly, without our attribution code."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ SOURCE, TARGET = "the cat sat.", "le chat!"
 
 
 class Forward:
-    """log p of target token number `places` [R] after sources whose tokens have the vectors [R, S, D]."""
+    """log p of target token number `places` [R], for sources whose tokens have the vectors [R, S, D]."""
 
     def __init__(self, translator):
         checkpoint = translator.checkpoint
@@ -41,7 +41,7 @@ def values_of(translator, method):
     return torch.tensor(trace.attributions[0].values, dtype=torch.float32)
 
 
-def test_input_times_gradient_is_captums(of_both_norms):
+def test_input_times_gradient_equals_captums(of_both_norms):
     forward = Forward(of_both_norms)
     expected = captum.InputXGradient(forward).attribute(
         forward.vectors.clone().requires_grad_(), additional_forward_args=(forward.places,)
@@ -51,7 +51,7 @@ def test_input_times_gradient_is_captums(of_both_norms):
     assert found.abs().max() > 1e-2
 
 
-def test_integrated_gradients_are_captums_from_no_vectors(of_both_norms):
+def test_integrated_gradients_equal_captums_from_a_zero_baseline(of_both_norms):
     forward = Forward(of_both_norms)
     expected = captum.IntegratedGradients(forward).attribute(
         forward.vectors.clone(), baselines=0.0, additional_forward_args=(forward.places,), n_steps=32
@@ -61,7 +61,7 @@ def test_integrated_gradients_are_captums_from_no_vectors(of_both_norms):
     assert found.abs().max() > 1e-2
 
 
-def test_occlusion_by_the_unknown_token_is_captums_feature_ablation(of_both_norms):
+def test_occlusion_by_the_unknown_token_equals_captums_feature_ablation(of_both_norms):
     forward = Forward(of_both_norms)
     unknown = forward.model.encoder.embedding.table.weight[of_both_norms.checkpoint.source_tokenizer.specials.unk]
     features = torch.arange(forward.source.size(1))[None, :, None].expand(1, -1, forward.vectors.size(-1))

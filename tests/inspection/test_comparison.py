@@ -1,4 +1,4 @@
-"""Two models on one corpus: parts sum up to the whole, and beliefs where translations part are forced decoding's."""
+"""Comparing two models on one corpus: gaps sum to the total; numbers equal those of forced decoding."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ def other(make):
 
 @pytest.fixture(scope="module", params=["bpe", "byte", "word", "lowercase"])
 def pieces(request, translator):
-    """A model that cuts targets otherwise, with random weights."""
+    """A model with another target tokenizer and random weights."""
     kind = {"kind": "bpe", "size": 60, "lowercase": True} if request.param == "lowercase" else {"kind": request.param}
     sizes = {"byte": {}}.get(request.param, {"size": 60, "unknown": "token"})
     tokenizer = train_tokenizer(TokenizerSettings(**{**sizes, **kind}), [*TEXTS, *"abcdefhlotxyz q"])
@@ -75,7 +75,7 @@ def test_references_are_compared_token_by_token(translator, other):
     assert compare_on_corpus(translator, other, PAIRS, show=3).gaps == found.gaps[:3]
 
 
-def test_where_translations_part_both_beliefs_are_those_of_forced_decoding(translator, other):
+def test_values_where_translations_differ_equal_forced_decoding(translator, other):
     found = compare_on_corpus(translator, other, PAIRS, show=1000)
     texts = [(translator.translate(source).text, other.translate(source).text) for source, _ in PAIRS]
     assert found.same == sum(one == two for one, two in texts)
@@ -102,7 +102,7 @@ def test_where_translations_part_both_beliefs_are_those_of_forced_decoding(trans
     assert sure == sorted(sure, reverse=True)
 
 
-def test_other_vocabularies_are_compared_where_both_cut(translator, pieces):
+def test_models_with_different_tokenizers_are_compared_at_common_boundaries(translator, pieces):
     pairs = [("abc", text) for text in TEXTS]
     for one, another in ((translator, pieces), (pieces, translator)):
         found = compare_on_corpus(one, another, pairs, show=1000)
@@ -136,7 +136,7 @@ def test_any_split_into_batches_gives_the_same_comparison(make, window, max_toke
     assert [each.log_p for each in found.gaps] == pytest.approx([each.log_p for each in whole.gaps], abs=1e-5)
 
 
-def test_a_pair_that_one_of_them_cannot_read_is_left_out(translator, other):
+def test_a_pair_that_one_model_cannot_read_is_left_out(translator, other):
     told = []
     found = compare_on_corpus(translator, other, [*PAIRS, ("a" * 41, "b")], progress=told.append)
     assert (found.pairs, sum(told)) == (len(PAIRS), len(PAIRS))
@@ -145,7 +145,7 @@ def test_a_pair_that_one_of_them_cannot_read_is_left_out(translator, other):
     assert str(caught.value) == "corpus: all 1 pairs are longer than the model reads"
 
 
-def test_settings_of_decoding_are_each_ones_own(translator, other):
+def test_each_model_keeps_its_own_decoding_settings(translator, other):
     greedy = translator.config.change("decoding.beam=1", "decoding.max_length=2").decoding
     found = compare_on_corpus(translator, other, PAIRS, settings=(greedy, None), show=1000)
     for parting in found.partings:

@@ -1,4 +1,4 @@
-"""A corpus as the model sees it: the numbers are those of forced decoding, and what is misaligned comes first."""
+"""The corpus lens: numbers equal forced decoding's, and misaligned pairs come first."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def beliefs(translator):
 
 
 def ece(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Written out: Σ_b n_b/n · |accuracy − confidence| over bins (b/15, (b+1)/15]."""
+    """Σ_b n_b/n · |accuracy − confidence| over bins (b/15, (b+1)/15]."""
     total = 0.0
     for b in range(BINS):
         inside = (confidence > b / BINS) & (confidence <= (b + 1) / BINS)
@@ -50,7 +50,7 @@ def ece(confidence: np.ndarray, right: np.ndarray) -> float:
     return total / len(confidence)
 
 
-def test_the_numbers_are_those_of_forced_decoding(translator):
+def test_log_probs_equal_those_of_forced_decoding(translator):
     lens = inspect_corpus(translator, PAIRS)
     scores = [translator.score(*pair) for pair in PAIRS]
     assert (lens.pairs, lens.tokens) == (len(PAIRS), sum(len(score.tokens) for score in scores))
@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_forced_decoding(translator):
     assert means[0] == pytest.approx(min(score.log_prob / len(score.tokens) for score in scores), abs=1e-5)
 
 
-def test_places_are_those_in_the_target(translator):
+def test_places_count_from_the_start_of_the_target(translator):
     places = inspect_corpus(translator, PAIRS).places
     lengths = [len(translator.score(*pair).tokens) for pair in PAIRS]
     assert [view.tokens for view in places] == [
@@ -101,7 +101,7 @@ def test_calibration_ranks_and_entropies_agree_with_numpy(translator, beliefs):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_bands_agree_with_numpy_and_leave_the_end_mark_apart(translator, beliefs, training):
+def test_bands_agree_with_numpy_and_exclude_the_end_mark(translator, beliefs, training):
     log_probs, labels = beliefs
     size, end = log_probs.shape[1], translator.checkpoint.target_tokenizer.specials.eos
     counts = np.arange(size) ** 3 if training else np.bincount(labels, minlength=size)
@@ -131,7 +131,7 @@ def test_bands_agree_with_numpy_and_leave_the_end_mark_apart(translator, beliefs
     assert {lower.index(view.least) for view in lens.bands} == {*band[labels], *band[best]} - {-1}
 
 
-def test_what_is_never_predicted_is_nowhere_the_likeliest(translator, beliefs):
+def test_never_predicted_tokens_are_the_likeliest_of_no_step(translator, beliefs):
     log_probs, labels = beliefs
     lens = inspect_corpus(translator, PAIRS, show=1000)
     tokenizer = translator.checkpoint.target_tokenizer
@@ -171,14 +171,14 @@ def test_any_split_into_batches_gives_the_same_numbers(make, window, max_tokens,
     assert [view.line for view in parts.suspects] == [view.line for view in whole.suspects]
 
 
-def test_who_watches_is_told_of_every_pair(translator):
+def test_the_progress_callback_counts_every_pair(translator):
     told = []
     inspect_corpus(translator, PAIRS, progress=told.append)
     assert sum(told) == len(PAIRS)
 
 
 @pytest.mark.parametrize("show", [0, 1, 3])
-def test_lists_hold_as_many_as_are_shown(translator, show):
+def test_show_limits_the_length_of_lists(translator, show):
     lens = inspect_corpus(translator, PAIRS, show=show)
     whole = inspect_corpus(translator, PAIRS, show=1000)
     for name in ("suspects", "hardest", "never_predicted"):
@@ -186,7 +186,7 @@ def test_lists_hold_as_many_as_are_shown(translator, show):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers()), max_size=12), st.integers(0, 5))
-def test_the_smallest_are_kept_in_order_and_equal_ones_as_they_came(entries, most):
+def test_the_smallest_are_kept_in_order_and_ties_in_input_order(entries, most):
     kept = Smallest(most)
     for number, (value, _) in enumerate(entries):
         if kept.accepts(value):
@@ -195,7 +195,7 @@ def test_the_smallest_are_kept_in_order_and_equal_ones_as_they_came(entries, mos
 
 
 def test_misaligned_pairs_come_first(backwards, words):
-    """1 % of targets are another pair's: at least nine of ten are in the two percent of the smallest gain."""
+    """1 % of targets belong to another pair. At least nine of ten must be in the two percent with the smallest gain."""
     drawn = torch.Generator().manual_seed(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
     sources = ["".join(letters[i] for i in torch.randperm(26, generator=drawn)[:6].tolist()) for _ in range(1000)]
@@ -217,7 +217,7 @@ def test_a_pair_that_the_model_cannot_read_is_left_out_and_counted(translator):
     assert {view.line for view in lens.suspects} == {1, 2, 5, 6, 7, 8, 9}
 
 
-def test_every_head_has_a_lens_and_says_what_is_impossible(of_every_kind):
+def test_every_head_has_a_lens_with_null_for_impossible_tokens(of_every_kind):
     lens = inspect_corpus(of_every_kind, PAIRS)
     scores = list(of_every_kind.score_all(PAIRS))
     assert lens.impossible == sum(value == -math.inf for score in scores for value in score.token_log_probs)
@@ -230,7 +230,7 @@ def test_every_head_has_a_lens_and_says_what_is_impossible(of_every_kind):
     assert CorpusLens.from_dict(json.loads(json.dumps(lens.to_dict(), allow_nan=False))) == lens
 
 
-def test_a_lens_keeps_to_the_published_schema(translator, make):
+def test_a_lens_follows_the_published_schema(translator, make):
     schema = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     lens = inspect_corpus(translator, PAIRS)
     compared = replace(lens, comparison=compare_on_corpus(translator, make(seed=5), PAIRS))
@@ -251,7 +251,7 @@ def test_a_lens_keeps_to_the_published_schema(translator, make):
         ([("a", "b")], {"frequencies": [1, 2, 3]}, "corpus: found 3 frequencies, expected 34, one for each token"),
     ],
 )
-def test_what_cannot_be_looked_at_is_refused(translator, pairs, options, message):
+def test_invalid_requests_are_refused(translator, pairs, options, message):
     with pytest.raises(DataError) as caught:
         inspect_corpus(translator, pairs, **options)
     assert str(caught.value) == message

@@ -39,10 +39,10 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module", params=["pre", "post"])
 def both(request, tmp_path_factory):
-    """A translator, and what Inseq says of its weights."""
+    """A translator, and Inseq's results for the same weights."""
     folder = tmp_path_factory.mktemp("inseq")
     tokenizer = train_tokenizer(TokenizerSettings(size=401), TEXTS)
-    # Transformers scales a decoder's embeddings where Inseq has scaled them already: no scale, no question.
+    # Transformers would scale decoder embeddings that Inseq has already scaled, so the model uses no scale.
     settings = ModelSettings(
         width=34, feed_forward=29, encoder_layers=2, decoder_layers=3, attention_heads=17, max_positions=41,
         norm=request.param, scale_embeddings=False,
@@ -66,18 +66,18 @@ def both(request, tmp_path_factory):
     return translume.load(folder / "ours", device="cpu"), json.loads(done.stdout.splitlines()[-1])
 
 
-def test_input_times_gradient_is_inseqs(both):
+def test_input_times_gradient_equals_inseqs(both):
     translator, theirs = both
     trace = translume.trace(translator, SOURCE, TARGET, show=("input-gradient",))
     assert theirs["tokens"] == [len(trace.source_tokens), len(trace.target_tokens) + 1]  # theirs begins with the start
-    # Inseq's is the slope of p, ours that of log p.
+    # Inseq's is the derivative of p, ours that of log p.
     chances = torch.tensor([step.p_model for step in trace.steps])
     found = torch.tensor(trace.attributions[0].values) * chances[:, None]
     expected = torch.tensor(theirs["input_x_gradient"]).T
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-def test_cross_attention_is_inseqs(both):
+def test_cross_attention_equals_inseqs(both):
     translator, theirs = both
     trace = translume.trace(translator, SOURCE, TARGET, show=("attention",))
     found = torch.tensor(trace.attention.cross)  # [layers, H, t, S]

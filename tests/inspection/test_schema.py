@@ -1,4 +1,4 @@
-"""What is written as JSON keeps to the published schema, and is read back as it was."""
+"""JSON documents follow the published schema and can be read back unchanged."""
 
 import json
 import math
@@ -18,7 +18,7 @@ SOURCE = "the cat sat."
 
 
 def problems(value, schema, definitions, place="$"):
-    """What a JSON value does wrong by a schema, with the words that ours are made of."""
+    """Violations of a schema by a JSON value, for the keywords that our schemas use."""
     known = {"$ref", "anyOf", "oneOf", "const", "enum", "type", "items", "properties", "required"}
     assert set(schema) <= known | {"additionalProperties", "description", "title", "$schema", "$defs"}
     if "$ref" in schema:
@@ -67,7 +67,7 @@ def documents(make):
     ]
 
 
-def test_every_document_keeps_to_the_published_schema(documents):
+def test_every_document_follows_the_published_schema(documents):
     schema = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     kinds = set()
     for document in documents:
@@ -78,7 +78,7 @@ def test_every_document_keeps_to_the_published_schema(documents):
     assert kinds == set(DOCUMENTS) - {translume.ClassTrace}, "which is held to it in test_classes"
 
 
-def test_every_document_is_read_back_as_it_was(documents):
+def test_every_document_is_read_back_unchanged(documents):
     for document in documents:
         content = json.loads(json.dumps(document.to_dict()))
         assert type(document).from_dict(content) == document
@@ -114,13 +114,13 @@ CONTENT = {
 }
 
 
-def test_an_impossible_log_probability_becomes_null_and_comes_back():
+def test_an_impossible_log_probability_is_written_as_null_and_read_back():
     assert to_json_values(OUTER) == CONTENT
     assert from_json_values(Outer, CONTENT) == OUTER
 
 
 @pytest.mark.parametrize("number", [math.inf, math.nan])
-def test_other_numbers_without_json_are_mistakes(number):
+def test_nan_and_positive_infinity_raise_value_error(number):
     with pytest.raises(ValueError, match="expected a finite number or -inf"):
         to_json_values(Inner(number, 1.0))
 
@@ -167,13 +167,13 @@ def test_a_schema_worked_by_hand():
         ({"more": 1}, "Outer: found 'more', an unknown field"),
     ],
 )
-def test_what_is_no_such_value_is_refused_by_its_place(change, message):
+def test_an_invalid_value_is_refused_with_its_path(change, message):
     with pytest.raises(DataError) as error:
         from_json_values(Outer, {**CONTENT, **change})
     assert str(error.value) == message
 
 
-def test_a_trace_of_every_head_keeps_to_the_published_schema_and_is_read_back(of_every_kind):
+def test_a_trace_of_every_head_follows_the_schema_and_is_read_back(of_every_kind):
     show = ("attention", "lens", "prior", "terms", "occlusion", "input-gradient")
     trace = translume.trace(of_every_kind, SOURCE, "le chat!", show=show)
     content = json.loads(json.dumps(trace.to_dict(), allow_nan=False))

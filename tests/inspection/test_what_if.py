@@ -1,4 +1,4 @@
-"""What other choices come to, against searches that are told what to say."""
+"""Forced tokens, "why not" and edited sources, compared with searches under the same constraint."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from translume.translator import TextHypothesis, Translator
 SOURCE = "the cat sat."
 
 
-def test_a_forced_token_leads_to_the_best_target_with_it(make):
-    translator = make(options=("decoding.max_length=9",))  # a prefix is outside of the other limits
+def test_a_forced_token_gives_the_best_target_that_contains_it(make):
+    translator = make(options=("decoding.max_length=9",))  # a prefix is not subject to the other limits
     found = translator.translate(SOURCE).hypotheses[0]
     assert len(found.ids) > 3
     forced = translume.force_token(translator, SOURCE, 2, "q")
@@ -29,7 +29,7 @@ def test_a_forced_token_leads_to_the_best_target_with_it(make):
     assert forced.after.token_log_probs == pytest.approx(told.token_log_probs, abs=1e-5)
 
 
-def test_a_fork_holds_what_was_believed_there(make):
+def test_a_fork_has_the_numbers_of_the_trace(make):
     translator = make()
     trace = translume.trace(translator, SOURCE, k=1000, show=())
     fork = translume.force_token(translator, SOURCE, 1, "q").fork
@@ -42,7 +42,7 @@ def test_a_fork_holds_what_was_believed_there(make):
     assert fork.wanted.p_model == pytest.approx(step.top_model.candidates[place].p_model, abs=1e-6)
 
 
-def test_forcing_what_was_chosen_changes_nothing(make):
+def test_forcing_the_chosen_token_changes_nothing(make):
     translator = make(options=("decoding.beam=1",))
     found = translator.translate(SOURCE).hypotheses[0]
     forced = translume.force_token(translator, SOURCE, 3, found.ids[3], target=found)
@@ -50,7 +50,7 @@ def test_forcing_what_was_chosen_changes_nothing(make):
     assert forced.fork.chosen == forced.fork.wanted
 
 
-def test_a_text_of_several_pieces_is_forced_whole(make):
+def test_a_text_of_several_tokens_is_forced_as_a_whole(make):
     translator = make()
     tokenizer = translator.checkpoint.target_tokenizer
     forced = translume.force_token(translator, SOURCE, 1, "qxz")
@@ -61,7 +61,7 @@ def test_a_text_of_several_pieces_is_forced_whole(make):
     assert (forced.fork.step, forced.fork.wanted.id) == (1, spelt[0])
 
 
-def test_a_piece_begins_a_word_where_the_one_in_its_place_does():
+def test_a_forced_text_starts_a_word_if_the_token_it_replaces_does():
     tokenizer = train_tokenizer(TokenizerSettings(kind="bpe", size=275), ["an ban an ban an"])
     word, inside = map(tokenizer.pieces().index, ("▁an", "an"))
     settings = ModelSettings(width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=11)
@@ -95,7 +95,7 @@ def test_forcing_the_end_ends_the_target(make):
     )
 
 
-def test_why_not_shows_the_fork_and_both_ways_on(make):
+def test_why_not_gives_the_fork_and_both_continuations(make):
     translator = make()
     found = translator.translate(SOURCE).hypotheses[0]
     tokenizer = translator.checkpoint.target_tokenizer
@@ -111,21 +111,21 @@ def test_why_not_shows_the_fork_and_both_ways_on(make):
     assert why.wanted.score == pytest.approx(score.log_prob / len(score.tokens), abs=1e-5)
 
 
-def test_there_is_no_fork_to_what_was_found(backwards, words):
+def test_why_not_of_the_found_target_has_no_fork(backwards, words):
     found = backwards.translate(words[0])
     why = translume.why_not(backwards, words[0], found.text)
     assert (why.fork, why.continued) == (None, None)
     assert (why.wanted.ids, why.wanted.score) == (why.found.ids, pytest.approx(why.found.score))
 
 
-def test_what_rules_forbid_has_no_price_but_a_probability(make):
+def test_a_target_that_rules_forbid_has_a_probability_but_no_score(make):
     translator = make(options=("decoding.min_length=9",))
     why = translume.why_not(translator, SOURCE, "")
     assert (why.fork.step, why.fork.wanted.text, why.continued, why.wanted) == (0, "</s>", None, None)
     assert why.fork.wanted.p_model > 0
 
 
-def test_an_edited_source_moves_what_forced_decoding_says_it_moves(make):
+def test_moves_of_an_edited_source_equal_forced_decoding(make):
     translator = make()
     edited = translume.edit_source(translator, SOURCE, "the dog sat.")
     before, after = (translator.translate(text).hypotheses[0] for text in (SOURCE, "the dog sat."))
@@ -139,13 +139,13 @@ def test_an_edited_source_moves_what_forced_decoding_says_it_moves(make):
         assert before.ids[edited.step : edited.step + 1] != after.ids[edited.step : edited.step + 1]
 
 
-def test_a_source_that_is_not_edited_moves_nothing(make):
+def test_an_unchanged_source_moves_nothing(make):
     edited = translume.edit_source(make(), SOURCE, SOURCE)
     assert (edited.step, edited.after) == (None, edited.before)
     assert set(edited.moves) == {0.0}
 
 
-def test_what_cannot_be_forced_is_refused_in_one_line(make):
+def test_invalid_requests_are_refused_in_one_line(make):
     translator = make(options=("decoding.min_length=9",))
     found = translator.translate(SOURCE).hypotheses[0]
     with pytest.raises(TranslationError) as error:

@@ -1,4 +1,4 @@
-"""Tokens joined to words, and where both stand in the texts."""
+"""Grouping tokens into words, and their positions in the texts."""
 
 import math
 
@@ -22,7 +22,7 @@ def words(text):
     return words_of(normal, tokens, (SPECIAL,), [-1.0] * len(tokens)), tokens, normal
 
 
-def test_words_are_what_stands_between_spaces():
+def test_words_are_separated_by_spaces():
     found, tokens, _ = words("lower xyz lowest.")
     assert [word.text for word in found] == ["lower", "xyz", "lowest.", "</s>"]
     assert [(word.begin, word.end) for word in found] == [(0, 5), (6, 9), (10, 17), (17, 17)]
@@ -30,7 +30,7 @@ def test_words_are_what_stands_between_spaces():
     assert [word.log_p for word in found] == [-float(word.last - word.first) for word in found]
 
 
-def test_scripts_without_spaces_are_cut_at_every_token():
+def test_scripts_without_spaces_are_split_at_every_token():
     found, tokens, _ = words("犬が low")
     assert [word.text for word in found] == [*(token.text for token in tokens[:-2]), "low", "</s>"]
     assert "".join(word.text for word in found[:-2]) == "犬が"

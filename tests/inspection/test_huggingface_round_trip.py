@@ -1,4 +1,4 @@
-"""A model that went out to transformers and came back believes what it did: its traces are the original's."""
+"""Inspection of a model exported to transformers and imported again: results equal the original's."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ SHOW = ("attention", "lens", "prior", "occlusion", "occlusion-mask", "input-grad
 
 
 def differences(one, other, place=""):
-    """Where two values of JSON differ, numbers by more than 2e-5."""
+    """Where two JSON values differ; numbers may differ by 2e-5."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return [found for name in one for found in differences(one[name], other[name], f"{place}.{name}")]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -31,7 +31,7 @@ def differences(one, other, place=""):
 
 @pytest.fixture(scope="module", params=[{"norm": "pre"}, {"norm": "post"}], ids=["pegasus", "marian"])
 def both(request, tmp_path_factory):
-    """A model, and what is left of it after a way through transformers' folders."""
+    """A model, and the same model after export to and import from transformers' folders."""
     folder = tmp_path_factory.mktemp("interchange")
     tokenizer = train_tokenizer(TokenizerSettings(size=401), TEXTS)
     settings = ModelSettings(
@@ -52,19 +52,19 @@ def both(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("target", ["Ein Mann fährt Fahrrad.", None])
-def test_the_trace_of_an_imported_model_is_the_originals(both, target):
+def test_the_trace_of_an_imported_model_equals_the_originals(both, target):
     original, imported = both
     settings = original.config.decoding
     traces = [
         translume.trace(each, TEXTS[0], target, settings=settings, show=SHOW).to_dict() for each in (original, imported)
     ]
-    # Which file the weights came from is all that may differ, and what they were trained with.
+    # Only the digest of the weights' file and the smoothing floor may differ.
     for trace in traces:
         del trace["facts"]["digest"], trace["facts"]["smoothing_floor"]
     assert differences(*traces) == []
 
 
-def test_the_search_of_an_imported_model_is_recorded_as_the_originals(both):
+def test_the_beam_record_of_an_imported_model_equals_the_originals(both):
     original, imported = both
     settings = original.config.decoding
     records = [

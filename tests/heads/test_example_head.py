@@ -1,4 +1,4 @@
-"""The head of docs/adding.md, added as the page says: one file, its settings, and its name in the union."""
+"""The example head of docs/adding.md: one module, its settings, and its name in the union."""
 
 import os
 import re
@@ -15,7 +15,7 @@ SECONDS = 300
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the sources with the page's head in it."""
+    """A copy of the sources with the page's head added."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "tests" / "heads", folder / "tests" / "heads")
@@ -46,7 +46,7 @@ def run(checkout, *words):
     return done.stdout
 
 
-def test_a_head_in_one_file_keeps_the_contract(checkout):
+def test_the_example_head_passes_the_contract_tests(checkout):
     words = ("-m", "pytest", "tests/heads/test_contract.py", "-q", "--import-mode=importlib", "-k", "scaled")
     told = run(checkout, *words, "-p", "no:cacheprovider")
     passed = re.search(r"(\d+) passed", told)
@@ -55,7 +55,7 @@ def test_a_head_in_one_file_keeps_the_contract(checkout):
     assert "failed" not in told
 
 
-def test_a_head_in_one_file_stands_in_the_table(checkout):
+def test_the_example_head_appears_in_the_heads_table(checkout):
     words = [("a house", "ein Haus"), ("a boat", "ein Boot"), ("two cats", "zwei Katzen"), ("bread", "Brot")] * 30
     for place, language in enumerate(("en", "de")):
         (checkout / f"train.{language}").write_text("".join(f"{pair[place]}\n" for pair in words))

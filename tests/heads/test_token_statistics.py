@@ -1,4 +1,4 @@
-"""Which pairs a head looks at where it cannot look at all."""
+"""Choosing the pairs from which token statistics are estimated if there are too many to read all."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from translume.heads.token_statistics import spread_evenly
 
 
 @given(st.integers(0, 500), st.integers(1, 50))
-def test_pairs_are_spread_evenly_over_all_of_them(pairs, most):
+def test_sampled_pairs_are_spread_evenly(pairs, most):
     numbers = spread_evenly(pairs, most)
     assert len(numbers) == min(pairs, most)
     assert numbers == sorted(set(numbers))
@@ -18,6 +18,6 @@ def test_pairs_are_spread_evenly_over_all_of_them(pairs, most):
     assert not steps or max(steps) - min(steps) <= 1
 
 
-def test_where_all_can_be_looked_at_all_are():
+def test_all_pairs_are_used_if_the_limit_allows():
     assert spread_evenly(7, 50) == list(range(7))
     assert spread_evenly(7, 3) == [0, 2, 4]

@@ -1,4 +1,4 @@
-"""What is counted of beliefs, with values worked by hand."""
+"""Token statistics of the corpus lens, with values worked by hand."""
 
 import math
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from translume.inspection.corpus import PLACES, NeverPredicted, TokenStatistics
 from translume.translator.scoring import TokenBeliefs
 
 
-class Five:
-    """Tokens by the names of their ids; 0 is the end mark."""
+class FiveTokens:
+    """A tokenizer of five tokens named after their ids; 0 is the end mark."""
 
     specials = SimpleNamespace(eos=0)
 
@@ -34,7 +34,7 @@ LABELS = [1, 2, 0, 4, 0]
 PLACE = [0, 1, 2, 0, 1]
 
 
-def judged(rows):
+def token_beliefs(rows):
     return TokenBeliefs(
         belief=Logits(torch.tensor([TABLE[row] for row in rows]).log()),
         labels=torch.tensor([LABELS[row] for row in rows]),
@@ -44,23 +44,23 @@ def judged(rows):
 
 
 @pytest.fixture(params=[[[0, 1, 2, 3, 4]], [[3, 4], [0], [1, 2]]], ids=["at once", "in parts"])
-def tally(request):
-    found = TokenStatistics(Five())
+def statistics(request):
+    found = TokenStatistics(FiveTokens())
     for rows in request.param:
-        own = found.add(judged(rows))
+        own = found.add(token_beliefs(rows))
         wanted = [TABLE[row][LABELS[row]] for row in rows]
         assert own.tolist() == pytest.approx([math.log(p) if p else -math.inf for p in wanted])
     return found
 
 
-def test_tokens_and_ranks(tally):
-    assert (tally.tokens, tally.impossible, tally.types()) == (5, 1, 4)
-    assert tally.mean(tally.nll, 5) is None
-    assert [each.tokens for each in tally.ranks()] == [2, 2, 1, 0, 0, 0]
+def test_tokens_and_ranks(statistics):
+    assert (statistics.tokens, statistics.impossible, statistics.types()) == (5, 1, 4)
+    assert statistics.mean(statistics.nll, 5) is None
+    assert [each.tokens for each in statistics.ranks()] == [2, 2, 1, 0, 0, 0]
 
 
-def test_places(tally):
-    first, second, third = tally.places()
+def test_places(statistics):
+    first, second, third = statistics.places()
     assert (first.place, first.tokens, first.nll) == (1, 2, None)
     own = -0.6 * math.log(0.6) - 0.2 * math.log(0.2) - 0.2 * math.log(0.1)
     assert first.entropy == pytest.approx((own + math.log(4)) / 2)
@@ -70,18 +70,18 @@ def test_places(tally):
     assert third.nll == pytest.approx(-math.log(0.7))
 
 
-def test_calibration_of_all_steps_and_of_the_end_mark(tally):
-    found = tally.bins.reliability()
+def test_calibration_of_all_steps_and_of_the_end_mark(statistics):
+    found = statistics.bins.reliability()
     assert (found.count, found.accuracy) == (5, 0.4)
     assert found.confidence == pytest.approx((0.6 + 0.5 + 0.7 + 0.25 + 0.81) / 5)
     assert found.ece == pytest.approx((0.4 + 0.5 + 0.3 + 0.25 + 0.81) / 5)
-    ends = tally.ends.reliability()
+    ends = statistics.ends.reliability()
     assert ends.ece == pytest.approx((0.1 + 0.05 + 0.3 + 0.25 + 0.81) / 5)
     assert ends.accuracy == 0.4
 
 
-def test_bands_go_by_the_reference_for_nll_and_by_the_likeliest_for_calibration(tally):
-    rare, known = tally.bands(torch.tensor([9, 0, 5, 12, 0]))
+def test_bands_use_the_reference_for_nll_and_the_likeliest_for_calibration(statistics):
+    rare, known = statistics.bands(torch.tensor([9, 0, 5, 12, 0]))
     assert (rare.least, rare.most, rare.types, rare.tokens, rare.nll, rare.first) == (0, 0, 2, 2, None, 0.5)
     assert rare.reliability.count == 3
     assert rare.reliability.ece == pytest.approx((0.4 + 0.5 + 0.81) / 3)
@@ -90,37 +90,37 @@ def test_bands_go_by_the_reference_for_nll_and_by_the_likeliest_for_calibration(
     assert known.reliability is None
 
 
-def test_never_predicted_counts_all_steps(tally):
-    assert tally.never_predicted() == (NeverPredicted(text="t2", tokens=1), NeverPredicted(text="t4", tokens=1))
+def test_never_predicted_counts_all_steps(statistics):
+    assert statistics.never_predicted() == (NeverPredicted(text="t2", tokens=1), NeverPredicted(text="t4", tokens=1))
 
 
-def test_places_beyond_the_last_are_counted_with_it():
-    tally = TokenStatistics(Five())
+def test_places_above_the_maximum_are_counted_at_the_maximum():
+    statistics = TokenStatistics(FiveTokens())
     rows = list(range(5))
     late = TokenBeliefs(
-        belief=judged(rows).belief,
-        labels=judged(rows).labels,
-        pairs=judged(rows).pairs,
+        belief=token_beliefs(rows).belief,
+        labels=token_beliefs(rows).labels,
+        pairs=token_beliefs(rows).pairs,
         places=torch.tensor([PLACES - 2, PLACES - 1, PLACES, 5 * PLACES, 0]),
     )
-    tally.add(late)
-    assert [(view.place, view.tokens) for view in tally.places()] == [(1, 1), (PLACES - 1, 1), (PLACES, 3)]
+    statistics.add(late)
+    assert [(view.place, view.tokens) for view in statistics.places()] == [(1, 1), (PLACES - 1, 1), (PLACES, 3)]
 
 
-def test_beliefs_that_are_no_distribution_have_no_entropy_and_no_nll():
+def test_unnormalised_scores_have_no_entropy_and_no_nll():
     class Affirmative(Logits):
         normalised = False
 
-    tally = TokenStatistics(Five())
+    statistics = TokenStatistics(FiveTokens())
     rows = [0, 1, 2]
-    tally.add(
+    statistics.add(
         TokenBeliefs(
             belief=Affirmative(torch.tensor([TABLE[row] for row in rows]).log()),
-            labels=judged(rows).labels,
-            pairs=judged(rows).pairs,
-            places=judged(rows).places,
+            labels=token_beliefs(rows).labels,
+            pairs=token_beliefs(rows).pairs,
+            places=token_beliefs(rows).places,
         )
     )
-    assert not tally.normalised
-    assert {view.entropy for view in tally.places()} == {view.nll for view in tally.places()} == {None}
-    assert {view.nll for view in tally.bands(None)} == {None}
+    assert not statistics.normalised
+    assert {view.entropy for view in statistics.places()} == {view.nll for view in statistics.places()} == {None}
+    assert {view.nll for view in statistics.bands(None)} == {None}

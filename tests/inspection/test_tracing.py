@@ -1,4 +1,4 @@
-"""A trace's numbers are the model's: those of the loss, of forced decoding and of the search."""
+"""A trace's numbers equal those of the loss, of forced decoding and of the search."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def steps_of(trace):
     return [step.log_p_model for step in trace.steps]
 
 
-def plain_belief(translator, source, target):
+def forced_log_probs(translator, source, target):
     """Log-probabilities [t, V] of forced decoding, by the step that a search takes, and the labels [t]."""
     checkpoint = translator.checkpoint
     specials = checkpoint.source_tokenizer.specials
@@ -39,9 +39,9 @@ def plain_belief(translator, source, target):
     return torch.stack(found), torch.tensor(labels)
 
 
-def test_every_step_is_what_the_model_believes_token_by_token(of_every_kind):
+def test_every_step_equals_forced_decoding(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=CHEAP)
-    log_probs, labels = plain_belief(of_every_kind, SOURCE, TARGET)
+    log_probs, labels = forced_log_probs(of_every_kind, SOURCE, TARGET)
     assert [token.id for token in trace.target_tokens] == labels.tolist()
     expected = log_probs.gather(1, labels[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(steps_of(trace), dtype=torch.float64), expected, rtol=1e-5, atol=1e-5)
@@ -56,7 +56,7 @@ def test_every_step_is_what_the_model_believes_token_by_token(of_every_kind):
         assert (row > row[label])[~near].sum() + 1 <= step.rank <= (row > row[label])[~near].sum() + near.sum()
 
 
-def test_the_sum_is_the_one_of_forced_decoding_and_of_the_loss(of_every_kind):
+def test_log_probs_sum_to_those_of_forced_decoding_and_of_the_loss(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=CHEAP)
     score = of_every_kind.score(SOURCE, TARGET)
     assert trace.log_p == pytest.approx(score.log_prob, abs=1e-5 * len(trace.steps))
@@ -107,21 +107,21 @@ def test_no_number_of_any_head_depends_on_k(of_every_kind):
         assert replace(step, top_model=other.top_model, top_used=other.top_used, lens=other.lens) == other
 
 
-def test_no_number_of_any_head_depends_on_neighbours_in_a_batch(of_every_kind):
+def test_no_number_of_any_head_depends_on_other_sentences_in_the_batch(of_every_kind):
     pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
     for (source, target), score in zip(pairs, of_every_kind.score_all(pairs), strict=True):
         trace = translume.trace(of_every_kind, source, target, show=())
         assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
 
 
-def test_a_long_list_is_as_long_as_the_vocabulary_and_leaves_no_tail(make):
+def test_k_above_the_vocabulary_lists_all_tokens_and_leaves_no_tail(make):
     trace = translume.trace(make(), SOURCE, TARGET, k=1000, show=())
     assert len(trace.steps[0].top_model.candidates) == trace.facts.vocabulary
     assert trace.steps[0].top_model.tail == 0.0
 
 
 @pytest.mark.parametrize("options", [("decoding.beam=1",), ("decoding.beam=3",), ("decoding.beam=7",)])
-def test_what_a_search_found_is_traced_with_the_numbers_the_search_gave(make, options):
+def test_the_trace_of_a_translation_has_the_numbers_of_the_search(make, options):
     translator = make(options=options)
     found = translator.translate(SOURCE).hypotheses[0]
     trace = translume.trace(translator, SOURCE, show=())
@@ -149,10 +149,10 @@ RULES = (
 )
 
 
-def test_p_used_is_what_a_search_step_makes_of_the_belief(make):
+def test_p_used_equals_the_reshaped_and_ruled_distribution_of_a_search_step(make):
     translator = make(options=RULES)
     trace = translume.trace(translator, SOURCE, "abba abb", k=1000, show=())
-    log_probs, labels = plain_belief(translator, SOURCE, "abba abb")
+    log_probs, labels = forced_log_probs(translator, SOURCE, "abba abb")
     checkpoint = translator.checkpoint
     rules = build_rules(checkpoint.target_tokenizer, [True], translator.config.decoding)
     specials = checkpoint.target_tokenizer.specials
@@ -183,14 +183,14 @@ def test_p_used_is_what_a_search_step_makes_of_the_belief(make):
     assert trace.facts.temperature == 0.7
 
 
-def test_no_neighbour_in_a_batch_has_other_numbers(of_both_norms):
+def test_numbers_equal_those_of_a_batch(of_both_norms):
     pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
     for (source, target), score in zip(pairs, of_both_norms.score_all(pairs), strict=True):
         trace = translume.trace(of_both_norms, source, target, show=())
         assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
 
 
-def test_p_model_knows_nothing_of_decoding(make):
+def test_p_model_does_not_depend_on_decoding_settings(make):
     plain = translume.trace(make(), SOURCE, "abba abb", show=())
     ruled = translume.trace(make(options=RULES), SOURCE, "abba abb", show=())
     for one, other in zip(plain.steps, ruled.steps, strict=True):
@@ -212,14 +212,14 @@ def test_truncation_is_part_of_p_used_and_named(make):
         assert 0 < cut < 1
 
 
-def test_what_rules_forbid_has_no_p_used(make):
+def test_forbidden_tokens_have_no_p_used(make):
     trace = translume.trace(make(options=("decoding.min_length=30",)), SOURCE, TARGET, show=())
     assert trace.steps[-1].p_model > 0
     assert (trace.steps[-1].p_used, trace.steps[-1].log_p_used) == (0.0, -math.inf)
     assert trace.to_dict()["steps"][-1]["log_p_used"] is None
 
 
-def test_an_unsmoothed_belief_is_used_and_said_to_be(make):
+def test_unsmoothing_changes_p_used_and_is_named(make):
     options = ("decoding.unsmooth=0.05",)
     trace = translume.trace(make(options=options), SOURCE, TARGET, show=())
     plain = translume.trace(make(), SOURCE, TARGET, show=())
@@ -240,25 +240,25 @@ def test_an_unsmoothed_belief_is_used_and_said_to_be(make):
         (('training.label_smoothing_over="text"',), 0.1, 3),
     ],
 )
-def test_the_floor_is_what_label_smoothing_wants_for_every_token(make, options, epsilon, left_out):
+def test_the_smoothing_floor_is_the_target_probability_of_every_token(make, options, epsilon, left_out):
     translator = make(options=("training.label_smoothing=0.1", *options))
     trace = translume.trace(translator, SOURCE, TARGET, show=())
     size = len(translator.checkpoint.target_tokenizer)
     assert trace.facts.smoothing_floor == pytest.approx(epsilon / (size - left_out))
 
 
-def test_a_head_that_smooths_otherwise_has_no_such_floor(make):
+def test_a_head_that_defines_smoothing_differently_has_no_floor(make):
     trace = translume.trace(make(AdaptiveSettings, options=("training.label_smoothing=0.1",)), SOURCE, TARGET, show=())
     assert trace.facts.smoothing_floor is None
 
 
-def test_a_trace_says_what_computed_it(of_both_norms):
+def test_a_trace_records_device_dtype_norm_head_and_temperature(of_both_norms):
     facts = translume.trace(of_both_norms, SOURCE, TARGET, show=()).facts
     assert (facts.dtype, facts.device, facts.norm) == ("float32", "cpu", of_both_norms.config.model.norm)
     assert (facts.head, facts.normalised, facts.temperature) == ("softmax", True, 1.0)
 
 
-def test_what_cannot_be_traced_is_refused_in_one_line(make):
+def test_invalid_requests_are_refused_in_one_line(make):
     translator = make()
     with pytest.raises(TranslationError) as error:
         translume.trace(translator, "  ")
@@ -282,16 +282,16 @@ def test_what_cannot_be_traced_is_refused_in_one_line(make):
     assert str(error.value) == "target: the hypothesis was joined from several parts; expected one of a single sentence"
 
 
-def test_models_together_and_a_language_model_are_refused(make):
+def test_ensembles_and_language_models_are_refused(make):
     with pytest.raises(SettingsError) as error:
         translume.trace(make().ensemble_with(make()), "a")
     wanted = "inspection: found an ensemble of 2 models, expected one model; inspect each model separately"
     assert str(error.value) == wanted
 
 
-def test_beliefs_of_no_distribution_are_used_as_one(of_every_kind):
+def test_unnormalised_scores_are_normalised_for_p_used(of_every_kind):
     trace = translume.trace(of_every_kind, SOURCE, TARGET, show=())
-    belief = plain_belief(of_every_kind, SOURCE, TARGET)[0]
+    belief = forced_log_probs(of_every_kind, SOURCE, TARGET)[0]
 
     class Row:
         def log_probs(self):

@@ -1,4 +1,4 @@
-"""A classifier's trace: its numbers are the classifier's, its evidence what leaving out and slopes say one by one."""
+"""A classifier's trace: class probabilities equal the classifier's, attributions equal one-by-one references."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def ids_of(classifier, text=TEXT):
 
 
 def log_p(classifier, ids):
-    """[C], one text by itself."""
+    """Log-probabilities [C] of one text."""
     source = torch.tensor([ids])
     with torch.no_grad():
         found = classifier.checkpoint.model.belief(source, torch.ones_like(source, dtype=torch.bool))
@@ -76,7 +76,7 @@ def order_of(classifier, trace):
     return [classifier.labels.names.index(each.label) for each in trace.classes]
 
 
-def test_classes_are_those_of_classify_and_of_the_loss(classifier):
+def test_classes_equal_those_of_classify_and_of_the_loss(classifier):
     trace = translume.trace_classification(classifier, TEXT, show=())
     answer = classifier.classify(TEXT)
     assert sorted(trace.labels) == sorted(answer.labels)
@@ -97,7 +97,7 @@ def test_classes_are_those_of_classify_and_of_the_loss(classifier):
         assert -float(loss.nll) == pytest.approx(each.log_p + no, rel=1e-5, abs=1e-5)
 
 
-def test_one_class_is_given_and_they_sum_to_one_or_any_number_is(classifier):
+def test_probabilities_margin_and_entropy_of_single_and_multi_label_classifiers(classifier):
     trace = translume.trace_classification(classifier, TEXT, show=())
     chances = [each.p for each in trace.classes]
     assert chances == sorted(chances, reverse=True)
@@ -113,7 +113,7 @@ def test_one_class_is_given_and_they_sum_to_one_or_any_number_is(classifier):
 
 
 @pytest.mark.parametrize("method", ["occlusion", "occlusion-mask", "occlusion-unknown"])
-def test_occlusion_is_what_leaving_out_one_token_after_another_does(classifier, method):
+def test_occlusion_equals_leaving_out_each_token_in_turn(classifier, method):
     trace = translume.trace_classification(classifier, TEXT, k=2, show=(method,))
     ids, model = ids_of(classifier), classifier.checkpoint.model
     whole, columns = log_p(classifier, ids), []
@@ -132,7 +132,7 @@ def test_occlusion_is_what_leaving_out_one_token_after_another_does(classifier, 
     torch.testing.assert_close(evidence_of(trace, method), torch.stack(columns, 1), rtol=1e-4, atol=2e-5)
 
 
-def test_input_times_gradient_is_the_slope_along_each_tokens_own_vector(classifier):
+def test_input_times_gradient_is_the_derivative_along_each_tokens_vector(classifier):
     trace = translume.trace_classification(classifier, TEXT, k=3, show=("input-gradient",))
     found, model = evidence_of(trace, "input-gradient"), classifier.checkpoint.model
     vectors = []
@@ -148,7 +148,7 @@ def test_input_times_gradient_is_the_slope_along_each_tokens_own_vector(classifi
         torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-5)
 
 
-def test_integrated_gradients_add_up(classifier):
+def test_integrated_gradients_sum_to_the_difference_from_the_baseline(classifier):
     pytest.importorskip("captum")
     trace = translume.trace_classification(classifier, TEXT, k=5, show=("integrated-gradients",))
     model, source = classifier.checkpoint.model, torch.tensor([ids_of(classifier)])
@@ -164,14 +164,14 @@ def test_integrated_gradients_add_up(classifier):
     smooth = classifier.config.model.head.pooling not in (
         "max",
         "ngrams",
-    )  # a maximum has corners, so 32 points miss more
+    )  # a maximum is not smooth, so 32 points give a larger error
     assert float(gaps.max()) < (0.03 if smooth else 0.5) * float(
         (log_p(classifier, source[0].tolist()) - blank).abs().max()
     )
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_pooling_weights_say_how_much_a_state_counts(way):
+def test_pooling_weights_give_each_states_contribution(way):
     torch.manual_seed(5)
     memory, mask = torch.randn(3, 7, 11), torch.arange(7) < torch.tensor([[7], [4], [0]])
     pooling = Pooling(way, 11)
@@ -203,7 +203,7 @@ def test_pooling_is_in_the_trace(classifier):
         )
 
 
-def test_no_number_depends_on_how_many_classes_are_looked_at():
+def test_no_number_depends_on_the_number_of_classes_shown():
     few, many = (translume.trace_classification(build(), TEXT, k=k, show=EVIDENCE) for k in (1, 50))
     assert (few.classes, few.margin, few.entropy) == (many.classes, many.margin, many.entropy)
     for one, other in zip(few.evidence, many.evidence, strict=True):
@@ -211,7 +211,7 @@ def test_no_number_depends_on_how_many_classes_are_looked_at():
         assert one.values[0] == pytest.approx(other.values[0], abs=2e-5)
 
 
-def test_many_tokens_are_left_out_in_parts_with_the_same_result(monkeypatch):
+def test_leaving_out_many_tokens_in_chunks_gives_the_same_result(monkeypatch):
     from translume.inspection import classification
 
     show = ("occlusion", "occlusion-mask", "occlusion-unknown")
@@ -223,7 +223,7 @@ def test_many_tokens_are_left_out_in_parts_with_the_same_result(monkeypatch):
 
 
 @pytest.mark.parametrize("keep", ["keep_first", "keep_last"])
-def test_a_text_that_is_cut_is_read_as_classify_reads_it(keep):
+def test_a_truncated_text_is_read_as_classify_reads_it(keep):
     classifier = build(options=(f"data.cleaning.too_long={keep}",))
     text = "a long text that is cut somewhere"
     trace = translume.trace_classification(classifier, text)
@@ -236,7 +236,7 @@ def test_a_text_that_is_cut_is_read_as_classify_reads_it(keep):
     assert len(trace.source_tokens) == 19
 
 
-def test_a_trace_keeps_to_the_published_schema_and_is_read_back(classifier):
+def test_a_trace_follows_the_published_schema_and_can_be_read_back(classifier):
     trace = translume.trace_classification(
         classifier, "The <b> cat & co.", show=("pooling", "occlusion", "input-gradient")
     )
@@ -246,7 +246,7 @@ def test_a_trace_keeps_to_the_published_schema_and_is_read_back(classifier):
     assert translume.ClassTrace.from_dict(content) == trace
 
 
-def test_tokens_are_shown_as_they_were_written_even_unknown_ones():
+def test_tokens_are_shown_as_written_including_unknown_ones():
     trace = translume.trace_classification(build(), "an 早 owl", show=())
     assert "<unk>" in [token.text for token in trace.source_tokens]
     shown = [trace.shown(token) for token in trace.source_tokens]
@@ -254,7 +254,7 @@ def test_tokens_are_shown_as_they_were_written_even_unknown_ones():
     assert shown[-1] == "</s>"
 
 
-def test_what_cannot_be_traced_is_refused_in_one_line(monkeypatch):
+def test_invalid_requests_are_refused_in_one_line(monkeypatch):
     for text in ("", " \t"):
         with pytest.raises(TranslationError) as error:
             translume.trace_classification(build(), text)

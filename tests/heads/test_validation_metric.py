@@ -1,4 +1,4 @@
-"""What a head's validation is called: its settings say so without torch, and the head does it."""
+"""The metric by which a head is validated: named by its settings without importing torch."""
 
 from pkgutil import resolve_name
 
@@ -11,10 +11,10 @@ from .conftest import VOCABULARY, WIDTH, data, kinds
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.model_fields["kind"].default)
-def test_the_settings_name_what_the_loss_gives_in_evaluation(kind):
+def test_settings_name_the_metric_that_the_head_gives_in_evaluation(kind):
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=VOCABULARY)
     head = resolve_name(kind.implementation)(kind(), sizes, None).eval()
-    if kind.model_fields["kind"].default != "shortlist":  # whose candidates are not those of its loss
+    if kind.model_fields["kind"].default != "shortlist":  # its candidates differ from those of its loss
         head.learn(data(VOCABULARY))
     source = torch.tensor([[4, 5, 6, 7, 2]])
     context = head.begin(source, source > 0, torch.randn(1, 5, WIDTH))

@@ -1,4 +1,4 @@
-"""Label smoothing: shares that sum to ε, and a mean logit that needs no logits."""
+"""Label smoothing: shares that sum to ε, and the logit of the mean token computed without the logits."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ MARKS = torch.tensor([False, True, True, False, True] + [True] * 6)
 WEIGHTS = torch.tensor([3, 0, 1, 1, 0, 7, 0, 0, 2, 0, 5])
 
 
-def test_what_is_spread_by_hand():
+def test_shares_worked_by_hand():
     like = torch.zeros(())
     assert spread(LossOptions(), 4, like) is None
     marks = torch.tensor([True, False, True, False])
@@ -24,7 +24,7 @@ def test_what_is_spread_by_hand():
 
 
 @pytest.mark.parametrize(("narrow", "kept"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
-def test_shares_are_summed_in_what_is_wide(narrow, kept):
+def test_shares_are_summed_in_a_wide_dtype(narrow, kept):
     like = torch.zeros((), dtype=narrow)
     for smoothed in (None, MARKS, WEIGHTS):
         shares = spread(LossOptions(0.3, smoothed=smoothed), VOCABULARY, like)
@@ -34,7 +34,7 @@ def test_shares_are_summed_in_what_is_wide(narrow, kept):
 
 
 @given(st.integers(0, 99), st.booleans(), st.sampled_from([None, MARKS, WEIGHTS]))
-def test_the_logit_of_the_mean_token_is_the_mean_of_the_logits_with_its_gradients(seed, biased, smoothed):
+def test_the_mean_tokens_logit_equals_the_mean_logit_and_its_gradients(seed, biased, smoothed):
     generator = torch.Generator().manual_seed(seed)
     shapes = [(ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,)][: 3 if biased else 2]
     leaves = [torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes]

@@ -1,4 +1,4 @@
-"""A beam record against a search written by hand over the same beliefs."""
+"""A beam record against a reference search in plain Python."""
 
 import math
 from collections import Counter
@@ -15,8 +15,8 @@ from translume.inspection import search_record
 SOURCE = "the cat sat."
 
 
-def by_hand(translator, width):
-    """Beam search over tables of beliefs, in plain Python: (nodes by tokens, survivors by step, finished)."""
+def reference_search(translator, width):
+    """Beam search over tables of log-probabilities, in plain Python: (nodes by tokens, survivors by step, finished)."""
     checkpoint, settings = translator.checkpoint, translator.config.decoding
     specials = checkpoint.target_tokenizer.specials
     ids = checkpoint.source_tokenizer.encode(SOURCE)
@@ -65,10 +65,10 @@ def spelt(record):
 
 
 @pytest.mark.parametrize("width", [2, 3])
-def test_a_record_is_what_a_search_by_hand_looks_at(make, width):
+def test_a_record_equals_the_reference_search(make, width):
     translator = make(options=(f"decoding.beam={width}",))
     record = translume.record_beam(translator, SOURCE)
-    looked_at, survivors, finished = by_hand(translator, width)
+    looked_at, survivors, finished = reference_search(translator, width)
     tokens = spelt(record)
     assert {tokens[node.id] for node in record.nodes} == set(looked_at)
     for node in record.nodes:
@@ -84,7 +84,7 @@ def test_a_record_is_what_a_search_by_hand_looks_at(make, width):
 
 
 def causes(record):
-    """Each node's cause of death, from the tree alone."""
+    """The possible fates of each node, from the tree alone."""
     kept = {node.parent for node in record.nodes if node.place is not None or node.fate in ("finished", "best")}
     ended = {target.node for target in record.finished}
     last = max(node.length for node in record.nodes)
@@ -117,7 +117,7 @@ def causes(record):
     ],
     ids=" ".join,
 )
-def test_every_node_died_of_what_the_tree_shows(make, options):
+def test_every_fate_agrees_with_the_tree(make, options):
     translator = make(options=options)
     record = translume.record_beam(translator, SOURCE)
     for node, allowed in causes(record):
@@ -132,7 +132,7 @@ def test_every_node_died_of_what_the_tree_shows(make, options):
     assert [target.score for target in record.finished] == sorted((t.score for t in record.finished), reverse=True)
 
 
-def test_rules_that_leave_nothing_are_a_cause_of_death(make):
+def test_a_dead_end_by_rules_has_the_fate_forbidden(make):
     translator = make(options=("decoding.beam=2",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_record.SentenceSearch, "prepare", starved(search_record.SentenceSearch.prepare))
@@ -141,7 +141,7 @@ def test_rules_that_leave_nothing_are_a_cause_of_death(make):
 
 
 def starved(prepare):
-    """Searches in which whatever begins with the second best token has nothing to go on with."""
+    """Make every hypothesis that begins with the second best token a dead end."""
 
     def with_a_trap(self, prefix=(), *, greedy=False):
         ready = prepare(self, prefix, greedy=greedy)
@@ -162,7 +162,7 @@ def settings_of(translator, *options):
     return translator.config.change(*options).decoding
 
 
-def test_greedy_search_stands_beside_the_beam(backwards, words):
+def test_greedy_search_is_compared_with_the_beam(backwards, words):
     beat = 0
     for word in words[:8]:
         record = translume.record_beam(backwards, word, settings=settings_of(backwards, "decoding.beam=5"))
@@ -176,7 +176,7 @@ def test_greedy_search_stands_beside_the_beam(backwards, words):
     assert alone.greedy.node == alone.finished[0].node is not None
 
 
-def test_a_reference_tells_search_errors_from_model_errors(backwards, words):
+def test_a_reference_distinguishes_search_errors_from_model_errors(backwards, words):
     options = ("decoding.length_penalty=0.0",)
     narrow, wide = (settings_of(backwards, *options, f"decoding.beam={beam}") for beam in (1, 13))
     verdicts = set()
@@ -200,7 +200,7 @@ def test_a_reference_that_rules_forbid_has_no_score(make):
     assert record.reference.log_prob == pytest.approx(translator.score(SOURCE, "le chat").log_prob, abs=1e-4)
 
 
-def test_a_search_that_nobody_records_is_not_listened_to(make, monkeypatch):
+def test_a_search_without_a_record_does_not_use_the_recording_strategy(make, monkeypatch):
     def refuse(*_):
         raise AssertionError
 
@@ -210,7 +210,7 @@ def test_a_search_that_nobody_records_is_not_listened_to(make, monkeypatch):
         translume.record_beam(make(), SOURCE)
 
 
-def test_what_cannot_be_recorded_is_refused_in_one_line(make):
+def test_invalid_requests_are_refused_in_one_line(make):
     with pytest.raises(TranslationError) as error:
         translume.record_beam(make(), "")
     assert str(error.value) == "source: found a blank text, expected a sentence"
