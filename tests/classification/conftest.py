@@ -13,7 +13,7 @@ WORDS = {"animal": ["cat", "dog", "owl", "hen"], "colour": ["red", "blue", "pink
 
 
 def texts(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts of words of one class among words of none, and their classes."""
+    """Return texts, each with one word of a class among filler words, and their classes."""
     random.seed(seed)
     found = []
     for _ in range(count):
@@ -26,7 +26,7 @@ def texts(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """train.tsv, valid.tsv (label, a number, text) and several.tsv (labels of two texts put together, text)."""
+    """Write train.tsv and valid.tsv (label, number, text), and several.tsv (labels of two texts joined, text)."""
     folder = tmp_path_factory.mktemp("labelled")
     for name, count, seed in (("train", 211, 1), ("valid", 43, 2)):
         lines = [f"{label}\t{number}\t{text}\n" for number, (text, label) in enumerate(texts(count, seed))]
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make(files: Path) -> Make:
-    """Settings of a tiny classifier; keyword arguments change [training], `others` whole tables by name."""
+    """Return settings of a tiny classifier; keyword arguments change [training], `others` changes tables by name."""
 
     def build(others: dict[str, dict[str, Any]] | None = None, **training: Any) -> Config:
         tables: dict[str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ def make(files: Path) -> Make:
 
 @pytest.fixture(scope="session")
 def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a classifier that has learnt which words matter."""
+    """Return the folder of a trained classifier."""
     folder = tmp_path_factory.mktemp("classifier") / "model"
     list(train(make(metric="accuracy"), folder, device="cpu", threads=1))
     return folder

@@ -1,4 +1,4 @@
-"""From labelled texts to a classifier, and what it says of others."""
+"""Classifiers from training to evaluation, from Python and from the command line."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def weights(folder):
     return load_classifier(folder, device="cpu").checkpoint.model.state_dict()
 
 
-def test_it_learns_which_words_matter(trained):
+def test_a_classifier_learns_the_deciding_words(trained):
     classifier = translume.load(trained, device="cpu")
     assert isinstance(classifier, translume.Classifier)
     unseen = texts(101, 5)
@@ -44,7 +44,7 @@ def test_it_learns_which_words_matter(trained):
     assert classifier.classify("").label in classifier.labels.names
 
 
-def test_filters_over_neighbouring_tokens_learn_without_any_layer(make, tmp_path):
+def test_ngram_filters_learn_without_encoder_layers(make, tmp_path):
     head = {"kind": "classify", "pooling": "ngrams", "ngrams": [1, 3], "filters": 13}
     others = {"model": {"encoder_layers": 0, "positions": "none", "head": head}}
     list(train(make(others, updates=80, metric="accuracy"), tmp_path / "model", device="cpu", threads=1))
@@ -63,7 +63,7 @@ def test_filters_over_neighbouring_tokens_learn_without_any_layer(make, tmp_path
     assert bf16.label == alone.label
 
 
-def test_a_classifier_learns_from_another_one_with_the_same_labels(make, trained, files, tmp_path):
+def test_a_classifier_learns_from_a_teacher_with_the_same_labels(make, trained, files, tmp_path):
     tuned = {"updates": 30, "teacher_share": 1.0, "label_smoothing": 0.0}
     list(train(make(teacher=str(trained), **tuned), tmp_path / "taught", device="cpu", threads=1))
     unseen = texts(101, 5)
@@ -76,7 +76,7 @@ def test_a_classifier_learns_from_another_one_with_the_same_labels(make, trained
     assert str(caught.value) == f"training.teacher: {trained} has other labels, expected the 4 of the data"
 
 
-def test_a_translator_does_not_teach_a_classifier(make, files, tmp_path):
+def test_a_translator_cannot_teach_a_classifier(make, files, tmp_path):
     pairs = {"task": "sequence", "columns": [2, 0]}
     list(
         train(make({"data": pairs, "model": {"head": {}}}, updates=2), tmp_path / "translator", device="cpu", threads=1)
@@ -89,7 +89,7 @@ def test_a_translator_does_not_teach_a_classifier(make, files, tmp_path):
     )
 
 
-def test_many_texts_come_back_in_order_with_the_numbers_they_have_alone(trained):
+def test_batches_keep_the_order_and_the_probabilities_of_single_texts(trained):
     classifier = load_classifier(trained, device="cpu")
     lines = [text for text, _ in texts(37, 6)]
     found = list(classifier.classify_all(f"{line}\n" for line in lines))
@@ -100,7 +100,7 @@ def test_many_texts_come_back_in_order_with_the_numbers_they_have_alone(trained)
         assert dict(alone.probabilities) == pytest.approx(dict(each.probabilities), abs=1e-5)
 
 
-def test_a_run_tells_accuracy_and_f1_and_goes_on_bit_for_bit(make, tmp_path):
+def test_training_reports_accuracy_and_f1_and_resumes_bit_for_bit(make, tmp_path):
     events = list(train(make(updates=20, validate_every=10), tmp_path / "whole", device="cpu", threads=1))
     started = next(event for event in events if isinstance(event, Started))
     assert (started.training_pairs, started.validation_pairs, started.target_vocabulary) == (211, 43, 3)
@@ -118,7 +118,7 @@ def test_a_run_tells_accuracy_and_f1_and_goes_on_bit_for_bit(make, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_first_loss_is_that_of_guessing(make, tmp_path):
+def test_the_initial_loss_is_that_of_a_uniform_guess(make, tmp_path):
     events = list(train(make(updates=1, validate_every=1, learning_rate=1e-9), tmp_path / "m", device="cpu"))
     (validated,) = [event for event in events if isinstance(event, Validated)]
     assert validated.nll == pytest.approx(1.0986, abs=0.2)
@@ -137,7 +137,7 @@ def test_a_text_may_have_several_labels(make, files, tmp_path):
     assert scores.reliability.count == 6
 
 
-def test_word_vectors_begin_the_encoder(make, tmp_path):
+def test_the_embedding_is_initialised_from_word_vectors(make, tmp_path):
     (tmp_path / "vectors.txt").write_text("".join(f"{word} {' '.join(['0.5'] * 12)}\n" for word in ("cat", "dog")))
     config = make({"model": {"pretrained_source": str(tmp_path / "vectors.txt"), "freeze_pretrained": True}}, updates=3)
     list(train(config, tmp_path / "m", device="cpu", threads=1))
@@ -147,7 +147,7 @@ def test_word_vectors_begin_the_encoder(make, tmp_path):
     assert (embedding.table.weight[cat] * embedding.scale).tolist() == pytest.approx([0.5] * 12)
 
 
-def test_long_texts_are_cut_where_that_is_asked_for_and_counted(make, tmp_path):
+def test_long_texts_are_truncated_on_request_and_counted(make, tmp_path):
     cleaning = {"cleaning": {"max_tokens": 5, "too_long": "keep_last"}}
     events = list(train(make({"data": cleaning}, updates=3), tmp_path / "m", device="cpu", threads=1))
     account = next(event for event in events if isinstance(event, Started)).training
@@ -160,7 +160,7 @@ def test_long_texts_are_cut_where_that_is_asked_for_and_counted(make, tmp_path):
     assert dict(found.probabilities) == pytest.approx(dict(classifier.classify("c d e f owl").probabilities), abs=1e-5)
 
 
-def test_a_text_that_is_too_long_is_an_error_after_those_before_it(trained):
+def test_a_text_that_is_too_long_is_an_error_after_the_texts_before_it(trained):
     found = load_classifier(trained, device="cpu").classify_all(["a owl", "a " * 50, "b"])
     assert next(found).label == "animal"
     with pytest.raises(TranslationError) as error:
@@ -171,13 +171,13 @@ def test_a_text_that_is_too_long_is_an_error_after_those_before_it(trained):
     )
 
 
-def test_metrics_by_hand():
+def test_metrics_of_an_example():
     gold, found = [{0}, {0}, {1}, {2}], [{0}, {1}, {1}, {1}]
     assert accuracy_of(gold, found) == 50
     assert macro_f1_of(gold, found) == pytest.approx(100 * (2 / 3 + 2 / 4 + 0) / 3)
 
 
-def test_the_command_line_classifies(trained):
+def test_the_classify_command(trained):
     done = run("classify", trained, text="a owl\nred b\n")
     assert (done.exit_code, done.stdout) == (0, "animal\ncolour\n")
     lines = run("classify", trained, "--nbest", "2", text="a owl\nred b\n").stdout.splitlines()
@@ -188,7 +188,7 @@ def test_the_command_line_classifies(trained):
     assert set(record["probabilities"]) == {"animal", "colour", "fruit"}
 
 
-def test_the_command_line_measures(trained, files, tmp_path):
+def test_the_evaluate_command(trained, files, tmp_path):
     done = run("evaluate", trained, files / "valid.tsv", "--write", tmp_path / "out")
     assert done.exit_code == 0, done.output
     first, second, third, *_ = done.stdout.splitlines()
@@ -206,7 +206,7 @@ def test_the_command_line_measures(trained, files, tmp_path):
     assert "3 labels" in run("show", trained).output
 
 
-def test_the_reliability_of_labels_is_drawn(trained, files, tmp_path, monkeypatch):
+def test_the_reliability_diagram_of_labels_is_drawn(trained, files, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("translume.drawing.charts.write_figure", lambda figure, path: drawn.append(figure))
     done = run("evaluate", trained, files / "valid.tsv", "--calibration", tmp_path / "plot.png")
@@ -224,7 +224,7 @@ def test_the_reliability_of_labels_is_drawn(trained, files, tmp_path, monkeypatc
     assert lower.get_ylabel() == "labels"
 
 
-def test_the_reliability_of_decisions_is_drawn_and_written(make, files, tmp_path):
+def test_the_reliability_diagram_of_decisions_is_written(make, files, tmp_path):
     data = {"train": str(files / "several.tsv"), "valid": (), "columns": [1, 0], "label_separator": "+"}
     head = {"kind": "classify", "labels": "several", "pooling": "max"}
     folder, picture = tmp_path / "m", tmp_path / "plot.svg"
@@ -244,20 +244,20 @@ def test_the_reliability_of_decisions_is_drawn_and_written(make, files, tmp_path
 
 
 @pytest.mark.parametrize("option", ["--fit-temperature", "--compare"])
-def test_what_only_a_translator_has_is_refused(trained, files, option):
+def test_options_for_translators_are_refused(trained, files, option):
     words = [option] if option == "--fit-temperature" else [option, trained]
     done = run("evaluate", trained, files / "valid.tsv", *words)
     wanted = "Error: evaluate: --compare and --fit-temperature are for translators, found a classifier\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 
-def test_a_classifier_is_not_evaluated_in_int8(trained, files):
+def test_a_classifier_cannot_be_evaluated_in_int8(trained, files):
     done = run("evaluate", trained, files / "valid.tsv", "--dtype", "int8")
     wanted = "Error: dtype: found 'int8', expected auto, fp32 or bf16; int8 is for translators\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 
-def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
+def test_commands_for_translators_refuse_a_classifier(trained, make, files, tmp_path):
     with pytest.raises(ModelFolderError) as error:
         load_translator(trained)
     assert str(error.value) == f"{trained}: is a classifier, expected a translator; use `translume classify`"
@@ -268,7 +268,7 @@ def test_a_classifier_is_no_translator(trained, make, files, tmp_path):
     assert (done.exit_code, done.stderr) == (1, expected)
 
 
-def test_a_translator_is_no_classifier(make, files, tmp_path):
+def test_commands_for_classifiers_refuse_a_translator(make, files, tmp_path):
     sides = {"task": "sequence", "columns": [2, 0]}
     model = {"head": {"kind": "softmax", "tie": "none"}, "decoder_layers": 1}
     folder = tmp_path / "m"
@@ -281,7 +281,7 @@ def test_a_translator_is_no_classifier(make, files, tmp_path):
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 
-def test_a_label_that_training_did_not_see_is_an_error(make, files, tmp_path):
+def test_a_label_not_in_the_training_data_is_an_error(make, files, tmp_path):
     bad = tmp_path / "bad.tsv"
     bad.write_text("fruit\t0\ta fig\nmetal\t1\ta b\n")
     with pytest.raises(DataError) as error:
@@ -320,13 +320,13 @@ def test_a_label_that_training_did_not_see_is_an_error(make, files, tmp_path):
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_an_error(make, others, training, wanted):
+def test_conflicting_settings_are_an_error(make, others, training, wanted):
     with pytest.raises(SettingsError) as error:
         make(others, **training)
     assert str(error.value) == f"settings: {wanted}"
 
 
-def test_data_is_counted_with_the_labels_of_a_run(files, tmp_path):
+def test_the_data_command_counts_with_the_labels_of_a_run(files, tmp_path):
     (tmp_path / "c.toml").write_text(
         f'data.train = "{files}/train.tsv"\ndata.valid = "{files}/valid.tsv"\n'
         'data.task = "classification"\ndata.columns = [2, 0]\n'

@@ -1,4 +1,4 @@
-"""The head over classes beyond its contract, and how states become one vector."""
+"""The classification head: pooling of encoder states, class weights, multi-label loss."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def pooling_of(way, width=5):
 
 
 class Labelled:
-    """Texts with one label each, or some."""
+    """Texts with one label each, or several."""
 
     def __init__(self, targets):
         self.targets, self.pairs = targets, len(targets)
@@ -51,7 +51,7 @@ def head(targets, classes=3, **settings):
     lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5),
     seed=st.integers(0, 99),
 )
-def test_padding_is_not_pooled_and_a_source_without_tokens_gives_zeros(way, lengths, seed):
+def test_padding_is_not_pooled_and_an_empty_source_gives_zeros(way, lengths, seed):
     torch.manual_seed(seed)
     pooling = pooling_of(way)
     if pooling.query is not None:
@@ -69,7 +69,7 @@ def test_padding_is_not_pooled_and_a_source_without_tokens_gives_zeros(way, leng
             assert not bool(pooled[row].any())
 
 
-def test_each_way_of_pooling_by_hand():
+def test_each_pooling_of_an_example():
     memory = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [50.0, 50.0]]])
     mask = torch.tensor([[True, True, False]])
     by_hand = {"mean": [2.0, -3.0], "max": [3.0, -2.0], "first": [1.0, -4.0], "attention": [2.0, -3.0]}
@@ -82,7 +82,7 @@ def test_each_way_of_pooling_by_hand():
 
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), seed=st.integers(0, 99), holes=st.booleans())
 @torch.no_grad()
-def test_ngrams_are_the_best_windows_that_hold_a_token(lengths, seed, holes):
+def test_ngrams_take_the_maximum_over_windows_that_contain_a_token(lengths, seed, holes):
     torch.manual_seed(seed)
     pooling = pooling_of("ngrams").double()
     memory = torch.randn(len(lengths), 7, 5, dtype=torch.float64)
@@ -110,17 +110,17 @@ def test_ngrams_are_the_best_windows_that_hold_a_token(lengths, seed, holes):
         torch.testing.assert_close(weights[row], counted[7:14] / max(1, responding))
 
 
-def test_ngrams_by_hand():
+def test_ngrams_of_an_example():
     ngrams = NGrams(1, (2,), 3)
     ngrams.filters[0].weight.data = torch.tensor([[[1.0, 2.0]], [[-1.0, 0.0]], [[1.0, 1.0]]])
     ngrams.filters[0].bias.data = torch.tensor([0.0, 1.0, -9.0])
     states, mask = torch.tensor([[[1.0], [2.0], [50.0]]]), torch.tensor([[True, True, False]])
-    # windows (0, 1), (1, 2), (2, 0): the first filter finds 2, 5, 2, the second 1, 0, -1, the third nothing above zero
+    # windows (0, 1), (1, 2), (2, 0): the first filter gives 2, 5, 2, the second 1, 0, -1, the third no positive value
     assert ngrams(states, mask).tolist() == [[5.0, 1.0, 0.0]]
     assert ngrams.shares(states, mask).tolist() == [[0.75, 0.25, 0.0]]
 
 
-def test_gradients_of_ngrams_are_finite_where_a_source_has_no_token():
+def test_gradients_of_ngrams_are_finite_for_an_empty_source():
     pooling = pooling_of("ngrams")
     memory = torch.randn(2, 7, 5, requires_grad=True)
     pooling(memory, torch.tensor([[True] * 7, [False] * 7])).sum().backward()
@@ -138,7 +138,7 @@ def test_gradients_of_ngrams_are_finite_where_a_source_has_no_token():
         ({"pooling": "ngrams", "ngrams": (0, 3)}, ".ngrams.0: found 0, expected greater than or equal to 1"),
     ],
 )
-def test_filters_without_their_pooling_are_refused(settings, message):
+def test_filters_without_ngram_pooling_are_refused(settings, message):
     with pytest.raises(SettingsError) as error:
         ClassifySettings(**settings)
     assert str(error.value) == f"model.head{message}"
@@ -150,7 +150,7 @@ def test_bf16_states_are_pooled_in_fp32():
     assert (pooled.item(), pooled.dtype) == (1.0, torch.bfloat16)
 
 
-def test_balanced_weights_by_hand():
+def test_balanced_weights_of_an_example():
     assert head([[0], [0], [0], [1]], class_weights="balanced").weights.tolist() == pytest.approx(
         [4 / (3 * 3), 4 / (3 * 1), 4 / (3 * 1)]
     )
@@ -159,7 +159,7 @@ def test_balanced_weights_by_hand():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_weighted_losses_are_those_of_torch(smoothing):
+def test_weighted_losses_equal_those_of_torch(smoothing):
     made = head([[0], [0], [0], [1]], class_weights="balanced")
     hidden, labels = torch.randn(11, 5, dtype=torch.float64, requires_grad=True), torch.arange(11) % 3
     loss = made.loss(hidden, labels, None, LossOptions(smoothing))
@@ -173,7 +173,7 @@ def test_weighted_losses_are_those_of_torch(smoothing):
     torch.testing.assert_close(grown, slope)
 
 
-def test_the_loss_of_several_labels_is_that_of_each_decision():
+def test_the_multi_label_loss_is_the_sum_over_decisions():
     made = head([[0, 1], [0], [2]], labels="several")
     hidden = torch.randn(7, 5, dtype=torch.float64)
     labels = torch.randint(2, (7, 3))

@@ -1,4 +1,4 @@
-"""`translume inspect` of a classifier: a text with its evidence, and how far it may be believed on labelled texts."""
+"""`translume inspect` of a classifier: the evidence for a text, and calibration on labelled texts."""
 
 import json
 
@@ -19,7 +19,7 @@ def run(*words):
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory):
-    """Two files, of texts and of their labels; the last label is wrong."""
+    """Return a file of texts and a file of their labels; the last label is wrong."""
     folder = tmp_path_factory.mktemp("labelled")
     found = [*texts(37, 8)]
     found[-1] = (found[-1][0], "colour" if found[-1][1] != "colour" else "fruit")
@@ -28,7 +28,7 @@ def labelled(tmp_path_factory):
     return folder / "texts", folder / "labels"
 
 
-def test_the_word_that_decides_has_the_evidence(trained):
+def test_the_deciding_word_has_the_evidence(trained):
     shown = run("inspect", trained, "a b owl c", "--top", 2)
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
@@ -39,7 +39,7 @@ def test_the_word_that_decides_has_the_evidence(trained):
     assert all(abs(float(line.split()[1])) < 1.0 for line in lines if line[:2] in ("a ", "b ", "c "))
 
 
-def test_json_holds_the_trace_and_html_is_written(trained, tmp_path):
+def test_json_contains_the_trace_and_html_is_written(trained, tmp_path):
     out = tmp_path / "out.html"
     shown = run("inspect", trained, "a b owl c", "--json", "--html", out, "--attribution", "occlusion-mask")
     assert shown.exit_code == 0, shown.output
@@ -53,7 +53,7 @@ def test_json_holds_the_trace_and_html_is_written(trained, tmp_path):
     assert "<!doctype html>" in out.read_text(encoding="utf-8")
 
 
-def test_a_labelled_corpus_shows_calibration_and_the_surest_mistakes(trained, labelled):
+def test_a_labelled_corpus_shows_calibration_and_the_most_confident_mistakes(trained, labelled):
     shown = run("inspect", trained, "--corpus", *labelled)
     assert shown.exit_code == 0, shown.output
     sources, labels = (file.read_text().splitlines() for file in labelled)
@@ -96,7 +96,7 @@ def test_a_labelled_corpus_shows_calibration_and_the_surest_mistakes(trained, la
         ([" "], "text: found a blank text, expected a text to classify"),
     ],
 )
-def test_what_a_classifier_has_not_is_refused_in_one_line(trained, labelled, tmp_path, words, message):
+def test_invalid_options_give_a_one_line_error(trained, labelled, tmp_path, words, message):
     places = {"TEXTS": labelled[0], "LABELS": labelled[1], "OUT": tmp_path / "out.html"}
     shown = run("inspect", trained, *[places.get(word, word) for word in words])
     assert shown.exit_code == 1

@@ -1,4 +1,4 @@
-"""Names of classes and their numbers."""
+"""Labels and their ids."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ NAMES = st.lists(st.text("abcdé -", min_size=1).map(str.strip).filter(bool), mi
 
 
 @given(NAMES, st.sampled_from(["", "|"]))
-def test_labels_come_back_from_json_and_from_their_ids(names, separator):
+def test_labels_round_trip_through_json_and_ids(names, separator):
     labels = Labels.collect(names, separator)
     assert list(labels.names) == sorted(names)
     again = Labels.from_json(labels.to_json())
@@ -20,7 +20,7 @@ def test_labels_come_back_from_json_and_from_their_ids(names, separator):
         assert labels.decode(labels.encode(name, "here")) == name
 
 
-def test_several_labels_are_parted_and_one_is_not():
+def test_labels_are_split_at_the_separator_if_there_is_one():
     assert Labels.collect(["b, a", "c"], ",").names == ("a", "b", "c")
     assert Labels.collect(["b, a", "c"]).names == ("b, a", "c")
     assert Labels(("a", "b", "c"), ",").encode("c,a, c,", "here") == [0, 2]
@@ -34,13 +34,13 @@ def test_several_labels_are_parted_and_one_is_not():
         (tuple(map(str, range(100, 199))), "x", "f:3: label 'x' is not in the training data; it has 99 others"),
     ],
 )
-def test_an_unknown_label_is_an_error_that_says_where(names, text, wanted):
+def test_an_unknown_label_is_an_error_with_its_place(names, text, wanted):
     with pytest.raises(DataError) as error:
         Labels(names).encode(text, "f:3")
     assert str(error.value) == wanted
 
 
-def test_one_label_is_nothing_to_choose_from():
+def test_a_single_label_is_an_error():
     with pytest.raises(DataError) as error:
         Labels.collect(["a", "a"])
     assert str(error.value) == "data: 1 label in the training data, expected at least 2"

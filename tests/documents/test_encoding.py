@@ -1,4 +1,4 @@
-"""Texts are read in the encoding that their file is in, and written in the same."""
+"""Text files are decoded from their own encoding and written in the same one."""
 
 import codecs
 
@@ -14,7 +14,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufe
 
 
 @given(TEXT, st.sampled_from([(b"", "utf-8"), (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be")]))
-def test_a_text_comes_back_as_the_bytes_that_it_was(text: str, how: tuple[bytes, str]) -> None:
+def test_an_unchanged_text_is_encoded_to_the_original_bytes(text: str, how: tuple[bytes, str]) -> None:
     mark, encoding = how
     data = mark + text.encode(encoding)
     found = EncodedText.of(data)
@@ -39,20 +39,20 @@ def test_a_text_comes_back_as_the_bytes_that_it_was(text: str, how: tuple[bytes,
         ("", "utf-8"),
     ],
 )
-def test_pages_are_read_as_browsers_read_them(head: str, encoding: str) -> None:
+def test_the_encoding_of_html_is_detected_as_in_browsers(head: str, encoding: str) -> None:
     letter = {"koi8-r": "я", "shift_jis": "漢"}.get(encoding, "é")
     data = f"{head}<p>a{letter}</p>".encode(encoding)
     found = EncodedText.of_html(data)
     assert (found.text, found.encode(found.text)) == (f"{head}<p>a{letter}</p>", data)
 
 
-def test_a_page_that_is_no_utf_8_is_windows_1252() -> None:
+def test_html_that_is_not_utf_8_is_read_as_windows_1252() -> None:
     assert EncodedText.of_html(b"caf\xe9 \x80").text == "café €"
     page = FORMATS[".html"].read(b"<p>caf\xe9</p>")
     assert page.with_runs([("漢 é",)]) == b"<p>&#28450; \xe9</p>"
 
 
-def test_what_is_no_text_is_refused_with_its_place() -> None:
+def test_undecodable_text_is_refused_with_the_position() -> None:
     for data, reason in (
         (b"ab\xff", "it is not utf-8 text at byte 2"),
         (codecs.BOM_UTF16_LE + b"a", "it is not utf-16-le text at byte 2"),

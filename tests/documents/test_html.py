@@ -1,4 +1,4 @@
-"""HTML is translated without touching what is no text in it; html5lib, a parser of the standard, is the judge."""
+"""HTML is translated with its markup unchanged; html5lib, a standard-conforming parser, is the reference."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, straight
+from tests.documents.test_markup_placement import done, monotone
 
 from translume.documents.html import HtmlText, Token, tokens
 from translume.documents.sentences import SplitSegments
@@ -17,7 +17,7 @@ def translated(html: str, change: Callable[[str], str] = str.upper) -> str:
     page = HtmlText.of(html)
     sheet = SplitSegments.of(page.segments, "en")
     return page.with_runs(
-        list(sheet.join([done(line, change(line), straight(len(line.split()))) for line in sheet.lines]))
+        list(sheet.join([done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]))
     )
 
 
@@ -63,13 +63,13 @@ STATES = {"script": "scriptDataState", "style": "rawtextState", "title": "rcdata
 @example("<a <b>c</b>")
 @example("a</ b>c<1>d")
 @example("<script><!--<script>a</script>b</script>c")
-def test_what_is_translated_as_itself_stays_exactly_what_it_is(html: str) -> None:
+def test_html_with_unchanged_text_is_identical(html: str) -> None:
     assert "".join(token.text for token in tokens(html)) == html
     assert translated(html, str) == html
 
 
 @given(soups)
-def test_everything_but_text_stays_exactly_what_it_is(html: str) -> None:
+def test_everything_but_text_is_unchanged(html: str) -> None:
     before, after = (
         [token for token in tokens(each) if token.kind != "text"] for each in (html, translated(html, str.swapcase))
     )
@@ -80,9 +80,9 @@ def test_everything_but_text_stays_exactly_what_it_is(html: str) -> None:
 @example("<p>a<p translate=no>b<p>c")
 @example("<title>a</titlex></title>b")
 @example("a<script>b</script>c<style>d&amp;</style>e&amp;<title>f&amp;<b></title>")
-def test_text_is_what_a_parser_of_the_standard_takes_for_text(html: str) -> None:
+def test_text_is_found_as_by_a_standard_parser(html: str) -> None:
     html5lib = pytest.importorskip("html5lib", reason="html5lib is not installed")
-    # What begins a tag at the very end is no text in the standard, nor are null bytes; CDATA is for foreign elements.
+    # Skip what the standard reads differently: an unfinished tag at the end, null bytes, CDATA in HTML elements.
     if "\x00" in html or "<![CDATA[" in html or "<svg>" in html or "<plaintext>" in html:
         return
     found = html5lib._tokenizer.HTMLTokenizer(html)
@@ -100,7 +100,7 @@ def test_text_is_what_a_parser_of_the_standard_takes_for_text(html: str) -> None
 
 
 def _texts(found: list[Token]) -> list[tuple[bool, str]]:
-    """Texts, each with whether references in it are none."""
+    """Return the texts, each with a flag that is true if character references in it are not decoded."""
     texts: list[tuple[bool, str]] = []
     inside = ""
     for token in found:
@@ -147,16 +147,16 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_is_translated_and_what_is_not(name: str) -> None:
+def test_which_parts_are_translated(name: str) -> None:
     html, wanted = EXAMPLES[name]
     assert translated(html) == wanted
 
 
-def test_letters_that_would_be_markup_are_written_as_references() -> None:
+def test_special_characters_are_escaped() -> None:
     assert translated("<p>a</p>", lambda _: "<b>&\u00a0\"'</b>") == "<p>&lt;b&gt;&amp;&nbsp;\"'&lt;/b&gt;</p>"
 
 
-def test_sentences_go_on_through_tags_and_not_through_blocks() -> None:
+def test_sentences_continue_across_inline_tags_but_not_across_blocks() -> None:
     page = HtmlText.of("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
     lines = SplitSegments.of(page.segments, "en").lines
     assert lines == ("One", "Two three.", "Four five.", "Six", "seven", "eight")
@@ -180,7 +180,7 @@ def test_sentences_go_on_through_tags_and_not_through_blocks() -> None:
         "<b>x ",
     ],
 )
-def test_time_grows_with_the_text_alone(part: str) -> None:
+def test_time_is_linear_in_the_length_of_the_text(part: str) -> None:
     html = part * (300_000 // len(part))
     begun = time.process_time()
     assert translated(html, str) == html

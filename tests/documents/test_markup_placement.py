@@ -1,4 +1,4 @@
-"""Marks keep their order, every word keeps its place among words, and marks stand where their words went."""
+"""Markup is placed in translations: marks keep their order and enclose the translations of their words."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK = Mark
 def translated(
     segment: Segment, change: Callable[[str], str], links: Callable[[int], list[tuple[int, int]]]
 ) -> tuple[str, ...]:
-    """The runs, where `change` translates sentences and `links` tells by the number of words what belongs together."""
+    """Translate sentences with `change`; `links` returns the word alignment for a number of words."""
     sheet = SplitSegments.of([segment], "en")
     return next(sheet.join([done(line, change(line), links(len(line.split()))) for line in sheet.lines]))
 
@@ -31,15 +31,15 @@ def done(source: str, target: str, links: list[tuple[int, int]]) -> Translation:
     return Translation(source=source, text=target, hypotheses=(best,))
 
 
-def straight(words: int) -> list[tuple[int, int]]:
+def monotone(words: int) -> list[tuple[int, int]]:
     return [(word, word) for word in range(words)]
 
 
-def turned(words: int) -> list[tuple[int, int]]:
+def reversed_links(words: int) -> list[tuple[int, int]]:
     return [(words - 1 - word, word) for word in range(words)]
 
 
-def backwards(text: str) -> str:
+def reverse_words(text: str) -> str:
     return " ".join(reversed(text.split()))
 
 
@@ -54,12 +54,12 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 @given(segments())
-def test_what_is_translated_as_itself_stays_exactly_what_it_is(segment: Segment) -> None:
-    assert translated(segment, str, straight) == segment.runs
+def test_unchanged_text_keeps_its_markup_exactly(segment: Segment) -> None:
+    assert translated(segment, str, monotone) == segment.runs
 
 
 @given(segments(), st.text(st.sampled_from("xyZ ,.漢字。"), max_size=30), st.booleans())
-def test_no_letter_is_lost_or_moved_whatever_the_translation(segment: Segment, target: str, linked: bool) -> None:
+def test_no_character_is_lost_or_moved(segment: Segment, target: str, linked: bool) -> None:
     if segment.text == "":
         return
     found = place_markup(
@@ -72,12 +72,12 @@ def test_no_letter_is_lost_or_moved_whatever_the_translation(segment: Segment, t
 
 
 @given(segments())
-def test_words_that_go_where_they_came_from_take_their_marks_along(segment: Segment) -> None:
-    # Another text, but word for word the same.
+def test_monotone_translations_keep_markup_around_the_same_words(segment: Segment) -> None:
+    # The text changes, word by word.
     def doubled(text: str) -> str:
         return "".join(2 * each if each.isalnum() else each for each in text)
 
-    found = translated(segment, doubled, straight)
+    found = translated(segment, doubled, monotone)
     for before, after, mark in itertools.zip_longest(segment.runs, found, segment.marks):
         assert "".join(after.split()) == "".join(doubled(before).split()) or mark is not None or len(found) > 1
     if all(run.strip() == "" or run.split() == [run.strip()] for run in segment.runs) and not _glued(segment):
@@ -85,7 +85,7 @@ def test_words_that_go_where_they_came_from_take_their_marks_along(segment: Segm
 
 
 def _glued(segment: Segment) -> bool:
-    """Whether a word goes on across a mark."""
+    """Return whether a word continues across a mark."""
     text = "\x00".join(segment.runs)
     return any(
         text[place] == "\x00" and not text[place - 1 : place].isspace() and not text[place + 1 : place + 2].isspace()
@@ -93,48 +93,48 @@ def _glued(segment: Segment) -> bool:
     )
 
 
-def test_tags_stand_around_the_words_that_they_stood_around() -> None:
+def test_tags_enclose_the_translations_of_the_words_they_enclosed() -> None:
     segment = Segment(runs=("Hello ", "bold", " world. And ", "it", "!"), marks=(OPENING, CLOSING, OPENING, CLOSING))
-    assert translated(segment, str.upper, straight) == ("HELLO ", "BOLD", " WORLD. AND ", "IT", "!")
+    assert translated(segment, str.upper, monotone) == ("HELLO ", "BOLD", " WORLD. AND ", "IT", "!")
     segment = Segment(runs=("I have seen a ", "red house", "."), marks=(OPENING, CLOSING))
     links = [(0, 0), (1, 1), (3, 2), (4, 3), (5, 4), (2, 5)]
     found = translated(segment, lambda _: "Ich habe ein rotes Haus gesehen.", lambda _: links)
     assert found == ("Ich habe ein ", "rotes Haus", " gesehen.")
 
 
-def test_where_a_language_turns_the_order_round_marks_keep_theirs() -> None:
+def test_marks_keep_their_order_when_words_are_reversed() -> None:
     segment = Segment(runs=("", "a b", " c ", "d", ""), marks=(OPENING, CLOSING, OPENING, CLOSING))
-    assert translated(segment, backwards, turned) == ("", "d", " c b ", "a", "")
+    assert translated(segment, reverse_words, reversed_links) == ("", "d", " c b ", "a", "")
 
 
-def test_spaces_stand_outside_of_tags_and_beside_what_holds_them() -> None:
+def test_spaces_are_placed_outside_tags_and_beside_objects() -> None:
     segment = Segment(runs=("Run ", " now, ", "", " ok "), marks=(OBJECT, OPENING, CLOSING))
-    assert translated(segment, str.upper, straight) == ("RUN ", " NOW, ", "", "OK ")
+    assert translated(segment, str.upper, monotone) == ("RUN ", " NOW, ", "", "OK ")
     segment = Segment(runs=("one,", "two three"), marks=(OPENING,))
     spaced = [(0, 0), (0, 1), (1, 2)]
     assert translated(segment, lambda _: "eins und drei", lambda _: spaced) == ("eins und ", "drei")
 
 
-def test_lines_stay_lines() -> None:
+def test_line_breaks_are_kept() -> None:
     segment = Segment(runs=("I went to", "the store."), marks=(LINE_BREAK,))
-    assert translated(segment, str.upper, straight) == ("I WENT TO", "THE STORE.")
+    assert translated(segment, str.upper, monotone) == ("I WENT TO", "THE STORE.")
 
 
-def test_a_target_without_spaces_is_parted_where_the_source_is() -> None:
+def test_a_target_without_spaces_is_split_proportionally() -> None:
     segment = Segment(runs=("I went ", "to the", " store"), marks=(OPENING, CLOSING))
     assert translated(segment, lambda _: "我去商店了", lambda _: []) == ("我去", "商店", "了")
 
 
-def test_sentences_of_unspaced_scripts_are_joined_without_a_space() -> None:
+def test_sentences_of_scripts_without_spaces_are_joined_without_a_space() -> None:
     segment = Segment(runs=("One. ", "Two."), marks=(OPENING,))
-    assert translated(segment, lambda text: "一。" if "O" in text else "二。", straight) == ("一。", "二。")
+    assert translated(segment, lambda text: "一。" if "O" in text else "二。", monotone) == ("一。", "二。")
 
 
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=6),
     st.sets(st.integers(0, 4), max_size=4),
 )
-def test_the_places_agree_with_as_many_words_as_any_order_can(owners: list[int], speaking: set[int]) -> None:
+def test_the_monotone_assignment_agrees_with_as_many_words_as_possible(owners: list[int], speaking: set[int]) -> None:
     depths = [0, 1, 0, 2, 9]
     found = _in_order(owners, speaking, depths)
     filled = speaking if len(owners) >= len(speaking) else set()
@@ -152,7 +152,7 @@ def worth(path: Sequence[int], owners: Sequence[int], depths: Sequence[int]) -> 
     return agreed, -sum(min(depths[one], DEEPEST) for one, other in zip(path, owners, strict=True) if one != other)
 
 
-def test_a_huge_table_is_not_built() -> None:
+def test_long_inputs_avoid_the_quadratic_table() -> None:
     owners = [place * 7 % 3000 for place in range(3000)]
     assert len(owners) * len(set(owners)) > LARGEST_TABLE
     assert _in_order(owners, set(owners), [0] * 3000) == list(itertools.accumulate(owners, max))

@@ -1,4 +1,4 @@
-"""Lines come apart into sentences of which nothing is lost."""
+"""Lines are split into sentences without losing any text."""
 
 import time
 
@@ -12,7 +12,7 @@ SIGNS = st.text(st.sampled_from(" .!?…\"'()«»“”。！\u2028\u00a0\u3000\
 
 
 @given(SIGNS | st.text(max_size=60), st.sampled_from(["en", "de", "zh-Hans", "pt-BR", "", "xx", "no such language"]))
-def test_sentences_joined_are_the_line(line: str, language: str) -> None:
+def test_sentences_join_to_the_line(line: str, language: str) -> None:
     found = sentences_of(line, language)
     assert "".join(found) == line
     assert found
@@ -31,23 +31,23 @@ def test_sentences_joined_are_the_line(line: str, language: str) -> None:
         ("en", [" \t"]),
     ],
 )
-def test_sentences_end_where_people_end_them(language: str, sentences: list[str]) -> None:
+def test_sentence_boundaries(language: str, sentences: list[str]) -> None:
     assert sentences_of("".join(sentences), language) == sentences
 
 
-def test_a_text_that_the_library_panics_at_is_parted_all_the_same() -> None:
+def test_a_text_that_makes_the_library_panic_is_split() -> None:
     # sentencex 1.0.32: "end byte index 52 is not a char boundary; it is inside '\u2028'".
     assert "".join(sentences_of("a. B\u2028X. c \u2028\u2028Z. D", "en")) == "a. B\u2028X. c \u2028\u2028Z. D"
 
 
-def test_a_very_long_line_is_parted_too() -> None:
+def test_a_very_long_line_is_split() -> None:
     found = sentences_of("One goes. " * LONGEST, "en")
     assert len(found) == LONGEST
     assert set(found) == {"One goes. "}
 
 
 @pytest.mark.parametrize("part", ["«", "“", "‘a", "„", "‹", "「", '"(«', "(", "Mr. ", ". ", "\u2028", "A. "])
-def test_time_grows_with_the_text_alone(part: str) -> None:
+def test_time_is_linear_in_the_length_of_the_text(part: str) -> None:
     lines = [(part * LONGEST)[:length] for length in (LONGEST, 4000)]
     begun = time.process_time()
     for line in lines:

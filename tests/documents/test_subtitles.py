@@ -1,4 +1,4 @@
-"""Subtitles are translated between their times, which stay as they are."""
+"""Subtitles (SRT and WebVTT) are translated with their times unchanged."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, straight
+from tests.documents.test_markup_placement import done, monotone
 
 from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
@@ -16,7 +16,7 @@ from translume.errors import DocumentError
 def translated(text: str, change: Callable[[str], str] = str.upper) -> str:
     file = FORMATS[".srt"].read(text.encode())
     sheet = SplitSegments.of(file.segments, "en")
-    found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
+    found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
     return file.with_runs(list(sheet.join(found))).decode()
 
 
@@ -41,7 +41,7 @@ the <i>store</i>.
 """
 
 
-def test_text_is_translated_and_nothing_else() -> None:
+def test_only_text_is_translated() -> None:
     wanted = SUBTITLES
     for each in ("I went to", "the <i>store</i>", "Hello", "Hi there", "{curly}"):
         wanted = wanted.replace(each, each.upper().replace("<I>", "<i>").replace("</I>", "</i>"))
@@ -50,12 +50,12 @@ def test_text_is_translated_and_nothing_else() -> None:
         assert translated(text, str) == text
 
 
-def test_a_sentence_goes_on_from_line_to_line_but_not_from_speaker_to_speaker() -> None:
+def test_a_sentence_continues_across_lines_but_not_across_speakers() -> None:
     lines = SplitSegments.of(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
     assert lines == ("I went to the store.", "Hello.", "Hi there.", "{curly} 50 %")
 
 
-def test_webvtt_is_read_too() -> None:
+def test_webvtt_is_translated() -> None:
     text = (
         "WEBVTT kind\n\nNOTE a b\n\nSTYLE\n::cue {}\n\n00:01.000 --> 00:02.000 line:0\n<v Ann>Hi <00:01.500>you\n\n"
         "NOTE x\ny\n\nan id\n00:03.000 --> 00:04.000\nz"
@@ -79,7 +79,7 @@ words = st.lists(
         max_size=5,
     )
 )
-def test_a_reader_of_subtitles_finds_the_same_times_and_words(cues: list[tuple[int, int, str]]) -> None:
+def test_a_subtitle_parser_finds_the_same_times_and_words(cues: list[tuple[int, int, str]]) -> None:
     pysubs2 = pytest.importorskip("pysubs2", reason="pysubs2 is not installed")
     text = "".join(
         f"{number}\n{stamp(begin)} --> {stamp(begin + length)}\n{words}\n\n"
@@ -98,7 +98,7 @@ def stamp(milliseconds: int) -> str:
 
 
 @given(st.text(st.sampled_from("12:,.->\n <>/iab-{}\\N"), max_size=80))
-def test_any_text_is_refused_or_stays_itself(text: str) -> None:
+def test_arbitrary_text_is_refused_or_kept_unchanged(text: str) -> None:
     with suppress(DocumentError):
         assert translated(text, str) == text
 

@@ -1,4 +1,4 @@
-"""Word documents are translated paragraph by paragraph; bombs and broken ones are refused. python-docx is the judge."""
+"""Word documents are translated paragraph by paragraph; zip bombs and damaged files are refused."""
 
 import io
 import struct
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, straight
+from tests.documents.test_markup_placement import done, monotone
 
 from translume.documents import word
 from translume.documents.files import FORMATS
@@ -29,7 +29,7 @@ W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 def translated(data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
     file = FORMATS[".docx"].read(data)
     sheet = SplitSegments.of(file.segments, "en")
-    found = [done(line, change(line), straight(len(line.split()))) for line in sheet.lines]
+    found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
     return file.with_runs(list(sheet.join(found)))
 
 
@@ -94,7 +94,7 @@ def test_a_document_keeps_everything_but_its_words() -> None:
     }
 
 
-letters = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")  # what XML can hold
+letters = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")  # allowed in XML
 texts = st.text(letters | st.sampled_from("abC .,\u00a0"), max_size=12)
 
 
@@ -114,7 +114,7 @@ def test_no_paragraph_and_no_run_is_lost(paragraphs: list[list[str]]) -> None:
         assert sum(map(len, other.text.split())) >= sum(map(len, one.text.split()))
 
 
-def test_text_boxes_are_segments_of_their_own_and_deleted_text_is_none() -> None:
+def test_text_boxes_are_separate_segments_and_deleted_text_is_skipped() -> None:
     data = body(
         "<w:p><w:r><w:t>out</w:t></w:r><w:r><w:pict><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p>"
         "</w:txbxContent></w:pict></w:r><w:r><w:t>side</w:t></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
@@ -123,7 +123,7 @@ def test_text_boxes_are_segments_of_their_own_and_deleted_text_is_none() -> None
     assert [segment.text for segment in FORMATS[".docx"].read(data).segments] == ["outside", "box"]
 
 
-def test_spaces_at_the_ends_of_runs_are_kept_and_letters_that_xml_has_not_are_not_written() -> None:
+def test_spaces_at_the_ends_of_runs_are_kept_and_characters_invalid_in_xml_dropped() -> None:
     data = body("<w:p><w:r><w:t>a</w:t></w:r><w:r><w:t>b</w:t></w:r></w:p>")
     text = contents(translated(data, lambda _: "x\x01 y\x00"))["word/document.xml"].decode()
     assert '<w:t xml:space="preserve">x </w:t>' in text or '<w:t xml:space="preserve"> y</w:t>' in text
@@ -163,14 +163,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_document_or_a_bomb_is_refused(name: str) -> None:
+def test_invalid_files_and_zip_bombs_are_refused(name: str) -> None:
     data, reason = REFUSED[name]
     with pytest.raises(DocumentError) as caught:
         translated(data)
     assert str(caught.value).startswith(f"{reason}")
 
 
-def test_two_parts_of_one_name_and_locked_parts_are_refused() -> None:
+def test_duplicate_parts_and_encrypted_parts_are_refused() -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as zipped:
         zipped.writestr("word/document.xml", "a")
@@ -185,7 +185,7 @@ def test_two_parts_of_one_name_and_locked_parts_are_refused() -> None:
         translated(bytes(data))
 
 
-def test_a_head_that_lies_about_sizes_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_size_in_the_zip_directory_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytearray(body("<w:p><w:r><w:t>a</w:t></w:r></w:p>"))
     place = data.rindex(b"PK\x01\x02")
     data[place + 24 : place + 28] = struct.pack("<I", 10)
@@ -196,7 +196,7 @@ def test_a_head_that_lies_about_sizes_is_not_believed(monkeypatch: pytest.Monkey
         translated(body("<w:p><w:r><w:t>a</w:t></w:r></w:p>"))
 
 
-def test_a_damaged_part_without_text_is_refused_before_any_work() -> None:
+def test_a_damaged_part_without_text_is_refused_before_translation() -> None:
     data = bytearray(
         archive(
             {
@@ -215,13 +215,13 @@ WHOLE = body("<w:p><w:r><w:t>ab</w:t></w:r></w:p>")
 
 
 @given(st.binary(max_size=60) | st.integers(1, len(WHOLE)).map(lambda cut: WHOLE[:-cut]))
-def test_any_bytes_are_refused_in_one_line(data: bytes) -> None:
+def test_arbitrary_bytes_give_a_one_line_error(data: bytes) -> None:
     with pytest.raises(DocumentError, match=r"\A[^\n]*\Z"):
         FORMATS[".docx"].read(data)
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_a_changed_byte_ends_in_a_document_or_in_one_line(place: int, change: int) -> None:
+def test_a_changed_byte_gives_a_document_or_a_one_line_error(place: int, change: int) -> None:
     data = bytearray(WHOLE)
     data[place] ^= change
     with suppress(DocumentError):

@@ -1,4 +1,4 @@
-"""Small translators with random weights, which find something for every text."""
+"""Fixtures: small translators with random weights, which return a hypothesis for every text."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
-    """Translators by options of [decoding] and longest source; weights are wide enough to make endings likely."""
+    """Return translators by [decoding] options and longest source. Large weights make end of sentence likely."""
 
     def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3) -> Translator:
         source = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])

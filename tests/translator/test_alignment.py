@@ -1,4 +1,4 @@
-"""What a translation says of itself in JSON: alignment, score, warnings."""
+"""The JSON of a translation: alignment, score, warnings."""
 
 import json
 from collections.abc import Callable
@@ -18,9 +18,7 @@ words = st.lists(st.text("abcde", min_size=1, max_size=5), min_size=1, max_size=
 
 
 @given(texts=st.lists(words, min_size=1, max_size=4), max_tokens=st.sampled_from([1, 4096]))
-def test_every_hypothesis_has_a_row_for_each_token_and_a_word_for_each_word(
-    translator: Translator, texts: list[str], max_tokens: int
-) -> None:
+def test_alignments_of_every_hypothesis_are_complete(translator: Translator, texts: list[str], max_tokens: int) -> None:
     settings = DecodingSettings(beam=2, nbest=2, alignment=True, max_tokens=max_tokens)
     for text, found in zip(texts, translator.translate_all(texts, settings=settings), strict=True):
         for hypothesis in found.hypotheses:
@@ -36,7 +34,7 @@ def test_every_hypothesis_has_a_row_for_each_token_and_a_word_for_each_word(
 
 
 @given(texts=st.lists(words, min_size=2, max_size=4))
-def test_an_alignment_does_not_depend_on_its_neighbours(translator: Translator, texts: list[str]) -> None:
+def test_an_alignment_does_not_depend_on_the_batch(translator: Translator, texts: list[str]) -> None:
     settings = DecodingSettings(beam=2, alignment=True)
     for text, found in zip(texts, translator.translate_all(texts, settings=settings), strict=True):
         alone = translator.translate(text, settings=settings)
@@ -46,8 +44,8 @@ def test_an_alignment_does_not_depend_on_its_neighbours(translator: Translator, 
         torch.testing.assert_close(torch.tensor(together.weights), torch.tensor(apart.weights), atol=1e-5, rtol=0)
 
 
-def test_the_pass_sees_what_the_layer_saw_when_it_decoded(make: Make) -> None:
-    checkpoint = make("decoding.beam=2").checkpoint  # of one decoder layer, whose attention a search can hold
+def test_the_alignment_pass_equals_the_attention_during_search(make: Make) -> None:
+    checkpoint = make("decoding.beam=2").checkpoint  # one decoder layer, whose attention the search can return
     source, mask = padded([[5, 6, 7, 2], [9, 2]], 0, torch.device("cpu"))
     target = torch.tensor([[1, 11, 12], [1, 13, 5]])
     with torch.no_grad():
@@ -58,7 +56,7 @@ def test_the_pass_sees_what_the_layer_saw_when_it_decoded(make: Make) -> None:
             torch.testing.assert_close(found[:, place], state.attention, atol=1e-5, rtol=0)
 
 
-def test_links_go_to_the_word_that_a_word_looks_at_most() -> None:
+def test_each_word_is_linked_to_the_word_with_the_most_attention() -> None:
     from translume.translator.alignment import _links, _words
 
     from_words = _words("ab c", [(0, 1), (1, 2), (2, 4)])
@@ -69,7 +67,7 @@ def test_links_go_to_the_word_that_a_word_looks_at_most() -> None:
     assert _links(weights, from_words, to_words) == ((1, 0), (0, 1))
 
 
-def test_nothing_is_aligned_unless_it_is_asked_for_nor_in_parts(make: Make) -> None:
+def test_alignment_is_optional_and_absent_for_texts_translated_in_parts(make: Make) -> None:
     translator = make("decoding.beam=2", max_positions=12)
     assert translator.translate("Abc def.").hypotheses[0].alignment is None
     settings = translator.config.decoding.model_copy(update={"alignment": True})
@@ -78,7 +76,7 @@ def test_nothing_is_aligned_unless_it_is_asked_for_nor_in_parts(make: Make) -> N
     assert translator.translate(" ", settings=settings) == Translation(source=" ", text="")
 
 
-def test_json_holds_the_alignment_and_warnings_by_kind(make: Make) -> None:
+def test_json_contains_the_alignment_and_warnings_by_kind(make: Make) -> None:
     translator = make("decoding.max_length=3", "decoding.min_length=9", "decoding.alignment=true", "decoding.beam=2")
     found = translator.translate("abc de")
     read = json.loads(json.dumps(found.to_dict()))

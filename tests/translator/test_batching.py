@@ -1,4 +1,4 @@
-"""Windows keep the order; batches keep the budget."""
+"""Windows keep the order of items; batches respect the token budget."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from translume.translator.planning import batches, windows
 
 
 @given(sizes=st.lists(st.integers(0, 50)), lines=st.integers(1, 7), characters=st.integers(1, 99))
-def test_windows_are_the_items_in_order_and_bounded(sizes: list[int], lines: int, characters: int) -> None:
+def test_windows_contain_the_items_in_order_and_are_bounded(sizes: list[int], lines: int, characters: int) -> None:
     found = list(windows(list(enumerate(sizes)), lines=lines, characters=characters))
     assert [item for window in found for item in window] == list(range(len(sizes)))
     for window in found:
@@ -20,7 +20,7 @@ def test_windows_are_the_items_in_order_and_bounded(sizes: list[int], lines: int
 
 
 @given(lengths=st.lists(st.integers(1, 40)), max_tokens=st.integers(1, 200), shortest=st.integers(1, 30))
-def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_tokens: int, shortest: int) -> None:
+def test_batches_contain_each_text_once_within_the_budget(lengths: list[int], max_tokens: int, shortest: int) -> None:
     found = list(batches(lengths, max_tokens, shortest=shortest))
     assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
     for batch in found:
@@ -30,13 +30,13 @@ def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], max_t
     assert order == sorted(lengths, reverse=True)
 
 
-def test_batches_by_hand() -> None:
+def test_batches_of_an_example() -> None:
     assert list(batches([3, 9, 2, 3], 9)) == [[1], [0, 3, 2]]
     assert list(batches([3, 9, 2, 3], 9, shortest=4)) == [[1], [0, 3], [2]]
 
 
 @given(st.lists(st.integers(0, 9), max_size=13), st.integers(1, 5))
-def test_an_error_of_the_items_comes_after_all_of_them(sizes: list[int], lines: int) -> None:
+def test_an_error_while_reading_items_is_raised_after_all_of_them(sizes: list[int], lines: int) -> None:
     def items() -> Iterator[tuple[int, int]]:
         yield from enumerate(sizes)
         raise DataError("line 14: broken")

@@ -1,4 +1,4 @@
-"""What a target is told to hold is in its text, as words, or the translation says why not."""
+"""Constraints: each required phrase is in the translation as words, or a warning says why it is not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 @pytest.fixture(scope="module")
 def models(tokenizers: dict[str, Tokenizer]) -> dict[str, Translator]:
-    """A translator with random weights of every kind of vocabulary."""
+    """Return a translator with random weights for every kind of vocabulary."""
     found = {}
     for kind, tokenizer in tokenizers.items():
         model = ModelSettings(
@@ -72,7 +72,7 @@ def models(tokenizers: dict[str, Tokenizer]) -> dict[str, Translator]:
     strategy=st.sampled_from(["beam", "greedy"]),
     texts=st.lists(st.sampled_from(["die mannschaft", "zwei häuser und 12", "haus"]), min_size=1, max_size=3),
 )
-def test_the_text_holds_every_phrase_as_words_whatever_the_vocabulary(
+def test_the_text_contains_every_phrase_as_words_for_every_vocabulary(
     models: dict[str, Translator], kind: str, phrases: list[str], strategy: str, texts: list[str]
 ) -> None:
     translator = models[kind]
@@ -92,7 +92,7 @@ def test_the_text_holds_every_phrase_as_words_whatever_the_vocabulary(
 
 @settings(deadline=None, max_examples=100)
 @given(kind=st.sampled_from(KINDS), data=st.data())
-def test_token_boundaries_never_part_what_the_text_does_not(
+def test_phrases_at_token_boundaries_are_words_in_the_text(
     tokenizers: dict[str, Tokenizer], kind: str, data: st.DataObject
 ) -> None:
     tokenizer = tokenizers[kind]
@@ -120,28 +120,28 @@ def test_token_boundaries_never_part_what_the_text_does_not(
         ("漢", "漢字", 1),
     ],
 )
-def test_occurrences_are_words(phrase: str, text: str, count: int) -> None:
+def test_occurrences_are_whole_words(phrase: str, text: str, count: int) -> None:
     assert occurrences(phrase, text) == count
 
 
-def test_a_phrase_that_a_longer_word_begins_with_is_not_met_by_it(models: dict[str, Translator]) -> None:
+def test_a_longer_word_does_not_satisfy_a_phrase(models: dict[str, Translator]) -> None:
     for kind, translator in models.items():
         found = translator.translate("haus", constraints=["mannschaft", "mann"])
         if not found.warnings:
             assert occurrences("mann", found.text) >= 1, kind
 
 
-def test_the_same_phrase_twice_is_wanted_twice(models: dict[str, Translator]) -> None:
+def test_a_phrase_given_twice_is_required_twice(models: dict[str, Translator]) -> None:
     assert occurrences("mann", models["bpe"].translate("haus", constraints=["mann", "mann"]).text) >= 2
 
 
-def test_the_best_n_all_hold_it(models: dict[str, Translator]) -> None:
+def test_all_n_best_hypotheses_contain_the_phrase(models: dict[str, Translator]) -> None:
     found = models["bpe"].translate("haus", constraints=["zwei häuser"], nbest=3)
-    assert 1 < len(found.hypotheses) <= 3  # fewer, where the limit cut the others off
+    assert 1 < len(found.hypotheses) <= 3  # fewer if hypotheses reached the length limit
     assert all(occurrences("zwei häuser", each.text) for each in found.hypotheses)
 
 
-def test_what_cannot_be_written_is_said(models: dict[str, Translator]) -> None:
+def test_a_phrase_outside_the_vocabulary_is_a_warning(models: dict[str, Translator]) -> None:
     plain = models["wordpiece"].translate("haus")
     found = models["wordpiece"].translate("haus", constraints=["q€"])
     assert found == replace(
@@ -149,7 +149,7 @@ def test_what_cannot_be_written_is_said(models: dict[str, Translator]) -> None:
     )  # fmt: skip
 
 
-def test_what_the_limit_has_no_room_for_is_said_and_the_rest_is_met(models: dict[str, Translator]) -> None:
+def test_a_phrase_beyond_the_length_limit_is_a_warning_and_the_others_are_met(models: dict[str, Translator]) -> None:
     chosen = models["character"].config.decoding.model_copy(update={"max_length": 9})
     found = models["character"].translate("haus", settings=chosen, constraints=["mann", "mannschaft"])
     assert found.warnings == (
@@ -158,14 +158,14 @@ def test_what_the_limit_has_no_room_for_is_said_and_the_rest_is_met(models: dict
     assert occurrences("mann", found.text)
 
 
-def test_constraints_have_room_beyond_the_ratio(models: dict[str, Translator]) -> None:
+def test_constraints_extend_the_length_limit_of_the_ratio(models: dict[str, Translator]) -> None:
     chosen = models["character"].config.decoding.model_copy(update={"max_length_extra": 1, "max_length_ratio": 0.1})
     found = models["character"].translate("haus", settings=chosen, constraints=["mannschaft und zwei häuser"])
     assert occurrences("mannschaft und zwei häuser", found.text)
     assert not found.warnings
 
 
-def test_what_a_rule_forbids_is_said_and_the_rest_is_met(models: dict[str, Translator]) -> None:
+def test_a_banned_phrase_is_a_warning_and_the_others_are_met(models: dict[str, Translator]) -> None:
     chosen = models["bpe"].config.decoding.model_copy(update={"ban": ("mann",)})
     found = models["bpe"].translate("haus", settings=chosen, constraints=["zwei", "mann"])
     assert found.warnings == ("constraint_unmet: 'mann': a rule forbids it (BannedPhrases)",)
@@ -173,7 +173,7 @@ def test_what_a_rule_forbids_is_said_and_the_rest_is_met(models: dict[str, Trans
     assert not occurrences("mann", found.text)
 
 
-def test_other_strategies_are_refused_in_one_line(models: dict[str, Translator]) -> None:
+def test_other_strategies_give_a_one_line_error(models: dict[str, Translator]) -> None:
     with pytest.raises(SettingsError) as error:
         models["bpe"].translate("haus", strategy="sampling", constraints=["mann"])
     assert str(error.value) == "decoding.strategy: found 'sampling' with constraints, expected 'beam' or 'greedy'"
@@ -187,7 +187,7 @@ def test_other_strategies_are_refused_in_one_line(models: dict[str, Translator])
         (["a"], [["  "]], "line 1: found a constraint without a word, '  ', expected a word or a phrase"),
     ],
 )  # fmt: skip
-def test_lists_that_do_not_fit_are_one_line(
+def test_invalid_lists_of_constraints_give_a_one_line_error(
     models: dict[str, Translator], texts: list[str], constraints: list[list[str]], message: str
 ) -> None:
     with pytest.raises(TranslationError) as error:
@@ -195,16 +195,16 @@ def test_lists_that_do_not_fit_are_one_line(
     assert str(error.value) == message
 
 
-def test_one_text_is_no_list_of_constraints(models: dict[str, Translator]) -> None:
+def test_a_single_text_is_not_a_list_of_constraints(models: dict[str, Translator]) -> None:
     with pytest.raises(TypeError, match=r"^constraints: found one text, expected a list of texts$"):
         models["bpe"].translate("haus", constraints="mann")
 
 
-def test_a_blank_line_holds_nothing(models: dict[str, Translator]) -> None:
+def test_a_blank_line_ignores_its_constraints(models: dict[str, Translator]) -> None:
     assert models["bpe"].translate(" ", constraints=["mann"]).text == ""
 
 
-def test_a_phrase_goes_to_the_first_sentence_that_holds_it_itself_and_else_to_the_first(make: Make) -> None:
+def test_a_phrase_applies_to_the_sentence_that_contains_it_or_else_to_the_first(make: Make) -> None:
     translator = make("decoding.beam=3", max_positions=14)
     text = "Abc def gh. Ghi jkl m!"
     found = translator.translate(text, constraints=["jkl", "bb"])
@@ -216,7 +216,7 @@ def test_a_phrase_goes_to_the_first_sentence_that_holds_it_itself_and_else_to_th
     assert found.hypotheses[0].ids == parts[0].hypotheses[0].ids + parts[1].hypotheses[0].ids
 
 
-def test_words_are_runs_of_letters_and_digits_and_single_signs() -> None:
+def test_words_of_a_text() -> None:
     assert words_of("a hot-dog, 漢字 x2") == ("a", "hot", "-", "dog", ",", "漢", "字", "x2")
 
 
@@ -225,7 +225,7 @@ def write(folder: Path, text: str) -> DecodingSettings:
     return DecodingSettings(beam=3, max_length_extra=29, terminology=str(folder / "terms.tsv"))
 
 
-def test_terms_become_constraints_where_the_source_holds_them(models: dict[str, Translator], tmp_path: Path) -> None:
+def test_terms_in_the_source_become_constraints(models: dict[str, Translator], tmp_path: Path) -> None:
     translator = models["bpe"]
     terms = write(tmp_path, "haus\tzwei häuser\n\nmann\tmannschaft\n")
     found = list(translator.translate_all(["ein haus", "häuser", "mann, haus", "ein haus"], settings=terms))
@@ -235,13 +235,13 @@ def test_terms_become_constraints_where_the_source_holds_them(models: dict[str, 
     assert found[1] == plain
 
 
-def test_one_of_several_translations_of_a_term_is_enough(models: dict[str, Translator], tmp_path: Path) -> None:
+def test_one_of_several_translations_of_a_term_suffices(models: dict[str, Translator], tmp_path: Path) -> None:
     terms = write(tmp_path, "haus\tzwei häuser\nhaus\tmannschaft\n")
     text = models["bpe"].translate("haus", settings=terms).text
     assert occurrences("zwei häuser", text) or occurrences("mannschaft", text)
 
 
-def test_a_term_inside_a_longer_one_does_not_count(tokenizers: dict[str, Tokenizer], tmp_path: Path) -> None:
+def test_a_term_inside_a_longer_term_is_ignored(tokenizers: dict[str, Tokenizer], tmp_path: Path) -> None:
     write(tmp_path, "hot dog\tx\ndog\ty\nhot\tz\n")
     terms = Terminology.read(str(tmp_path / "terms.tsv"), tokenizers["bpe"], tokenizers["bpe"])
     assert [" ".join(each.source) for each in terms.found_in("a hot dog, hot dogs and a dog")] == [
@@ -260,32 +260,34 @@ def test_a_term_inside_a_longer_one_does_not_count(tokenizers: dict[str, Tokeniz
         ("a\t \n", "1: found a target term without a word, expected a word or a phrase"),
     ],
 )
-def test_a_bad_line_of_terms_is_named(models: dict[str, Translator], tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_line_of_a_terminology_file_is_named(
+    models: dict[str, Translator], tmp_path: Path, text: str, message: str
+) -> None:
     terms = write(tmp_path, text)
     with pytest.raises(DataError) as error:
         models["bpe"].translate("haus", settings=terms)
     assert str(error.value) == f"{tmp_path}/terms.tsv:{message}"
 
 
-def test_a_file_of_terms_that_is_not_there_is_one_line(models: dict[str, Translator]) -> None:
+def test_a_missing_terminology_file_gives_a_one_line_error(models: dict[str, Translator]) -> None:
     with pytest.raises(DataError) as error:
         models["bpe"].translate("haus", settings=DecodingSettings(terminology="no.tsv"))
     assert str(error.value) == "decoding.terminology: no.tsv: cannot be read: No such file or directory"
 
 
-def test_terms_that_the_vocabulary_cannot_write_are_said(models: dict[str, Translator], tmp_path: Path) -> None:
+def test_terms_outside_the_vocabulary_are_a_warning(models: dict[str, Translator], tmp_path: Path) -> None:
     found = models["wordpiece"].translate("haus", settings=write(tmp_path, "haus\tq€\n"))
     assert found.warnings == ("constraint_unmet: 'q€': the target's vocabulary cannot write it",)
 
 
-def test_phrases_are_normalised_as_the_target_is(tokenizers: dict[str, Tokenizer]) -> None:
+def test_phrases_are_normalised_like_the_target(tokenizers: dict[str, Tokenizer]) -> None:
     lower = train_tokenizer(TokenizerSettings(kind="bpe", size=347, lowercase=True), TEXTS)
     constraint = build_constraint(["  Der \t MANN "], lower)
     assert constraint is not None
     assert constraint.texts == ("der mann",)
 
 
-def test_placeholders_are_taken_over_as_often_as_they_stand_there(models: dict[str, Translator]) -> None:
+def test_placeholders_are_copied_as_often_as_they_occur(models: dict[str, Translator]) -> None:
     translator = models["bpe"]
     held = translator.config.decoding.model_copy(update={"placeholders": ("number", "tag")})
     found = list(translator.translate_all(["haus 12 und 34, 12", "<b>haus</b>", "haus"], settings=held))

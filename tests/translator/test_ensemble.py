@@ -1,4 +1,4 @@
-"""Several translators as one, and what a translator reads of its source, through the public face."""
+"""Ensembles of translators, coverage penalty and language-model fusion through the public API."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,9 @@ def test_forced_decoding_reproduces_the_scores_of_an_ensemble(
 @averages
 @few
 @given(lines=texts)
-def test_a_model_with_itself_equals_itself(pair: tuple[Translator, Translator], average: str, lines: list[str]) -> None:
+def test_an_ensemble_of_a_model_with_itself_equals_the_model(
+    pair: tuple[Translator, Translator], average: str, lines: list[str]
+) -> None:
     one = pair[0]
     alone, twice = (
         one.translate_all(lines, nbest=3),
@@ -61,7 +63,7 @@ def test_a_model_with_itself_equals_itself(pair: tuple[Translator, Translator], 
             assert a.log_prob == pytest.approx(b.log_prob, abs=1e-4)
 
 
-def test_members_have_one_voice_each_however_they_were_joined(pair: tuple[Translator, Translator]) -> None:
+def test_members_have_equal_weights_however_they_are_nested(pair: tuple[Translator, Translator]) -> None:
     one, other = pair
     flat, nested = one.ensemble_with(other, one), one.ensemble_with(other).ensemble_with(one)
     assert len(flat.models) == len(nested.models) == 3
@@ -70,7 +72,7 @@ def test_members_have_one_voice_each_however_they_were_joined(pair: tuple[Transl
     assert flat.score("abc", "cab").log_prob != one.ensemble_with(other).score("abc", "cab").log_prob
 
 
-def test_beliefs_of_an_ensemble_are_the_mean(pair: tuple[Translator, Translator]) -> None:
+def test_distributions_of_an_ensemble_are_the_mean_of_its_members(pair: tuple[Translator, Translator]) -> None:
     ensemble = pair[0].ensemble_with(pair[1])
     ((belief, ids),) = ensemble.beliefs([("abc", "ca")])
     each = [next(iter(translator.beliefs([("abc", "ca")])))[0].log_probs().exp() for translator in pair]
@@ -78,7 +80,7 @@ def test_beliefs_of_an_ensemble_are_the_mean(pair: tuple[Translator, Translator]
     assert ids.numel() == 3
 
 
-def test_compiled_members_translate_alike(pair: tuple[Translator, Translator]) -> None:
+def test_compiled_members_give_the_same_translations(pair: tuple[Translator, Translator]) -> None:
     ensemble = pair[0].ensemble_with(pair[1])
     for wanted, found in zip(
         ensemble.translate("abcd").hypotheses, ensemble.compile().translate("abcd").hypotheses, strict=True
@@ -87,14 +89,14 @@ def test_compiled_members_translate_alike(pair: tuple[Translator, Translator]) -
         assert found.log_prob == pytest.approx(wanted.log_prob, abs=1e-3)
 
 
-def test_it_reads_as_much_as_the_one_that_reads_least(make: Make) -> None:
+def test_the_source_limit_is_the_smallest_of_the_members(make: Make) -> None:
     ensemble = make(max_positions=41).ensemble_with(make(max_positions=11))
     with pytest.raises(TranslationError, match="expected at most 10"):
         ensemble.translate("abcdefghijkl")
     assert ensemble.translate("abcdefghij").text
 
 
-def test_another_target_vocabulary_is_refused_by_name(make: Make) -> None:
+def test_members_with_other_target_vocabularies_are_refused_by_name(make: Make) -> None:
     with pytest.raises(SettingsError) as error:
         make().ensemble_with(make(), make(shared=False))
     found, wanted = (len(each.checkpoint.target_tokenizer) for each in (make(shared=False), make()))
@@ -104,7 +106,7 @@ def test_another_target_vocabulary_is_refused_by_name(make: Make) -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_another_tokenizer_is_refused_with_its_first_other_token(make: Make, side: str) -> None:
+def test_members_with_another_tokenizer_are_refused_with_the_first_difference(make: Make, side: str) -> None:
     one = make()
     wanted = one.checkpoint.source_tokenizer
     chosen = TokenizerSettings(kind="character", size=61, unknown="token")
@@ -120,7 +122,7 @@ def test_another_tokenizer_is_refused_with_its_first_other_token(make: Make, sid
     )
 
 
-def test_the_same_tokens_from_other_text_are_refused(make: Make) -> None:
+def test_members_with_equal_tokens_but_other_normalisation_are_refused(make: Make) -> None:
     one = make()
     chosen = TokenizerSettings(kind="character", size=61, unknown="token", lowercase=True)
     other = train_tokenizer(chosen, ["abcdefghijklm nopqrstuvwxyz.!?"])
@@ -132,7 +134,7 @@ def test_the_same_tokens_from_other_text_are_refused(make: Make) -> None:
     )
 
 
-def test_a_fitted_temperature_is_of_one_model_only(pair: tuple[Translator, Translator]) -> None:
+def test_a_fitted_temperature_belongs_to_one_model(pair: tuple[Translator, Translator]) -> None:
     with pytest.raises(SettingsError) as error:
         pair[0].ensemble_with(pair[1]).translate("abc", settings=DecodingSettings(calibrated=True))
     assert str(error.value) == (
@@ -145,7 +147,9 @@ def test_a_fitted_temperature_is_of_one_model_only(pair: tuple[Translator, Trans
 
 @few
 @given(lines=texts)
-def test_a_coverage_penalty_is_in_the_score_alone(pair: tuple[Translator, Translator], lines: list[str]) -> None:
+def test_a_coverage_penalty_changes_the_score_but_not_the_log_probability(
+    pair: tuple[Translator, Translator], lines: list[str]
+) -> None:
     one = pair[0]
     chosen = DecodingSettings(beam=3, nbest=3, coverage_penalty=0.4, length_penalty=0.0)
     for each in one.translate_all(lines, settings=chosen):
@@ -155,7 +159,7 @@ def test_a_coverage_penalty_is_in_the_score_alone(pair: tuple[Translator, Transl
 
 
 @pytest.mark.parametrize("name", ["beam", "diverse"])
-def test_a_coverage_penalty_does_not_depend_on_neighbours_or_the_engine(
+def test_a_coverage_penalty_does_not_depend_on_the_batch_or_the_engine(
     pair: tuple[Translator, Translator], name: str
 ) -> None:
     chosen = DecodingSettings(strategy=name, beam=4, nbest=4, coverage_penalty=0.4)
@@ -171,29 +175,29 @@ def test_a_coverage_penalty_does_not_depend_on_neighbours_or_the_engine(
 # ---- a language model
 
 
-class Last:
-    def select(self, rows: torch.Tensor) -> "Last":
+class EmptyState:
+    def select(self, rows: torch.Tensor) -> "EmptyState":
         return self
 
 
-class Fond:
-    """A language model that loves one token."""
+class OneTokenModel:
+    """A language model that prefers one token."""
 
     def __init__(self, token: int, size: int) -> None:
         self.row = torch.nn.functional.one_hot(torch.tensor(token), size) * 9.0
 
-    def start(self, count: int) -> Last:
-        return Last()
+    def start(self, count: int) -> EmptyState:
+        return EmptyState()
 
-    def step(self, prefix: torch.Tensor, state: Last) -> tuple[Logits, Last]:
+    def step(self, prefix: torch.Tensor, state: EmptyState) -> tuple[Logits, EmptyState]:
         return Logits(self.row.expand(len(prefix), -1)), state
 
 
-def test_a_language_model_moves_the_choice_and_not_the_log_probability(pair: tuple[Translator, Translator]) -> None:
+def test_a_language_model_changes_the_output_but_not_the_log_probability(pair: tuple[Translator, Translator]) -> None:
     tokenizer = pair[0].checkpoint.target_tokenizer
     (token,) = tokenizer.encode("q")
     for plain in (pair[0], pair[0].compile(), pair[0].ensemble_with(pair[1])):
-        fused = plain.fuse_with(Fond(token, len(tokenizer)), 30.0)
+        fused = plain.fuse_with(OneTokenModel(token, len(tokenizer)), 30.0)
         found = fused.translate("abc").hypotheses[0]
         assert set(found.ids) == {token}
         assert fused.score("abc", found).log_prob == pytest.approx(found.log_prob, abs=1e-3)

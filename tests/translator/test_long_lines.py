@@ -1,4 +1,4 @@
-"""A line that is too long is translated sentence by sentence, or the command stops; never is it cut in silence."""
+"""A line that is too long is translated sentence by sentence; text is never truncated silently."""
 
 import re
 import time
@@ -22,7 +22,7 @@ texts = st.text('ab. !?…”"。」！ \n\tZ1', max_size=60)
 
 
 @given(text=texts)
-def test_sentences_and_what_stands_between_them_are_the_text(text: str) -> None:
+def test_sentences_and_spacing_join_to_the_text(text: str) -> None:
     sentences = split_sentences(text)
     assert "".join(sentence + spacing for sentence, spacing in sentences) == text
     assert all(sentence for sentence, _ in sentences)
@@ -47,12 +47,12 @@ def test_sentences_and_what_stands_between_them_are_the_text(text: str) -> None:
         ("", []),
     ],
 )
-def test_sentences_end_where_readers_end_them(text: str, sentences: list[str]) -> None:
+def test_sentence_boundaries(text: str, sentences: list[str]) -> None:
     assert [sentence for sentence, _ in split_sentences(text)] == sentences
 
 
 @pytest.mark.parametrize("unit", [".", "a", " ", ". ", '."', "\n", "。", "a. "])
-def test_a_megabyte_of_anything_is_split_in_a_moment(unit: str) -> None:
+def test_a_megabyte_of_any_text_is_split_quickly(unit: str) -> None:
     begun = time.process_time()
     split_sentences(unit * (1_000_000 // len(unit)))
     assert time.process_time() - begun < 5
@@ -87,7 +87,7 @@ def test_a_long_line_is_translated_in_parts_with_its_own_spacing(make: Make) -> 
         ("", "", "Two.", "", ""),
     ],
 )
-def test_sentences_are_parted_as_the_targets_script_parts_them(
+def test_sentences_are_separated_as_in_the_targets_script(
     before: str, spacing: str, after: str, source: str, wanted: str
 ) -> None:
     assert separator_between(before, spacing, after, source) == wanted
@@ -109,7 +109,7 @@ def test_a_line_that_just_fits_is_not_split(make: Make) -> None:
     assert translator.score(text, hypothesis).log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
 
 
-def test_a_sentence_that_is_too_long_stops_after_all_lines_before_it(make: Make) -> None:
+def test_a_sentence_that_is_too_long_raises_after_all_lines_before_it(make: Make) -> None:
     translator = make(max_positions=12)
     found: list[str] = []
     with pytest.raises(TranslationError) as caught:
@@ -121,7 +121,7 @@ def test_a_sentence_that_is_too_long_stops_after_all_lines_before_it(make: Make)
     assert str(caught.value) == ("text: sentence 2 of 2 has 1,200 tokens, expected at most 11" + CUTS)
 
 
-def test_a_sentence_is_cut_when_that_is_asked_for_and_it_is_said(make: Make) -> None:
+def test_a_truncated_sentence_is_a_warning(make: Make) -> None:
     translator = make("decoding.max_length_action=truncate", max_positions=12)
     found = translator.translate("b" * 25)
     assert found.warnings == ("truncated: a sentence had 25 tokens and was cut to 11",)
@@ -141,7 +141,7 @@ def test_a_megabyte_without_a_break_is_an_error_within_seconds(make: Make) -> No
 
 
 @given(parts=st.lists(st.text("abcd", min_size=1, max_size=6), min_size=4, max_size=9))
-def test_any_number_of_sentences_comes_back(make: Make, parts: list[str]) -> None:
+def test_any_number_of_sentences_is_translated_and_joined(make: Make, parts: list[str]) -> None:
     translator = make("decoding.strategy=greedy", "decoding.max_length=5", max_positions=9)
     text = "! ".join(part.capitalize() for part in parts) + "!"
     found = translator.translate(text)

@@ -1,4 +1,4 @@
-"""A target begins as it is told to, and its score is that of the whole target."""
+"""A target begins with the given prefix, and its score includes the prefix."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ Make = Callable[..., Translator]
     prefix=st.text("bcd", max_size=5),
     beam=st.integers(1, 3),
 )
-def test_every_hypothesis_begins_with_the_prefix_and_pays_for_it(
+def test_every_hypothesis_begins_with_the_prefix_and_its_score_includes_it(
     translator: Translator, texts: list[str], prefix: str, beam: int
 ) -> None:
     settings = DecodingSettings(beam=beam, nbest=beam, prefix=prefix)
@@ -42,7 +42,7 @@ def test_only_the_first_part_of_a_long_line_has_the_prefix(make: Make) -> None:
     assert found.hypotheses[0].ids == parts[0].hypotheses[0].ids + parts[1].hypotheses[0].ids
 
 
-def test_a_prefix_comes_on_top_of_the_ratio_and_not_of_the_hard_limits(make: Make) -> None:
+def test_a_prefix_extends_the_limit_of_the_ratio_but_not_the_hard_limits(make: Make) -> None:
     translator = make("decoding.max_length_extra=2", "decoding.max_length_ratio=1.0", "decoding.min_length=99")
     settings = translator.config.decoding
     long = translator.translate("ab", settings=settings.model_copy(update={"prefix": "abcdefg"}))

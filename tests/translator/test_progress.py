@@ -1,4 +1,4 @@
-"""What a translator says of a target while it searches is how the target begins in the end."""
+"""Stable prefixes reported during a search begin the final target."""
 
 from collections.abc import Callable
 
@@ -32,8 +32,10 @@ knobs = st.sampled_from(
 )
 
 
-def told_of(translator: Translator, lines: list[str], settings: DecodingSettings) -> tuple[list[str], list[list[str]]]:
-    """The targets of lines, and what was said of each before."""
+def targets_and_prefixes(
+    translator: Translator, lines: list[str], settings: DecodingSettings
+) -> tuple[list[str], list[list[str]]]:
+    """Return the targets of lines, and the prefixes reported for each before."""
     said: list[list[str]] = [[] for _ in lines]
     numbered = [Line(number=number, text=text) for number, text in enumerate(lines, start=1)]
     tell = {number: said[number - 1].append for number in range(1, len(lines) + 1)}
@@ -44,41 +46,41 @@ def told_of(translator: Translator, lines: list[str], settings: DecodingSettings
 
 @pytest.fixture(scope="module")
 def both(make: Make) -> list[Translator]:
-    """One that writes characters, and one that writes bytes, of which a character may take several."""
+    """Return a translator that writes characters, and one that writes bytes, several of which may form a character."""
     return [make(), make(shared=False)]
 
 
 @settings(max_examples=20)
 @given(short=texts, long=longer, options=knobs, bytewise=st.booleans())
-def test_what_is_said_begins_the_target_and_is_said_once(
+def test_reported_prefixes_begin_the_target_and_grow(
     both: list[Translator], short: list[str], long: list[list[str]], options: dict[str, object], bytewise: bool
 ) -> None:
     translator = both[bytewise]
     chosen = DecodingSettings.model_validate({"max_length": 9, **options})
-    targets, said = told_of(translator, [*short, *map(" ".join, long)], chosen)
+    targets, said = targets_and_prefixes(translator, [*short, *map(" ".join, long)], chosen)
     for target, parts in zip(targets, said, strict=True):
         assert all(target.startswith(part) for part in parts)
         assert [len(part) for part in parts] == sorted({len(part) for part in parts})
         assert (parts[-1] if parts else "") == target.rstrip()
 
 
-def test_of_greedy_search_every_character_is_said_at_once(both: list[Translator]) -> None:
-    targets, said = told_of(both[0], ["abc de"], DecodingSettings(strategy="greedy"))
+def test_greedy_search_reports_every_character_immediately(both: list[Translator]) -> None:
+    targets, said = targets_and_prefixes(both[0], ["abc de"], DecodingSettings(strategy="greedy"))
     assert len(targets[0]) > 5
     assert said[0] == [text for n in range(1, len(targets[0]) + 1) if not (text := targets[0][:n])[-1].isspace()]
 
 
-def test_a_piece_is_said_only_after_all_before_it(both: list[Translator]) -> None:
+def test_a_part_is_reported_only_after_all_parts_before_it(both: list[Translator]) -> None:
     """The second sentence is longer, so it is searched first."""
     line = "Ab. " + "C" * 30 + ". " + "D " * 5
-    targets, said = told_of(both[0], [line], DecodingSettings(strategy="greedy", max_length=9))
+    targets, said = targets_and_prefixes(both[0], [line], DecodingSettings(strategy="greedy", max_length=9))
     first = both[0].translate("Ab.", settings=DecodingSettings(strategy="greedy", max_length=9)).text
     assert said[0][0] != targets[0][: len(said[0][0]) + 1]
     assert len(said[0][0]) <= len(first)
     assert said[0][-1] == targets[0].rstrip()
 
 
-def test_only_those_lines_are_watched_that_somebody_wants_to_hear_of(both: list[Translator]) -> None:
+def test_only_lines_with_a_callback_are_observed(both: list[Translator]) -> None:
     said: list[str] = []
     lines = [Line(number=number, text=text) for number, text in enumerate(["abc", "de", "fgh"], start=1)]
     found = list(both[0].translate_lines(lines, DecodingSettings(strategy="greedy"), {2: said.append}))
@@ -86,7 +88,7 @@ def test_only_those_lines_are_watched_that_somebody_wants_to_hear_of(both: list[
     assert all(found[1].text.startswith(each) for each in said)
 
 
-def test_a_search_asks_after_each_of_its_steps_whether_to_go_on(both: list[Translator]) -> None:
+def test_the_cancel_check_is_called_after_every_step(both: list[Translator]) -> None:
     translator, settings = both[0], DecodingSettings(beam=2, max_length=7, min_length=7)
     lines = [Line(number=1, text="a"), Line(number=2, text="b c")]
     asked: list[int] = []

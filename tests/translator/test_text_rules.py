@@ -1,4 +1,4 @@
-"""What rules promise holds for the text that comes out, whichever kind of tokens spell it."""
+"""Prefix, ban and vocabulary rules hold for the output text, whatever tokens spell it."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ _made: dict[str, Translator] = {}
 
 
 def translator_of(kind: str) -> Translator:
-    """A model with random weights that writes at random, by kind of tokens; made once."""
+    """Return a model with random weights and sampled output for a kind of vocabulary; cached."""
     if kind not in _made:
         tokenizer = train_tokenizer(KINDS[kind], CORPUS)
         head = SoftmaxSettings(tie="all", bias=True)
@@ -57,7 +57,7 @@ def translator_of(kind: str) -> Translator:
             network = build_model(model, len(tokenizer), len(tokenizer)).eval()
             for parameter in network.parameters():
                 parameter.data += 0.3 * torch.randn_like(parameter)
-        # Bytes that are no text by themselves would be nearly all that a model writes at random.
+        # Without this, most output would be bytes that are not valid text.
         bytes_ = [id_ for id_, each in enumerate(tokenizer.spellings) if len(each) == 1 and each not in ASCII]
         network.head.bias.data[bytes_] = -30.0
         config = Config(model=model).change("decoding.max_length_extra=5")
@@ -76,8 +76,8 @@ def texts_of(kind: str, settings: DecodingSettings, sources: tuple[str, ...] = (
     return [hypothesis.text for each in found for hypothesis in each.hypotheses]
 
 
-def holds(text: str, phrase: str) -> bool:
-    """Whether the phrase stands in the text as words, looked up place by place."""
+def contains_words(text: str, phrase: str) -> bool:
+    """Return whether the phrase occurs in the text as whole words, checked position by position."""
     for match in re.finditer(f"(?={re.escape(phrase)})", text):
         begin, end = match.start(), match.start() + len(phrase)
         before = begin > 0 and word_character(text[begin - 1]) and word_character(phrase[0])
@@ -87,15 +87,15 @@ def holds(text: str, phrase: str) -> bool:
     return False
 
 
-def said(text: str) -> str:
-    """Something that stands in the text as words."""
-    return next(part for part in re.findall(r"[a-zäöüß]+|[.,!]", text) if holds(text, part))
+def word_in(text: str) -> str:
+    """Return a word that occurs in the text as a whole word."""
+    return next(part for part in re.findall(r"[a-zäöüß]+|[.,!]", text) if contains_words(text, part))
 
 
 @kinds
 @few
 @given(strategies, st.lists(words, min_size=1, max_size=3), words, st.data())
-def test_every_target_begins_with_the_prefix_and_with_part_of_a_word(
+def test_every_target_begins_with_the_prefix_even_within_a_word(
     kind: str, strategy: str, whole: list[str], last: str, data: st.DataObject
 ) -> None:
     part = last[: data.draw(st.integers(0, len(last)))]
@@ -108,8 +108,8 @@ def test_every_target_begins_with_the_prefix_and_with_part_of_a_word(
 @kinds
 @few
 @given(strategies, st.lists(words, min_size=1, max_size=2), seeds)
-def test_no_target_holds_a_banned_phrase(kind: str, strategy: str, phrases: list[str], seed: int) -> None:
-    # What comes out unasked is banned, too: else a random model would hardly ever meet a ban.
+def test_no_target_contains_a_banned_phrase(kind: str, strategy: str, phrases: list[str], seed: int) -> None:
+    # Words of the unrestricted output are banned, too: a random model would rarely produce the given phrases.
     options = {"seed": seed} if strategy in ("sampling", "stochastic") else {}
     free = texts_of(kind, chosen(strategy, **options))
     banned = [*phrases, *(text[:5].strip() for text in free), *(word for text in free for word in text.split()[:1])]
@@ -117,20 +117,20 @@ def test_no_target_holds_a_banned_phrase(kind: str, strategy: str, phrases: list
     phrases = [phrase for phrase in phrases if not phrase.startswith("@")]
     normalise = translator_of(kind).checkpoint.target_tokenizer.normalise
     for text in texts_of(kind, chosen(strategy, ban=tuple(phrases), **options)):
-        assert not any(holds(text, " ".join(normalise(phrase).split())) for phrase in phrases)
+        assert not any(contains_words(text, " ".join(normalise(phrase).split())) for phrase in phrases)
 
 
 @kinds
-def test_a_ban_does_away_with_what_was_there(kind: str) -> None:
+def test_a_ban_removes_a_phrase_from_the_output(kind: str) -> None:
     free = texts_of(kind, chosen("greedy"))[0]
-    phrase = said(free)
-    assert not holds(texts_of(kind, chosen("greedy", ban=(phrase,)))[0], phrase)
+    phrase = word_in(free)
+    assert not contains_words(texts_of(kind, chosen("greedy", ban=(phrase,)))[0], phrase)
 
 
 @kinds
 @few
 @given(strategies, st.lists(words, min_size=1, max_size=5))
-def test_a_target_is_made_of_the_allowed_tokens(
+def test_a_target_consists_of_the_allowed_tokens(
     tmp_path_factory: pytest.TempPathFactory, kind: str, strategy: str, allowed: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("allowed") / "words"
@@ -177,7 +177,7 @@ def test_a_prefix_must_be_spelled_by_the_allowed_tokens(tmp_path: Path) -> None:
     assert all(text.startswith("ein hund") for text in allowed)
 
 
-def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_invalid_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "words"
     with pytest.raises(DataError) as missing:
         texts_of("word", chosen("greedy", vocabulary=str(path)))
@@ -195,13 +195,13 @@ def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> 
     assert str(empty.value) == f"decoding.vocabulary: {path} allows no token, expected a word or a token a line"
 
 
-def test_bans_stand_in_the_settings_or_in_a_file(tmp_path: Path) -> None:
+def test_bans_can_be_listed_in_the_settings_or_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "banned"
-    free = said(texts_of("bpe", chosen("greedy"))[0])
+    free = word_in(texts_of("bpe", chosen("greedy"))[0])
     path.write_text(f"{free}\n\n", encoding="utf-8")
     direct = texts_of("bpe", chosen("greedy", ban=(free,)))
     assert texts_of("bpe", chosen("greedy", ban=(f"@{path}",))) == direct
-    assert not any(holds(text, free) for text in direct)
+    assert not any(contains_words(text, free) for text in direct)
     assert texts_of("bpe", chosen("greedy", ban=("@@nobody",))) == texts_of("bpe", chosen("greedy"))
     with pytest.raises(SettingsError) as error:
         texts_of("bpe", chosen("greedy", ban=(" ",)))
@@ -211,7 +211,7 @@ def test_bans_stand_in_the_settings_or_in_a_file(tmp_path: Path) -> None:
     assert str(broken.value) == "decoding.ban: found 'a\ufffd', expected text; U+FFFD is what cannot be read as text"
 
 
-def test_a_prefix_off_a_shortlist_says_so_in_one_line() -> None:
+def test_a_prefix_outside_a_shortlist_gives_a_one_line_error() -> None:
     tokenizer = train_tokenizer(KINDS["word"], CORPUS)
     head = ShortlistSettings(frequent=3, candidates=1)
     model = ModelSettings(

@@ -1,4 +1,4 @@
-"""Texts in, as many translations out, in order, each as if it were alone."""
+"""The translator returns one translation per text, in order and independent of the batch."""
 
 import gzip
 import math
@@ -26,7 +26,7 @@ written = lines.map(lambda line: line.strip() or "a")
 
 
 def close(one: Translation, other: Translation) -> bool:
-    """Equal tokens, and scores that differ by rounding alone."""
+    """Assert equal tokens, and scores that differ by rounding only."""
     return (one.source, one.text, len(one.hypotheses)) == (other.source, other.text, len(other.hypotheses)) and all(
         a.ids == b.ids and a.finished_by == b.finished_by and abs(a.log_prob - b.log_prob) < TOLERANCE
         for a, b in zip(one.hypotheses, other.hypotheses, strict=True)
@@ -34,7 +34,7 @@ def close(one: Translation, other: Translation) -> bool:
 
 
 @given(texts=st.lists(lines, max_size=11))
-def test_as_many_translations_as_texts_in_their_order(translator: Translator, texts: list[str]) -> None:
+def test_one_translation_per_text_in_order(translator: Translator, texts: list[str]) -> None:
     found = list(translator.translate_all(texts))
     assert [each.source for each in found] == texts
     assert all((each.text == "") >= (text.strip() == "") for each, text in zip(found, texts, strict=True))
@@ -42,9 +42,7 @@ def test_as_many_translations_as_texts_in_their_order(translator: Translator, te
 
 
 @given(texts=st.lists(lines, min_size=1, max_size=11), max_tokens=st.sampled_from([1, 17, 61, 4096]))
-def test_a_translation_does_not_depend_on_its_neighbours(
-    translator: Translator, texts: list[str], max_tokens: int
-) -> None:
+def test_a_translation_does_not_depend_on_the_batch(translator: Translator, texts: list[str], max_tokens: int) -> None:
     settings = translator.config.decoding.model_copy(update={"max_tokens": max_tokens, "nbest": 2})
     together = translator.translate_all(texts, settings=settings)
     for text, found in zip(texts, together, strict=True):
@@ -69,7 +67,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(
 )
 @settings(max_examples=4)
 @given(texts=st.lists(lines, min_size=2, max_size=6), fast=st.booleans())
-def test_a_translation_does_not_depend_on_its_neighbours_whatever_the_settings(
+def test_a_translation_does_not_depend_on_the_batch_for_any_settings(
     plain_and_fast: list[Translator], options: dict[str, object], texts: list[str], fast: bool
 ) -> None:
     translator = plain_and_fast[fast]
@@ -101,7 +99,7 @@ def test_greedy_search_and_a_beam_of_one_agree(translator: Translator, text: str
 
 
 @given(texts=st.lists(written, min_size=1, max_size=5))
-def test_scores_of_texts_do_not_depend_on_their_neighbours(translator: Translator, texts: list[str]) -> None:
+def test_scores_of_texts_do_not_depend_on_the_batch(translator: Translator, texts: list[str]) -> None:
     pairs = [(text, text[::-1]) for text in texts]
     for (source, target), score in zip(pairs, translator.score_all(pairs), strict=True):
         alone = translator.score(source, target)
@@ -120,7 +118,7 @@ def test_scores_of_the_next_token_are_a_distribution(translator: Translator) -> 
     assert translator.score("abc", "").tokens == tuple(translator.checkpoint.target_tokenizer.tokens([specials.eos]))
 
 
-def test_the_end_of_a_line_of_a_file_is_no_part_of_it(translator: Translator, tmp_path: Path) -> None:
+def test_line_ends_of_a_file_are_not_part_of_the_text(translator: Translator, tmp_path: Path) -> None:
     path = tmp_path / "source"
     path.write_bytes(b"abc\r\n\ndef\n")
     with open(path, encoding="utf-8", newline="\n") as file:
@@ -133,7 +131,7 @@ def test_the_end_of_a_line_of_a_file_is_no_part_of_it(translator: Translator, tm
         assert [each.source for each in translator.translate_all(zipped)] == ["abc"]
 
 
-def test_texts_are_read_a_window_ahead_and_no_further(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_read_at_most_one_window_ahead(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning.windows, "__kwdefaults__", {"lines": 5, "characters": 10_000})
     read = 0
 
@@ -154,10 +152,10 @@ def test_blank_texts_are_not_searched(translator: Translator) -> None:
     assert translator.translate("").hypotheses == ()
 
 
-def test_limits_follow_each_sentences_own_length(make: Make) -> None:
+def test_length_limits_follow_the_length_of_each_sentence(make: Make) -> None:
     translator = make("decoding.max_length_ratio=1.5", "decoding.max_length_extra=2", max_positions=19)
     specials = translator.checkpoint.target_tokenizer.specials
-    # With eos forbidden for long enough, every hypothesis runs into its limit.
+    # With eos forbidden for long enough, every hypothesis reaches its limit.
     texts = ["a", "abcd", "abcdefghijklmnopqr"]
     settings = translator.config.decoding.model_copy(update={"min_length": 100})
     found = list(translator.translate_all(texts, settings=settings))
@@ -169,7 +167,7 @@ def test_limits_follow_each_sentences_own_length(make: Make) -> None:
     assert all(specials.eos not in each.hypotheses[0].ids for each in found)
 
 
-def test_what_is_not_text_is_never_written(make: Make) -> None:
+def test_special_tokens_are_never_written(make: Make) -> None:
     for shared in (True, False):
         translator = make(shared=shared)
         specials = translator.checkpoint.target_tokenizer.specials
@@ -178,7 +176,7 @@ def test_what_is_not_text_is_never_written(make: Make) -> None:
                 assert not {specials.pad, specials.bos} & set(hypothesis.ids)
 
 
-def test_a_line_stays_a_line(make: Make) -> None:
+def test_a_translation_has_one_line(make: Make) -> None:
     translator = make(shared=False)
     bytes_tokenizer = translator.checkpoint.target_tokenizer
     newline = bytes_tokenizer.encode("\n") or [10 + len(bytes_tokenizer) - 256]
@@ -191,7 +189,7 @@ def test_a_line_stays_a_line(make: Make) -> None:
     assert found.text == found.hypotheses[0].text
 
 
-def test_options_replace_single_settings(translator: Translator) -> None:
+def test_options_override_single_settings(translator: Translator) -> None:
     assert len(translator.translate("abc", nbest=3).hypotheses) == 3
     settings = DecodingSettings(beam=2, nbest=2)
     assert len(translator.translate("abc", settings=settings).hypotheses) == 2
@@ -209,7 +207,7 @@ def test_options_replace_single_settings(translator: Translator) -> None:
         ({"strategy": "beem"}, "translate: decoding.strategy: found 'beem'; did you mean 'beam'?"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_any_text_is_read(
+def test_invalid_options_are_refused_before_any_text_is_read(
     translator: Translator, options: dict[str, object], message: str
 ) -> None:
     def never() -> Iterator[str]:
@@ -222,7 +220,7 @@ def test_options_that_do_not_fit_are_refused_before_any_text_is_read(
         assert str(caught.value) == message
 
 
-def test_one_text_for_many_is_a_mistake(translator: Translator) -> None:
+def test_translate_all_refuses_a_single_text(translator: Translator) -> None:
     with pytest.raises(TypeError, match="translate_all: found one text, expected many; use translate"):
         translator.translate_all("abc")
 
@@ -237,7 +235,7 @@ def test_a_pair_that_is_too_long_is_named(make: Make) -> None:
     assert str(caught.value) == "pair: the target has 12 tokens with its end mark, expected at most 11"
 
 
-def test_a_search_that_breaks_names_its_line_after_all_lines_before_it(make: Make) -> None:
+def test_a_failed_search_names_its_line_after_all_lines_before_it(make: Make) -> None:
     translator = make(shared=False)
     letter = translator.checkpoint.source_tokenizer.encode("z")[0]
     with torch.no_grad():
@@ -249,7 +247,7 @@ def test_a_search_that_breaks_names_its_line_after_all_lines_before_it(make: Mak
     assert found == ["abcdefgh", "a"]
 
 
-def test_threads_share_a_translator(translator: Translator) -> None:
+def test_a_translator_is_thread_safe(translator: Translator) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     texts = ["abc", "hello you", "a b c d", "xyz"] * 3
@@ -257,7 +255,7 @@ def test_threads_share_a_translator(translator: Translator) -> None:
         assert list(pool.map(translator.translate, texts)) == [translator.translate(text) for text in texts]
 
 
-def test_values_become_json(translator: Translator) -> None:
+def test_results_convert_to_json(translator: Translator) -> None:
     found = translator.translate("abc").to_dict()
     assert list(found) == ["source", "text", "hypotheses", "warnings"]
     fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by", "terms"]
@@ -265,14 +263,14 @@ def test_values_become_json(translator: Translator) -> None:
     assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs"]
 
 
-def test_each_token_has_the_log_probability_that_forced_decoding_gives_it(translator: Translator) -> None:
+def test_token_log_probabilities_equal_those_of_forced_decoding(translator: Translator) -> None:
     for hypothesis in translator.translate("abc de", beam=3, nbest=3).hypotheses:
         assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
         forced = translator.score("abc de", hypothesis)
         assert hypothesis.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-4)
 
 
-def test_a_score_is_what_its_terms_make(translator: Translator) -> None:
+def test_a_score_is_computed_from_its_terms(translator: Translator) -> None:
     settings = translator.config.decoding.model_copy(
         update={"nbest": 3, "length_penalty": 0.7, "coverage_penalty": 0.3, "repetition_penalty": 1.5, "max_length": 3}
     )
@@ -286,7 +284,7 @@ def test_a_score_is_what_its_terms_make(translator: Translator) -> None:
     assert [each.terms for each in parted.hypotheses] == [None]
 
 
-def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp_path: Path) -> None:
+def test_a_saved_and_loaded_model_gives_the_same_translations(make: Make, tmp_path: Path) -> None:
     for shared in (True, False):
         translator = make("decoding.beam=2", shared=shared)
         save_model(tmp_path / str(shared), translator.checkpoint)
@@ -295,14 +293,14 @@ def test_a_loaded_model_translates_as_it_did_before_it_was_saved(make: Make, tmp
         assert loaded.config.decoding.beam == 2
 
 
-def test_threads_are_counted_from_one(tmp_path: Path) -> None:
+def test_the_number_of_threads_must_be_positive(tmp_path: Path) -> None:
     for threads, found in ((0, "0"), (4097, "4097"), (1.5, "1.5"), ("2", "'2'"), (True, "True")):
         with pytest.raises(SettingsError) as caught:
             load(tmp_path, threads=threads)
         assert str(caught.value) == f"threads: found {found}, expected a whole number from 1 to 4096"
 
 
-def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
+def test_arguments_of_wrong_types_raise_a_type_error_that_names_them(make: Make) -> None:
     translator = make()
     wrong = {
         "translate: found list, expected one text (str); translate_all takes many": lambda: translator.translate(["a"]),
@@ -325,13 +323,13 @@ def test_what_is_no_text_is_a_type_error_that_says_where(make: Make) -> None:
         assert str(caught.value) == message
 
 
-def test_a_device_is_named_by_a_word(tmp_path: Path) -> None:
+def test_a_device_must_be_a_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         choose_device(None)
     assert str(caught.value) == "device: found None, expected auto, cpu, cuda or cuda:N"
 
 
-def test_load_and_the_command_line_search_with_the_same_engine(make: Make, tmp_path: Path) -> None:
+def test_load_and_the_command_line_use_the_same_engine(make: Make, tmp_path: Path) -> None:
     save_model(tmp_path, make("decoding.beam=3").checkpoint)
     texts = ["abc", "de f", "ghi jkl"]
     plain = load(tmp_path, device="cpu", engine="plain")
@@ -366,4 +364,4 @@ def test_an_engine_is_built_at_the_first_translation_and_not_for_scoring(
         == load_translator(tmp_path, device="cpu", engine="plain").translate("abc").text
     )
     translator.translate("de")
-    assert built == ["fp32"]  # and where there is none, the plain model translates
+    assert built == ["fp32"]  # without an engine, the plain model translates

@@ -1,4 +1,4 @@
-"""Several processes give what one gives, in its order, and say where they stop."""
+"""Several worker processes return the same translations in the same order as one, and errors name the line."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
     return folder, translator
 
 
-def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
+def test_workers_return_the_translations_of_the_translator_in_order(saved, monkeypatch):
     monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
     folder, translator = saved
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q"] * 4
@@ -40,7 +40,7 @@ def test_workers_give_what_the_translator_gives_in_order(saved, monkeypatch):
         assert [h.log_prob for h in one.hypotheses] == pytest.approx([h.log_prob for h in other.hypotheses], abs=1e-4)
 
 
-def test_workers_load_the_model_in_the_dtype_that_they_are_told(saved):
+def test_workers_load_the_model_in_the_given_dtype(saved):
     folder, _ = saved
     texts = ["abc", "hello you"]
     wanted = {}
@@ -54,13 +54,13 @@ def test_workers_load_the_model_in_the_dtype_that_they_are_told(saved):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_long_work_is_shared_after_a_while_and_gives_the_same_lines_and_errors(saved, monkeypatch, seconds):
+def test_workers_started_later_give_the_same_lines_and_errors(saved, monkeypatch, seconds):
     monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
     monkeypatch.setattr(module, "START_WORKERS_SECONDS", seconds)
     folder, translator = saved
     settings, began = translator.config.decoding, []
 
-    def workers() -> AbstractContextManager[Workers]:  # the same two for both: they take long to start
+    def workers() -> AbstractContextManager[Workers]:  # shared by both searches because starting them takes long
         if not began:
             began.append(processes.enter_context(Workers(folder, 2, None)))
         return nullcontext(began[0])
@@ -94,7 +94,7 @@ def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(sav
     )
 
 
-def test_a_worker_that_dies_ends_the_translation_in_one_line(saved):
+def test_a_worker_that_dies_gives_a_one_line_error(saved):
     folder, translator = saved
     with Workers(folder, 1) as workers:
         list(workers.translate_all(["a"], translator.config.decoding))
@@ -119,11 +119,11 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_when_their_parent_is_killed(saved, tmp_path):
+def test_workers_exit_when_their_parent_is_killed(saved, tmp_path):
     folder, translator = saved
     (tmp_path / "killed.py").write_text(KILLED)
     source = str(Path(module.__file__).parents[2])
-    done = subprocess.run(  # waits until no process holds a pipe, and workers hold that of stderr
+    done = subprocess.run(  # returns when no process holds the pipes; workers hold stderr
         [sys.executable, tmp_path / "killed.py", folder],
         capture_output=True,
         env={**os.environ, "PYTHONPATH": source},
@@ -134,7 +134,7 @@ def test_workers_end_when_their_parent_is_killed(saved, tmp_path):
     assert (done.returncode, done.stdout.decode()) == (-signal.SIGKILL, f"{wanted}\n")
 
 
-def test_a_worker_that_hangs_is_killed_and_ends_the_translation_in_one_line(saved, monkeypatch):
+def test_a_worker_that_hangs_is_killed_and_gives_a_one_line_error(saved, monkeypatch):
     folder, translator = saved
     with Workers(folder, 1) as workers:
         list(workers.translate_all(["a"], translator.config.decoding))
@@ -154,7 +154,7 @@ def test_ctrl_c_reaches_only_the_parent(saved):
         assert len(list(workers.translate_all(["abc"], translator.config.decoding))) == 1
 
 
-def test_a_model_that_cannot_be_loaded_is_an_error_in_its_own_words(saved, tmp_path):
+def test_a_model_that_cannot_be_loaded_gives_the_original_error(saved, tmp_path):
     _, translator = saved
     with Workers(tmp_path, 1) as workers, pytest.raises(ModelFolderError, match=r"not a model folder"):
         list(workers.translate_all(["a"], translator.config.decoding))

@@ -1,4 +1,4 @@
-"""What earns a finished target a warning, and what a target has to take over."""
+"""Warnings about finished targets, and placeholders that a target must contain."""
 
 import pytest
 from hypothesis import given
@@ -26,12 +26,12 @@ ALL = ("number", "url", "tag")
         ("5", (), []),
     ],
 )
-def test_placeholders_are_found_in_their_order(text: str, kinds: tuple[str, ...], wanted: list[str]) -> None:
+def test_placeholders_are_found_in_order(text: str, kinds: tuple[str, ...], wanted: list[str]) -> None:
     assert placeholders_of(text, kinds) == wanted
 
 
 @given(st.text("15., ab<>/{}", max_size=30))
-def test_no_text_loses_its_own_placeholders(text: str) -> None:
+def test_a_text_contains_its_own_placeholders(text: str) -> None:
     assert lost_placeholders(placeholders_of(text, ALL), text) == []
 
 
@@ -45,12 +45,12 @@ def test_no_text_loses_its_own_placeholders(text: str) -> None:
         (["www.b.de"], "www.b.de!", []),
     ],
 )
-def test_a_placeholder_counts_where_it_stands_by_itself(wanted: list[str], target: str, lost: list[str]) -> None:
+def test_a_placeholder_counts_only_as_a_separate_word(wanted: list[str], target: str, lost: list[str]) -> None:
     assert lost_placeholders(wanted, target) == lost
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12))
-def test_the_longest_loop_is_the_one_that_looking_everywhere_finds(words: list[str]) -> None:
+def test_the_longest_repetition_equals_that_of_an_exhaustive_search(words: list[str]) -> None:
     most = 0
     for length in range(1, 9):
         for begin in range(len(words)):
@@ -77,7 +77,7 @@ def test_the_longest_loop_is_the_one_that_looking_everywhere_finds(words: list[s
         ("a b c d e f g h i", "x", False, []),
     ],
 )
-def test_a_target_earns_its_warnings(source: str, target: str, cut: bool, wanted: list[str]) -> None:
+def test_warnings_of_a_target(source: str, target: str, cut: bool, wanted: list[str]) -> None:
     assert quality_warnings(source, target, cut=cut) == wanted
 
 

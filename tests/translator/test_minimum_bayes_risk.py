@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: sacreBLEU's numbers, and the ranking they give."""
+"""Minimum Bayes risk decoding: utilities equal those of sacreBLEU, and hypotheses are ranked by them."""
 
 from collections.abc import Callable
 
@@ -26,12 +26,14 @@ def hypothesis(text: str, log_prob: float = -1.0) -> TextHypothesis:
 @pytest.mark.parametrize(("name", "pairwise"), [("chrf", pairwise_chrf), ("bleu", pairwise_bleu)])
 @settings(max_examples=120, deadline=None)
 @given(texts=texts)
-def test_every_pair_has_sacrebleu_s_score(name: str, pairwise: Callable[[list[str]], np.ndarray], texts: list[str]):
+def test_pairwise_scores_equal_those_of_sacrebleu(
+    name: str, pairwise: Callable[[list[str]], np.ndarray], texts: list[str]
+):
     wanted = [[ORACLES[name].sentence_score(one, [other]).score for other in texts] for one in texts]
     np.testing.assert_allclose(pairwise(texts), wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_matches_add_up_over_blocks_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_are_summed_over_blocks_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["the cat sat on the mat", "a cat sat on that mat", "the the the the the"]
     whole = pairwise_chrf(texts)
     monkeypatch.setattr(ranking, "COLUMNS", 3)
@@ -41,7 +43,7 @@ def test_matches_add_up_over_blocks_of_columns(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
 @settings(max_examples=60, deadline=None)
 @given(texts=texts, nbest=st.integers(1, 9))
-def test_the_first_is_most_like_all_that_was_found(utility: str, texts: list[str], nbest: int) -> None:
+def test_hypotheses_are_ranked_by_their_mean_utility(utility: str, texts: list[str], nbest: int) -> None:
     found = [hypothesis(text, -float(place)) for place, text in enumerate(texts)]
     ranked = minimum_bayes_risk(found, utility, nbest)
     oracle = ORACLES[utility]
@@ -50,19 +52,19 @@ def test_the_first_is_most_like_all_that_was_found(utility: str, texts: list[str
     assert [each.score for each in ranked] == pytest.approx(sorted(means.values(), reverse=True)[:nbest])
     for each in ranked:
         assert each.score == pytest.approx(means[each.text])
-        assert each.log_prob == -float(texts.index(each.text))  # that of the first of its text, unchanged
+        assert each.log_prob == -float(texts.index(each.text))  # that of the first hypothesis with this text
 
 
-def test_equal_texts_count_as_often_as_they_were_found_and_stand_once() -> None:
+def test_duplicates_count_in_the_mean_and_are_listed_once() -> None:
     found = [hypothesis(text) for text in ("x y z", "a b c d", "a b c d", "a b c e")]
     assert [each.text for each in minimum_bayes_risk(found, "bleu", 9)] == ["a b c d", "a b c e", "x y z"]
-    assert [each.text for each in minimum_bayes_risk(found[:2], "bleu", 9)] == ["x y z", "a b c d"]  # equally good
+    assert [each.text for each in minimum_bayes_risk(found[:2], "bleu", 9)] == ["x y z", "a b c d"]  # a tie
 
 
 @pytest.mark.parametrize(
     "options", [{"strategy": "sampling", "samples": 7}, {"strategy": "stochastic", "samples": 7}, {}]
 )
-def test_a_translation_has_the_least_risk_of_all_that_the_search_finds(make: Make, options: dict[str, object]) -> None:
+def test_translations_are_ranked_by_the_risk_over_all_hypotheses_found(make: Make, options: dict[str, object]) -> None:
     translator = make()
     plain = DecodingSettings(**options)
     everything = translator.translate(
@@ -77,13 +79,13 @@ def test_a_translation_has_the_least_risk_of_all_that_the_search_finds(make: Mak
     assert found.text == wanted[0].text
 
 
-def test_of_a_single_one_there_is_no_risk_to_rank(make: Make) -> None:
+def test_a_single_hypothesis_is_returned_unchanged(make: Make) -> None:
     translator = make()
     plain = translator.translate("abc def", settings=DecodingSettings(strategy="greedy"))
     assert translator.translate("abc def", settings=DecodingSettings(strategy="greedy", utility="bleu")) == plain
 
 
-def test_parts_of_a_long_line_are_ranked_each_by_itself(make: Make) -> None:
+def test_parts_of_a_long_line_are_ranked_separately(make: Make) -> None:
     translator = make(max_positions=12)
     settings = DecodingSettings(strategy="sampling", samples=5, nbest=2, utility="chrf")
     found = translator.translate("Abc def. Ghi jkl!", settings=settings)

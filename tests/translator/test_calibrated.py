@@ -1,4 +1,4 @@
-"""Calibrated and unsmoothed translation: other rankings, the same log-probabilities."""
+"""Calibrated and unsmoothed decoding changes the scores but not the log-probabilities."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,9 @@ def warm(translator: Translator, value: float) -> Translator:
 
 
 @pytest.mark.parametrize("change", [{"calibrated": True}, {"unsmooth": 0.3}])
-def test_scores_change_and_log_probabilities_are_the_model_s(translator: Translator, change: dict[str, float]) -> None:
+def test_scores_change_and_log_probabilities_are_those_of_the_model(
+    translator: Translator, change: dict[str, float]
+) -> None:
     settings = DecodingSettings.model_validate({"beam": 3, "nbest": 3, **change})
     plain = list(warm(translator, 2.0).translate_all(TEXTS, settings=DecodingSettings(beam=3, nbest=3)))
     found = list(warm(translator, 2.0).translate_all(TEXTS, settings=settings))
@@ -36,13 +38,13 @@ def test_a_stored_temperature_alone_changes_nothing(translator: Translator) -> N
     assert list(warm(translator, 9.0).translate_all(TEXTS)) == list(translator.translate_all(TEXTS))
 
 
-def test_a_prefix_is_kept_even_where_the_model_holds_it_for_impossible(make: Callable[..., Translator]) -> None:
+def test_a_prefix_is_kept_even_if_its_probability_is_zero(make: Callable[..., Translator]) -> None:
     translator = make("decoding.beam=3", "decoding.unsmooth=0.9", "decoding.prefix=zzzz")
     for each in translator.translate_all(TEXTS):
         assert each.text.startswith("zzzz")
 
 
-def test_to_be_calibrated_a_model_needs_a_temperature(translator: Translator) -> None:
+def test_calibrated_decoding_requires_a_fitted_temperature(translator: Translator) -> None:
     with pytest.raises(SettingsError) as caught:
         translator.translate("a", settings=DecodingSettings(calibrated=True))
     assert str(caught.value) == (
@@ -51,7 +53,7 @@ def test_to_be_calibrated_a_model_needs_a_temperature(translator: Translator) ->
     )
 
 
-def test_smoothing_is_made_up_for_once() -> None:
+def test_calibrated_and_unsmooth_are_mutually_exclusive() -> None:
     with pytest.raises(SettingsError) as caught:
         Config().change("decoding.calibrated=true", "decoding.unsmooth=0.1")
     assert str(caught.value) == (
@@ -61,7 +63,7 @@ def test_smoothing_is_made_up_for_once() -> None:
 
 
 @pytest.mark.parametrize("over", ["others", "text"])
-def test_unsmoothing_is_refused_where_smoothing_left_tokens_out(translator: Translator, over: str) -> None:
+def test_unsmoothing_is_refused_if_the_smoothing_excluded_tokens(translator: Translator, over: str) -> None:
     checkpoint = translator.checkpoint
     training = checkpoint.config.training.model_copy(update={"label_smoothing_over": over})
     other = replace(checkpoint, config=checkpoint.config.model_copy(update={"training": training}))
@@ -73,7 +75,7 @@ def test_unsmoothing_is_refused_where_smoothing_left_tokens_out(translator: Tran
     )
 
 
-def test_unsmoothing_is_refused_where_smoothing_is_not_spread_evenly(translator: Translator) -> None:
+def test_unsmoothing_is_refused_if_the_smoothing_is_not_uniform(translator: Translator) -> None:
     checkpoint = translator.checkpoint
     model = checkpoint.config.model.model_copy(update={"head": SigmoidSettings()})
     tokens = len(checkpoint.source_tokenizer)

@@ -1,4 +1,4 @@
-"""A stepper that can run whole searches does so unless beams are observed; the decoding loop does the rest."""
+"""A stepper that can run whole searches does so unless beams are observed; otherwise the decoding loop searches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +17,14 @@ PIECES = [Piece(text="abc", ids=(5, 6, 7), first=True)]
 GREEDY = DecodingSettings(strategy="greedy", max_length=3)
 
 
-class Itself:
-    """A searcher that takes `takes` steps; `found` None: it leaves the search to the loop."""
+class FakeSearcher:
+    """A searcher that takes `takes` steps; if `found` is None, it leaves the search to the loop."""
 
     def __init__(self, model: Any, found: list[list[Hypothesis]] | None = FOUND, takes: int = 3) -> None:
         self.start, self.step = model.start, model.step
         self._found, self._left, self.asked = found, takes, []
 
-    def complete_search(self, state: Any, **words: Any) -> "Itself":
+    def complete_search(self, state: Any, **words: Any) -> "FakeSearcher":
         self.words = words
         return self
 
@@ -42,12 +42,12 @@ def plain(make: Callable[..., Translator]) -> Translator:
     return make()
 
 
-def searched(plain: Translator, stepper: Itself | None, settings: DecodingSettings = GREEDY, **words: Any) -> Any:
+def searched(plain: Translator, stepper: FakeSearcher | None, settings: DecodingSettings = GREEDY, **words: Any) -> Any:
     return search_pieces(plain.checkpoint, PIECES, settings, stepper, **words)
 
 
-def test_the_searcher_s_hypotheses_are_returned_and_python_gets_control_every_eight_steps(plain):
-    stepper = Itself(plain.checkpoint.model, takes=19)
+def test_the_searchers_hypotheses_are_returned_and_python_gets_control_every_eight_steps(plain):
+    stepper = FakeSearcher(plain.checkpoint.model, takes=19)
     assert searched(plain, stepper) == FOUND
     assert stepper.asked == [8, 8, 8]
     assert (stepper.words["bos"], stepper.words["eos"]) == (1, 2)
@@ -55,32 +55,32 @@ def test_the_searcher_s_hypotheses_are_returned_and_python_gets_control_every_ei
 
 
 def test_a_cancel_check_is_called_after_every_step(plain):
-    stepper, asked = Itself(plain.checkpoint.model), []
+    stepper, asked = FakeSearcher(plain.checkpoint.model), []
     assert searched(plain, stepper, check_cancelled=lambda: asked.append(len(stepper.asked))) == FOUND
     assert (stepper.asked, asked) == ([1, 1, 1], [1, 2, 3])
 
     def enough() -> None:
         raise KeyError("enough")
 
-    stepper = Itself(plain.checkpoint.model)
+    stepper = FakeSearcher(plain.checkpoint.model)
     with pytest.raises(KeyError):
         searched(plain, stepper, check_cancelled=enough)
     assert stepper.asked == [1]
 
 
-def test_the_loop_searches_where_the_searcher_returns_none(plain):
-    assert searched(plain, Itself(plain.checkpoint.model, found=None)) == searched(plain, None)
+def test_the_loop_searches_if_the_searcher_returns_none(plain):
+    assert searched(plain, FakeSearcher(plain.checkpoint.model, found=None)) == searched(plain, None)
 
 
-def test_a_search_with_a_changed_step_is_left_to_the_loop(plain):
-    settings, stepper = GREEDY.model_copy(update={"unsmooth": 0.1}), Itself(plain.checkpoint.model)
+def test_a_search_with_a_wrapped_step_is_left_to_the_loop(plain):
+    settings, stepper = GREEDY.model_copy(update={"unsmooth": 0.1}), FakeSearcher(plain.checkpoint.model)
     assert searched(plain, stepper, settings) == searched(plain, None, settings)
     assert stepper.asked == []
 
 
-def test_an_observer_sees_the_beams_of_the_loop(plain):
+def test_observers_receive_the_beams_of_the_loop(plain):
     for check in (None, lambda: None):
-        stepper, beams = Itself(plain.checkpoint.model), []
+        stepper, beams = FakeSearcher(plain.checkpoint.model), []
         assert searched(plain, stepper, observer=beams.append, check_cancelled=check) == searched(plain, None)
         assert stepper.asked == []
         assert beams

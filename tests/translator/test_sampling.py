@@ -1,4 +1,4 @@
-"""Drawn translations are the same with the same seed, alone, in a batch or in a file in any order."""
+"""Sampled translations depend only on the seed and the text, not on the batch or the order of a file."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ DRAWING = [
 @pytest.mark.parametrize("options", DRAWING)
 @settings(max_examples=6, deadline=None)
 @given(texts=lines, max_tokens=st.sampled_from([17, 61, 4096]), seed=st.integers(0, 9), order=st.randoms())
-def test_the_same_seed_gives_the_same_alone_batched_and_reordered(
+def test_the_same_seed_gives_the_same_samples_alone_batched_and_reordered(
     translator: Translator, options: dict[str, object], texts: list[str], max_tokens: int, seed: int, order
 ) -> None:
     chosen = DecodingSettings(**options, seed=seed, max_tokens=max_tokens, max_length=7)
@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_alone_batched_and_reordered(
     assert found([text for _, text in shuffled]) == [together[place] for place, _ in shuffled]
 
 
-def test_another_seed_draws_another_translation(translator: Translator) -> None:
+def test_another_seed_gives_another_translation(translator: Translator) -> None:
     drawn = {
         translator.translate("abc def", settings=DecodingSettings(strategy="sampling", seed=seed)).text
         for seed in range(8)
@@ -59,7 +59,7 @@ def test_forced_decoding_reproduces_every_log_probability(make: Make, name: str)
         assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
 
 
-def test_many_samples_make_small_batches(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_samples_reduce_the_batch_size(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from translume.translator import translator as module
 
     sizes: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Beliefs about the tokens of given targets come with their pairs and their places, in any chunks."""
+"""Distributions at each token of given targets come with their pair and position, for any chunk size."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ PAIRS = [("abc", "ca"), ("", "abcab"), ("b", ""), ("abcabc", "bbb")]
 
 @settings(max_examples=12)
 @given(rows=st.integers(1, 20), max_tokens=st.integers(1, 40))
-def test_every_token_comes_once_with_its_pair_and_its_place(make, rows, max_tokens):
+def test_every_token_is_scored_once_with_its_pair_and_position(make, rows, max_tokens):
     translator = make()
     pairs = [ScoredPair(place="", source=source, target=target) for source, target in PAIRS]
     found = list(beliefs_of_pairs(translator.checkpoint, pairs, max_tokens, rows))
