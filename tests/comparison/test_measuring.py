@@ -1,4 +1,4 @@
-"""What measuring a head counts."""
+"""Token costs in the comparison of heads."""
 
 import math
 
@@ -9,7 +9,7 @@ from translume.belief import Logits
 from translume.comparison.measuring import Costs
 
 
-def test_costs_are_of_the_tokens_that_have_a_probability_and_the_others_are_counted() -> None:
+def test_costs_average_the_possible_tokens_and_count_the_impossible_ones() -> None:
     belief = Logits(torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]).log())
     labels = torch.tensor([1, 2, 1])
     costs = Costs()
@@ -18,7 +18,7 @@ def test_costs_are_of_the_tokens_that_have_a_probability_and_the_others_are_coun
     assert costs.mean == pytest.approx((math.log(4) + math.log(4 / 3)) / 2)
 
 
-def test_there_is_no_mean_where_every_token_is_impossible() -> None:
+def test_there_is_no_mean_if_every_token_is_impossible() -> None:
     costs = Costs()
     list(costs.add([(Logits(torch.tensor([[1.0, 0.0]]).log()), torch.tensor([1]))]))
     assert (costs.mean, costs.tokens, costs.impossible) == (None, 1, 1)

@@ -1,4 +1,4 @@
-"""Training events cross to another process unchanged."""
+"""Training events sent to another process as JSON."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ EXAMPLES: list[Event] = [
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
-def test_every_event_is_json_that_reads_back_unchanged(event: Event) -> None:
+def test_every_event_is_read_back_unchanged_from_json(event: Event) -> None:
     assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event
 
 

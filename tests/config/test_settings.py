@@ -1,4 +1,4 @@
-"""A setting is either obeyed or refused in one line; none is taken and forgotten."""
+"""Settings: each one is applied or refused with a one-line error."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_obeyed_is_refused(text: str) -> None:
+def test_unsupported_settings_are_refused(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Config.parse(text, place="a.toml")
     assert str(caught.value) == f"a.toml: {REFUSED[text]}"
@@ -52,17 +52,17 @@ def test_an_assignment_without_a_path_or_a_value_is_refused(assignment: str) -> 
     assert str(caught.value) == f"--set {assignment}: expected PATH=VALUE, such as training.updates=8000"
 
 
-def test_a_byte_order_mark_and_ends_of_lines_as_windows_writes_them_are_read_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_endings_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf[model]\r\nwidth = 32\r\n")
     assert Config.read(tmp_path / "a.toml").model.width == 32
 
 
-def test_a_tokenizer_file_may_have_merges_whatever_kind_would_be_learnt() -> None:
+def test_dropout_is_accepted_with_a_tokenizer_file_for_any_kind_setting() -> None:
     text = '[tokenizer]\nkind = "unigram"\npath = "bpe.json"\ndropout = 0.1'
     assert Config.parse(text).tokenizer.dropout == 0.1
 
 
-def test_settings_survive_toml() -> None:
+def test_settings_survive_a_round_trip_through_toml() -> None:
     config = Config.parse("[training]\nlearning_rate = 1e-3").change("data.weights=[1, 2.5]", "tokenizer.shared=false")
     assert Config.parse(config.to_toml()) == config
     assert Config.parse(config.to_toml(comments=True)) == config
@@ -76,7 +76,7 @@ def test_settings_survive_toml() -> None:
         ("model.head.bia=true", "settings: model.head.bia: no such setting; did you mean 'model.head.bias'?"),
     ],
 )
-def test_a_head_is_named_by_its_kind_which_is_softmax_unless_said(override: str, message: str) -> None:
+def test_a_head_is_named_by_its_kind_and_defaults_to_softmax(override: str, message: str) -> None:
     assert Config.build({"model": {"head": {"tie": "none"}}}).model.head.kind == "softmax"
     with pytest.raises(SettingsError) as error:
         Config.build({}, [override])
@@ -114,15 +114,13 @@ def test_settings_of_another_kind_are_read_and_written() -> None:
         (lambda: Config(format=2**53), "format is 9007199254740992, expected less than 9007199254740992"),
     ],
 )
-def test_settings_that_python_makes_are_refused_as_those_of_a_file_are(
-    make: Callable[[], object], message: str
-) -> None:
+def test_settings_built_in_python_are_refused_like_those_of_a_file(make: Callable[[], object], message: str) -> None:
     with pytest.raises(SettingsError) as error:
         make()
     assert str(error.value) == message
 
 
-def test_every_group_knows_where_it_stands() -> None:
+def test_every_settings_class_knows_its_table() -> None:
     def groups(kind: type[Settings], table: str) -> Iterator[tuple[type[Settings], str]]:
         yield kind, table
         for name, field in kind.model_fields.items():

@@ -1,4 +1,4 @@
-"""The demo's corpus: large, unambiguous, honest about what was unseen, natural in what CLDR makes awkward."""
+"""The demo's corpus: its size, unambiguous pairs, unseen test sentences, and values formatted by CLDR."""
 
 from itertools import permutations
 from pathlib import Path
@@ -31,7 +31,7 @@ def sentences(corpus: DemoCorpus, part: str, side: int) -> list[str]:
     return [pair[side] for pair in getattr(corpus, part)]
 
 
-def test_forty_thousand_pairs_come_out_and_no_sentence_of_a_part_is_in_another(english_chinese: DemoCorpus) -> None:
+def test_forty_thousand_pairs_are_made_and_the_parts_share_no_sentence(english_chinese: DemoCorpus) -> None:
     sizes = [len(english_chinese.train), len(english_chinese.valid), len(english_chinese.test)]
     assert sizes == [40_000, 1000, 1000]
     for side in (0, 1):
@@ -63,7 +63,7 @@ def test_every_source_has_one_target_and_every_target_one_source(source: str, ta
             assert not set(text) & set("{}\u00a0\u202f\n\t")
 
 
-def test_the_same_seed_gives_the_same_corpus_and_another_seed_another() -> None:
+def test_a_seed_determines_the_corpus() -> None:
     first, again, other = (make_corpus("de", "fr", pairs=300, held_out=50, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.train != other.train
@@ -78,14 +78,14 @@ def test_every_phrase_has_the_same_slots_in_every_language() -> None:
             assert name.removesuffix("2") in DRAWS, name
 
 
-def test_no_two_phrases_are_alike_in_a_language_unless_their_names_tell_them_apart() -> None:
+def test_phrases_of_a_language_are_distinct() -> None:
     for language in phrase_languages():
         texts = [phrase[language] for phrase in read_phrases(())]
         assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("language", phrase_languages())
-def test_names_are_in_cldr_and_tell_things_apart(language: str) -> None:
+def test_names_are_in_cldr_and_distinct(language: str) -> None:
     for kind, names in (
         ("city", CITIES),
         ("country", COUNTRIES),
@@ -126,11 +126,11 @@ def test_names_are_in_cldr_and_tell_things_apart(language: str) -> None:
         ),
     ],
 )
-def test_values_are_said_as_cldr_says_them(value: tuple[str | int | float, ...], said: list[str]) -> None:
+def test_values_are_formatted_as_in_cldr(value: tuple[str | int | float, ...], said: list[str]) -> None:
     assert [format_value(value, language) for language in ("en", "zh", "de", "fr", "es")] == said
 
 
-def test_french_elides_and_spanish_says_e_before_an_i() -> None:
+def test_french_elision_and_the_spanish_e_before_i() -> None:
     city = {"city": ("city", "Europe/Athens")}
     assert fill("La lettre de {city}.", city, "fr") == "La lettre d'Athènes."
     language = {"language": ("language", "de"), "language2": ("language", "en")}
@@ -139,7 +139,7 @@ def test_french_elides_and_spanish_says_e_before_an_i() -> None:
     assert fill("Elle apprend {language:le}.", {"language": ("language", "fr")}, "fr") == "Elle apprend le français."
 
 
-def test_writing_twice_leaves_the_files_alone(tmp_path: Path) -> None:
+def test_writing_twice_leaves_the_files_unchanged(tmp_path: Path) -> None:
     corpus = make_corpus("en", "es", pairs=120, held_out=20)
     corpus.write(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -149,7 +149,7 @@ def test_writing_twice_leaves_the_files_alone(tmp_path: Path) -> None:
     assert (tmp_path / "test.en").read_text(encoding="utf-8").splitlines() == [source for source, _ in corpus.test]
 
 
-def test_a_language_without_phrases_is_refused_with_the_known_ones() -> None:
+def test_a_language_without_phrases_is_refused_and_known_ones_are_listed() -> None:
     with pytest.raises(SettingsError) as caught:
         make_corpus("en", "xx", pairs=100)
     assert str(caught.value) == "--languages: the demo has no phrases in 'xx'; known: en, zh, de, fr, es"

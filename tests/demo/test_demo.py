@@ -1,4 +1,4 @@
-"""The whole demo, cut short: it trains, measures, looks inside, and knows when there is nothing left to do."""
+"""The whole demo with few updates: training, evaluation, inspection, and a second run."""
 
 import math
 from pathlib import Path
@@ -24,7 +24,7 @@ def run(folder: Path) -> Result:
     return CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
 
 
-def test_the_demo_measures_translates_and_says_what_comes_next(demo: tuple[Path, Result]) -> None:
+def test_the_demo_prints_metrics_translations_and_next_steps(demo: tuple[Path, Result]) -> None:
     folder, result = demo
     assert result.exit_code == 0, result.stderr
     assert "On 1,000 test pairs that were not in training:\nexact match 0.0 %\n  exact match|" in result.stdout
@@ -35,7 +35,7 @@ def test_the_demo_measures_translates_and_says_what_comes_next(demo: tuple[Path,
     assert (folder.parent / "demo-corpus" / "demo.toml").exists()
 
 
-def test_the_demo_run_again_is_finished_and_says_so(demo: tuple[Path, Result]) -> None:
+def test_a_second_run_reports_that_the_demo_is_finished(demo: tuple[Path, Result]) -> None:
     folder, first = demo
     again = run(folder)
     assert again.exit_code == 0
@@ -43,7 +43,7 @@ def test_the_demo_run_again_is_finished_and_says_so(demo: tuple[Path, Result]) -
     assert again.stdout == first.stdout
 
 
-def test_beliefs_are_those_of_forced_decoding(demo: tuple[Path, Result]) -> None:
+def test_probabilities_shown_equal_those_of_forced_decoding(demo: tuple[Path, Result]) -> None:
     from translume.translator import load
 
     translator = load(demo[0], device="cpu", dtype="fp32")
@@ -56,7 +56,7 @@ def test_beliefs_are_those_of_forced_decoding(demo: tuple[Path, Result]) -> None
         assert token.probability + sum(probability for _, probability in token.runners_up) <= 1.000001
 
 
-def test_bars_are_as_long_as_tokens_are_likely() -> None:
+def test_the_length_of_a_bar_is_the_probability() -> None:
     sure = TokenBelief(token="▁Die", probability=0.75, runners_up=(("▁Der", 0.2), ("▁Das", 0.05)))
     wide = TokenBelief(token="汤", probability=1.0, runners_up=())
     assert list(bars([sure, wide])) == [
@@ -66,6 +66,6 @@ def test_bars_are_as_long_as_tokens_are_likely() -> None:
     assert share(0.99999) == "99.9 %"
 
 
-def test_settings_of_the_demo_are_a_valid_run_for_any_number_of_updates() -> None:
+def test_the_demos_settings_are_valid_for_any_number_of_updates() -> None:
     for updates in (1, 2, 7, 1000):
         assert demo_config("en", "zh", updates=updates).training.updates == updates

@@ -1,4 +1,4 @@
-"""A small translator with random weights, and what inspection finds of it."""
+"""A small translator with random weights, and its traces, beam records and forced tokens."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def make_forced(translator: Translator) -> Callable[..., Forced]:
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens a page from a file; at the end, nothing may have gone wrong or been asked of a network."""
+    """Open a page from a file; at the end, check that it raised no error and made no network request."""
     faults: list[str] = []
     tabs: list[Any] = []
 

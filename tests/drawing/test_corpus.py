@@ -1,4 +1,4 @@
-"""A corpus lens in a terminal and on a page: the numbers of the lens, pictures that follow them, tables that sort."""
+"""The corpus lens in a terminal and on a page: its numbers, charts and sortable tables."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def lens(translator, alone) -> CorpusLens:
     return replace(alone, comparison=compare_on_corpus(translator, opponent, PAIRS))
 
 
-def test_the_terminal_says_the_numbers_of_the_lens(lens):
+def test_the_terminal_shows_the_numbers_of_the_lens(lens):
     shown = [line.plain for line in corpus_lines(lens)]
     assert shown[0] == f"{lens.pairs} pairs, {lens.tokens} target tokens, {lens.nll:.3f} nats per token"
     assert shown[1] == f"1 pairs left out as longer than the model reads, the first at line {len(PAIRS) + 1}"
@@ -64,7 +64,7 @@ def test_the_terminal_says_the_numbers_of_the_lens(lens):
                    for line in shown)  # fmt: skip
 
 
-def test_a_bar_is_as_long_as_the_share_is_right(lens):
+def test_the_length_of_a_reliability_bar_is_the_accuracy(lens):
     drawn = [line.plain for line in corpus_lines(lens) if "│" in line.plain and line.plain.startswith("  0.")]
     bins = [each for each in lens.reliability.bins if each.count]
     assert len(drawn) == len(bins)
@@ -74,7 +74,7 @@ def test_a_bar_is_as_long_as_the_share_is_right(lens):
         assert abs(cells.count("█") - round(40 * each.accuracy)) <= 1
 
 
-def test_the_page_asks_no_network_and_holds_the_whole_lens(lens):
+def test_the_page_needs_no_network_and_holds_the_whole_lens(lens):
     html = corpus_page(lens, title="<model> on a & b")
     assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp", html)
     assert html.count("</script>") == 2
@@ -86,11 +86,11 @@ def test_the_page_asks_no_network_and_holds_the_whole_lens(lens):
 
 @pytest.fixture
 def show(open_page):
-    """Opens the page of a lens."""
+    """Open the page of a lens."""
     return lambda found, *look: open_page(corpus_page(found, title="a model on two files"), *look)
 
 
-def test_pictures_follow_the_numbers(show, lens):
+def test_charts_show_the_numbers(show, lens):
     tab = show(lens)
     assert tab.inner_text("#of") == "a model on two files"
     assert f"{lens.reliability.ece:.3f}" in tab.text_content("#sure-facts")
@@ -107,7 +107,7 @@ def test_pictures_follow_the_numbers(show, lens):
     assert first == f"position 1: entropy {lens.places[0].entropy:.3f} nats of {lens.places[0].tokens} tokens"
 
 
-def test_the_curve_of_a_band_and_of_the_end_mark_can_be_chosen(show, lens):
+def test_the_reliability_curve_of_a_band_or_of_the_end_mark_can_be_selected(show, lens):
     tab = show(lens)
     bands = [band for band in lens.bands if band.reliability]
     assert tab.locator("#group option").count() == len(bands) + 2
@@ -138,7 +138,7 @@ def test_tables_sort_by_mouse_and_by_keyboard(show, lens):
     assert shown == [" ".join(text.split()) for text in (lens.hardest[0].source, lens.hardest[0].target)]
 
 
-def test_a_comparison_is_shown_where_there_is_one(show, lens, alone):
+def test_a_comparison_is_shown_if_there_is_one(show, lens, alone):
     tab = show(lens)
     assert lines(tab, "gaps") == [gap.line for gap in lens.comparison.gaps]
     assert lines(tab, "partings") == [parting.line for parting in lens.comparison.partings]
@@ -150,7 +150,7 @@ def test_a_comparison_is_shown_where_there_is_one(show, lens, alone):
     assert not show(alone).is_visible("#comparison-section")
 
 
-def test_what_is_impossible_or_unknown_is_drawn_as_such(show, lens):
+def test_impossible_and_unknown_values_are_marked(show, lens):
     pair = replace(lens.suspects[0], log_p=-float("inf"), gain=None, worst_log_p=-float("inf"))
     place = replace(lens.places[0], nll=None, entropy=None)
     odd = replace(

@@ -1,4 +1,4 @@
-"""Figures show the numbers of a trace, and a trace draws itself."""
+"""Figures of a trace show its numbers."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def found(make_trace):
 
 
 def image(figure, place=0):
-    """The numbers of the heat map in a figure, NaN where there is none."""
+    """The numbers of the heat map in a figure, NaN for missing cells."""
     return np.ma.filled(figure.axes[place].images[0].get_array(), np.nan)
 
 
@@ -30,7 +30,7 @@ def texts(labels):
     return [label.get_text() for label in labels]
 
 
-def test_attention_is_the_mean_of_the_heads_of_the_last_layer_but_one(found):
+def test_attention_shows_the_mean_over_heads_of_the_second_to_last_layer(found):
     figure = plot_attention(found)
     np.testing.assert_allclose(image(figure), np.array(found.attention.cross[1]).mean(0))
     axes = figure.axes[0]
@@ -39,7 +39,7 @@ def test_attention_is_the_mean_of_the_heads_of_the_last_layer_but_one(found):
     assert figure.get_suptitle() == "cross attention, layer 2 of 3, mean of 11 heads"
 
 
-def test_any_layer_and_head_of_any_attention_is_drawn(found):
+def test_any_layer_and_head_of_any_attention_can_be_drawn(found):
     figure = plot_attention(found, kind="decoder", layer=3, head=11)
     np.testing.assert_allclose(image(figure), np.array(found.attention.decoder[2][10]))
     assert texts(figure.axes[0].get_xticklabels())[0] == "start"
@@ -50,7 +50,7 @@ def test_any_layer_and_head_of_any_attention_is_drawn(found):
     assert scales == {(0.0, float(np.array(found.attention.encoder[0]).max()))}
 
 
-def test_beliefs_are_bars_that_end_with_all_others_and_come_to_one(found):
+def test_bars_of_each_step_end_with_the_tail_and_sum_to_one(found):
     axes = plot_beliefs(found).axes[0]
     rows = {}
     for bar in axes.patches:
@@ -65,7 +65,7 @@ def test_beliefs_are_bars_that_end_with_all_others_and_come_to_one(found):
         assert dark == [pytest.approx(step.p_model)]
 
 
-def test_a_token_that_is_not_among_the_likeliest_has_its_part(make_trace):
+def test_a_target_token_outside_the_top_k_has_its_own_bar(make_trace):
     trace = make_trace("hello you", "zq", k=1, show=())
     assert trace.steps[0].rank > 1
     bars = [bar for bar in plot_beliefs(trace).axes[0].patches if bar.get_y() + bar.get_height() / 2 == 0.0]
@@ -88,7 +88,7 @@ def test_the_lens_names_the_likeliest_token_of_each_layer(found):
             assert chances[row, column] == pytest.approx(np.exp(layer.log_p))
 
 
-def test_gains_point_to_where_the_source_asks(found):
+def test_gain_bars_equal_the_gains_and_mark_impossible_ones(found):
     bars = plot_gain(found).axes[0].patches
     assert [bar.get_width() for bar in bars] == pytest.approx([step.prior.gain for step in found.steps])
     impossible = replace(found.steps[0], prior=replace(found.steps[0].prior, gain=None))
@@ -96,7 +96,7 @@ def test_gains_point_to_where_the_source_asks(found):
     assert figure.axes[0].texts[0].get_text() == "impossible"
 
 
-def test_attribution_is_drawn_on_a_scale_that_is_the_same_for_and_against(found):
+def test_the_colour_scale_of_attributions_is_symmetric(found):
     for each in found.attributions:
         figure = plot_attribution(found, each.method)
         np.testing.assert_allclose(image(figure), np.array(each.values))
@@ -107,7 +107,7 @@ def test_attribution_is_drawn_on_a_scale_that_is_the_same_for_and_against(found)
     assert np.isnan(image(plot_attribution(replace(found, attributions=(unknown,))))).all()
 
 
-def test_a_trace_draws_itself_into_any_format_whatever_its_tokens_hold(make_trace, tmp_path):
+def test_a_trace_is_drawn_in_any_format_with_any_characters_in_tokens(make_trace, tmp_path):
     trace = make_trace(SOURCE, "$<b>$")
     figures = [trace.plot_attention(), trace.plot_beliefs(), trace.plot_lens(), trace.plot_gain()]
     for number, figure in enumerate([*figures, trace.plot_attribution("occlusion")]):
@@ -115,7 +115,7 @@ def test_a_trace_draws_itself_into_any_format_whatever_its_tokens_hold(make_trac
         figure.savefig(tmp_path / f"{number}.svg")
 
 
-def test_long_tokens_are_cut(found):
+def test_long_tokens_are_truncated(found):
     long = Token(id=5, text="x" * 40, begin=0, end=40)
     axes = plot_attention(replace(found, source_tokens=(long, *found.source_tokens[1:]))).axes[0]
     assert texts(axes.get_xticklabels())[0] == "x" * 17 + "…"
@@ -136,7 +136,7 @@ def test_long_tokens_are_cut(found):
         ),
     ],
 )
-def test_what_a_trace_does_not_hold_is_not_drawn(make_trace, draw, message):
+def test_drawing_a_part_missing_from_the_trace_is_refused(make_trace, draw, message):
     with pytest.raises(SettingsError) as error:
         draw(make_trace("abc", show=()))
     assert str(error.value) == message
@@ -151,13 +151,13 @@ def test_what_a_trace_does_not_hold_is_not_drawn(make_trace, draw, message):
         (lambda trace: trace.plot_attribution("oclusion"), "method: found 'oclusion'; did you mean 'occlusion'?"),
     ],
 )
-def test_what_there_is_not_is_refused_in_one_line(found, draw, message):
+def test_an_unknown_layer_head_or_method_is_refused_in_one_line(found, draw, message):
     with pytest.raises(SettingsError) as error:
         draw(found)
     assert str(error.value) == message
 
 
-def test_a_layer_without_self_attention_has_no_picture(found):
+def test_a_layer_without_self_attention_cannot_be_drawn(found):
     bare = replace(found, attention=replace(found.attention, decoder=(None, None, None)))
     with pytest.raises(SettingsError) as error:
         bare.plot_attention(kind="decoder", layer=1)
@@ -168,7 +168,7 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_values_alone_say_what_would_draw_them_and_the_face_gives_such_as_can_be_drawn():
+def test_values_name_the_module_that_draws_them_and_load_no_matplotlib():
     done = run(
         "import sys\n"
         "from translume.inspection.values import TracePlots\n"

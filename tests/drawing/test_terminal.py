@@ -1,4 +1,4 @@
-"""A trace in a terminal says the numbers of the trace."""
+"""A trace in a terminal: every line shows the trace's numbers."""
 
 from translume.drawing import trace_lines
 
@@ -16,7 +16,7 @@ def test_every_step_is_a_line_with_its_numbers(make_trace, make_beam):
     assert any(line.startswith(f"search: beam, width 3; {len(beam.nodes)} hypotheses") for line in shown)
 
 
-def test_the_heat_map_has_a_row_a_target_token_and_a_column_a_source_token(make_trace):
+def test_the_heat_map_has_a_row_per_target_token_and_a_column_per_source_token(make_trace):
     found = make_trace("abc")
     shown = [line.plain for line in trace_lines(found)]
     start = next(place for place, line in enumerate(shown) if line.startswith("cross-attention, layer 2, mean of 11"))
@@ -26,7 +26,7 @@ def test_the_heat_map_has_a_row_a_target_token_and_a_column_a_source_token(make_
     assert all(len(row) == 16 + sources for row in rows)
 
 
-def test_without_attention_nothing_is_drawn_of_it(make_trace):
+def test_without_attention_no_heat_map_is_drawn(make_trace):
     shown = [line.plain for line in trace_lines(make_trace("abc", show=()))]
     assert not any("cross-attention" in line for line in shown)
     assert len(shown) == 5 + len(make_trace("abc", show=()).steps)

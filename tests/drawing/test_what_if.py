@@ -1,4 +1,4 @@
-"""Answers to "what if?" in a terminal say the numbers of their values."""
+"""Forced tokens, "why not" and edited sources in a terminal."""
 
 from dataclasses import replace
 
@@ -10,23 +10,23 @@ from translume.inspection import edit_source, force_token, why_not
 SOURCE = "hello you"
 
 
-def shown(drawn):
+def plain_lines(drawn):
     return [line.plain for line in drawn]
 
 
-def priced(name, outcome, wide):
+def score_line(name, outcome, wide):
     return f"  {name:{wide}}  {outcome.score:8.3f} {outcome.log_prob:9.3f}  {outcome.text}"
 
 
-def test_a_forced_token_stands_beside_the_chosen_one(translator):
+def test_a_forced_token_is_shown_beside_the_chosen_one(translator):
     forced = force_token(translator, SOURCE, 2, "q")
     chosen, before = forced.fork.chosen, "".join(forced.before.tokens[:2]).replace("▁", " ").strip()
-    lines = shown(forced_lines(forced))
+    lines = plain_lines(forced_lines(forced))
     assert lines[:4] == [f"source   {SOURCE}", "forced   q, at step 2", "", f"step 2, after: {before}"]
     assert lines[4].startswith(f"  chosen  {chosen.text:14}  p {chosen.p_model:.6f}, rank {chosen.rank:<5} ")
     assert lines[5].startswith(f"  wanted  q               p {forced.fork.wanted.p_model:.6f}, rank ")
-    assert lines[8:] == [priced("before", forced.before, 6), priced("forced", forced.after, 6)]
-    assert shown(forced_lines(forced, "queue"))[1] == "forced   queue, at step 2"
+    assert lines[8:] == [score_line("before", forced.before, 6), score_line("forced", forced.after, 6)]
+    assert plain_lines(forced_lines(forced, "queue"))[1] == "forced   queue, at step 2"
 
 
 def test_the_best_score_is_bold(translator):
@@ -37,34 +37,34 @@ def test_the_best_score_is_bold(translator):
     assert styles == [["bold", ""], ["", "bold"]]
 
 
-def test_why_not_shows_both_ways_on_and_the_wanted_text(translator):
+def test_why_not_shows_both_continuations_and_the_given_text(translator):
     why = why_not(translator, SOURCE, "qx")
-    lines = shown(why_not_lines(why))
+    lines = plain_lines(why_not_lines(why))
     assert lines[:4] == [f"source   {SOURCE}", "why not  qx", "", "step 0, at the beginning of the target"]
     assert lines[8:] == [
-        priced("found", why.found, 11),
-        priced("best with q", why.continued, 11),
-        priced("wanted", why.wanted, 11),
+        score_line("found", why.found, 11),
+        score_line("best with q", why.continued, 11),
+        score_line("wanted", why.wanted, 11),
     ]
-    forbidden = shown(why_not_lines(replace(why, wanted=None)))
+    forbidden = plain_lines(why_not_lines(replace(why, wanted=None)))
     assert forbidden[-1] == "  wanted       rules forbid it"
 
 
-def test_without_a_fork_it_says_why_there_is_none(translator):
+def test_without_a_fork_the_reason_is_shown(translator):
     why = why_not(translator, SOURCE, "qx")
     same = replace(why, fork=None, continued=None, wanted=why.found)
-    assert shown(why_not_lines(same))[2] == "         this is what the search found"
-    cut = shown(why_not_lines(replace(why, fork=None, continued=None)))
+    assert plain_lines(why_not_lines(same))[2] == "         this is what the search found"
+    cut = plain_lines(why_not_lines(replace(why, fork=None, continued=None)))
     assert cut[2] == "         the search's result was cut at its length limit before the two differ"
     assert [line.split()[0] for line in cut[5:]] == ["found", "wanted"]
 
 
-def test_an_edited_source_moves_every_token_of_the_old_target(translator):
+def test_an_edited_source_shows_the_move_of_every_token_of_the_old_target(translator):
     edited = edit_source(translator, SOURCE, "hello me")
-    lines = shown(edited_lines(edited))
+    lines = plain_lines(edited_lines(edited))
     parting = "stays the same" if edited.step is None else f"parts at step {edited.step}"
     assert lines[:3] == [f"source   {SOURCE}", "edited   hello me", f"         the translation {parting}"]
-    assert lines[5:7] == [priced("before", edited.before, 6), priced("after", edited.after, 6)]
+    assert lines[5:7] == [score_line("before", edited.before, 6), score_line("after", edited.after, 6)]
     rows = lines[9:]
     assert len(rows) == len(edited.before.tokens)
     for row, log_p, move in zip(rows, edited.before.token_log_probs, edited.moves, strict=True):
@@ -77,4 +77,4 @@ def test_an_edited_source_moves_every_token_of_the_old_target(translator):
 def test_a_move_worked_by_hand(translator, move, end):
     edited = edit_source(translator, SOURCE, "hello me")
     moves = (0.004, *[0.0] * (len(edited.moves) - 2), move)
-    assert shown(edited_lines(replace(edited, moves=moves)))[-1].endswith(end)
+    assert plain_lines(edited_lines(replace(edited, moves=moves)))[-1].endswith(end)

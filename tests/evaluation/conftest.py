@@ -1,4 +1,4 @@
-"""Texts to measure, and a translator that needs no model."""
+"""Texts to score, and a translator without a model."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from translume.translator import TargetScore, Translation
 
 
 class Upper:
-    """Translates by writing capitals; thinks that every word of a target costs one nat, and so does its end."""
+    """A translator that returns upper case. Its log-probability is −1 nat per target word and −1 for the end mark."""
 
     config = Config()
 

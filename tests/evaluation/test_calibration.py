@@ -1,4 +1,4 @@
-"""Whether what a model says of itself is true: bins worked by hand, planted temperatures, any chunks."""
+"""Calibration: bins worked by hand, known temperatures recovered, and independence of chunk sizes."""
 
 import json
 import math
@@ -25,8 +25,8 @@ END = 2
 seeds = st.integers(0, 10**6)
 
 
-class Affirmative(Logits):
-    """Probabilities as they are given, which need not sum to one."""
+class Unnormalised(Logits):
+    """Probabilities taken as given; they need not sum to one."""
 
     normalised = False
 
@@ -38,8 +38,8 @@ class Affirmative(Logits):
         return zero, zero
 
 
-def drawn(seed, count=4001, size=13, sharpness=2.0, temperature=1.0):
-    """Logits in fp64, and labels that follow their softmax at `temperature`."""
+def draw(seed, count=4001, size=13, sharpness=2.0, temperature=1.0):
+    """Logits in fp64, and labels drawn from their softmax at `temperature`."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, size, generator=generator, dtype=torch.float64) * sharpness
     labels = (logits / temperature).softmax(-1).multinomial(1, generator=generator)[:, 0]
@@ -55,14 +55,14 @@ def chunked(logits, rows):
 
 
 def expected(logits, truth):
-    """Beliefs in `logits`, and every label as often as `truth` [n, V] says, in whole tokens of a hundred."""
+    """Predicted distributions `logits`, with each label as often as `truth` [n, V] says, in hundredths."""
     counts = (truth * 100).round().long()
     rows = torch.arange(len(logits)).repeat_interleave(counts.sum(-1))
     labels = torch.cat([torch.arange(truth.size(1)).repeat_interleave(row) for row in counts])
     return [(Logits(logits[rows]), labels)]
 
 
-def test_bins_by_hand():
+def test_bins_worked_by_hand():
     bins = Bins(5)
     confidence = torch.tensor([0.0, 0.2, 0.3, 0.3, 0.4], dtype=torch.float64)  # 0.2 is still in the first bin
     bins.add(confidence, torch.tensor([True, False, False, False, True]))
@@ -74,17 +74,18 @@ def test_bins_by_hand():
     assert [each.accuracy for each in found.bins] == pytest.approx([1 / 2, 1 / 3, None, None, 1 / 2])
     assert [each.confidence for each in found.bins] == pytest.approx([0.1, 1 / 3, None, None, 0.95])
     assert (found.count, found.confidence, found.accuracy) == pytest.approx((7, 3.1 / 7, 3 / 7))
-    # Of 7: two that say 0.1 and are right half of the time, three that are as right as they say, two that say 0.95.
+    # Of 7: two with confidence 0.1 and accuracy one half, three with equal confidence and accuracy, two with
+    # confidence 0.95.
     assert found.ece == pytest.approx((2 * 0.4 + 3 * 0.0 + 2 * 0.45) / 7)
 
 
-def test_a_step_on_the_border_of_two_bins_belongs_to_the_lower():
+def test_a_confidence_on_a_bin_boundary_belongs_to_the_lower_bin():
     bins = Bins(4)
     bins.add(torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64), torch.ones(4).bool())
     assert [each.count for each in bins.reliability().bins] == [1, 1, 1, 1]
 
 
-def test_a_model_that_is_right_as_often_as_it_is_sure_has_no_calibration_error():
+def test_equal_confidence_and_accuracy_give_a_calibration_error_of_zero():
     truth = torch.tensor([[0.7, 0.2, 0.1], [0.25, 0.35, 0.4], [0.5, 0.0, 0.5], [0.02, 0.9, 0.08]], dtype=torch.float64)
     found = reliability_of(expected(truth.log(), truth), END)
     assert found.tokens.ece == pytest.approx(0.0, abs=1e-12)
@@ -97,7 +98,7 @@ def test_a_model_that_is_right_as_often_as_it_is_sure_has_no_calibration_error()
     assert (found.impossible, found.normalised) == (0, True)
 
 
-def test_a_model_that_is_surer_than_right_by_a_tenth_has_an_error_of_a_tenth():
+def test_confidence_above_accuracy_by_a_tenth_gives_an_error_of_a_tenth():
     said = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64)
     true = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     found = reliability_of(expected(said.log(), true), END)
@@ -108,8 +109,8 @@ def test_a_model_that_is_surer_than_right_by_a_tenth_has_an_error_of_a_tenth():
 
 @settings(deadline=None, max_examples=15)
 @given(seeds, st.integers(1, 400))
-def test_the_values_do_not_depend_on_the_chunks(seed, rows):
-    logits, labels = drawn(seed, count=401)
+def test_values_do_not_depend_on_chunk_sizes(seed, rows):
+    logits, labels = draw(seed, count=401)
     whole = reliability_of(in_chunks(logits, labels, 401), END)
     parts = reliability_of(in_chunks(logits, labels, rows), END)
     assert flat(parts) == pytest.approx(flat(whole), abs=1e-12)
@@ -125,9 +126,9 @@ def flat(found):
 
 
 @pytest.mark.parametrize("planted", [0.31, 0.9, 1.0, 1.7, 6.5])
-def test_a_planted_temperature_is_found(planted):
-    # No luck of a draw: every label of a row stands as often as it is likely, in ten thousandths.
-    logits, _ = drawn(1, count=23, size=7, sharpness=3.0)
+def test_a_known_temperature_is_recovered(planted):
+    # To avoid sampling noise, each label of a row occurs in proportion to its probability, in ten-thousandths.
+    logits, _ = draw(1, count=23, size=7, sharpness=3.0)
     shares = ((logits / planted).softmax(-1) * 1e4).round()
     rows = torch.arange(23).repeat_interleave(shares.sum(-1).long())
     labels = torch.cat([torch.arange(7).repeat_interleave(row.long()) for row in shares])
@@ -144,7 +145,7 @@ def test_a_planted_temperature_is_found(planted):
 @settings(deadline=None, max_examples=10)
 @given(seeds, st.floats(0.3, 5.0), st.integers(100, 5000))
 def test_no_other_temperature_has_a_smaller_nll(seed, temperature, rows):
-    logits, labels = drawn(seed, count=503, temperature=temperature)
+    logits, labels = draw(seed, count=503, temperature=temperature)
     found = best_temperature(lambda: in_chunks(logits, labels, rows))
 
     def nll(at):
@@ -155,17 +156,17 @@ def test_no_other_temperature_has_a_smaller_nll(seed, temperature, rows):
     assert all(found.nll <= nll(found.value * factor) + 1e-12 for factor in (0.999, 1.001, 0.5, 2.0))
 
 
-def test_a_model_that_is_always_right_is_cooled_to_the_coldest():
+def test_a_model_that_is_always_right_gets_the_lowest_temperature():
     logits = torch.tensor([[2.0, 1.0, 0.0]]).double()
     found = best_temperature(lambda: [(Logits(logits), torch.tensor([0]))])
     assert found.value == pytest.approx(0.05, rel=1e-3)
 
 
-def test_a_model_that_knows_nothing_keeps_its_temperature():
+def test_a_uniform_model_keeps_temperature_one():
     assert best_temperature(lambda: [(Logits(torch.zeros(3, 5)), torch.tensor([0, 1, 4]))]).value == 1.0
 
 
-def test_tokens_without_any_probability_are_counted_and_leave_no_nll():
+def test_impossible_tokens_are_counted_and_leave_no_nll():
     logits = torch.tensor([[0.0, -math.inf, 1.0], [2.0, 0.0, 1.0]]).double()
     labels = torch.tensor([1, 2])
     found = reliability_of([(Logits(logits), labels)], END)
@@ -179,8 +180,8 @@ def test_tokens_without_any_probability_are_counted_and_leave_no_nll():
     assert str(caught.value) == "temperature: no token of the references is possible, expected at least one"
 
 
-def test_beliefs_that_are_no_distribution_are_marked_and_not_fitted():
-    judged = [(Affirmative(torch.tensor([[0.9, 0.8, 0.3], [0.2, 0.1, 0.6]])), torch.tensor([0, 1]))]
+def test_unnormalised_scores_are_marked_and_not_fitted():
+    judged = [(Unnormalised(torch.tensor([[0.9, 0.8, 0.3], [0.2, 0.1, 0.6]])), torch.tensor([0, 1]))]
     found = reliability_of(judged, END)
     assert (found.normalised, found.nll) == (False, None)
     assert found.tokens.confidence == pytest.approx(0.75)
@@ -195,14 +196,14 @@ def test_beliefs_that_are_no_distribution_are_marked_and_not_fitted():
     )
 
 
-def test_nothing_to_measure_is_refused():
+def test_an_empty_measurement_is_refused():
     with pytest.raises(DataError) as caught:
         reliability_of([], END)
     assert str(caught.value) == "calibration: found no tokens, expected at least one"
 
 
-def test_a_calibration_is_a_value_that_json_knows():
-    logits, labels = drawn(3, count=29)
+def test_a_calibration_is_an_immutable_value_that_converts_to_json():
+    logits, labels = draw(3, count=29)
     found = reliability_of(in_chunks(logits, labels, 29), END)
     assert isinstance(found, Calibration)
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -222,7 +223,7 @@ def kinds():
 
 
 def made(head):
-    """A translator with random weights, in fp64, of which neighbours and chunks change nothing but the last digits."""
+    """A translator with random weights in fp64, where batches and chunks change only the last digits."""
     tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghij kl."])
     model = ModelSettings(width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=11, head=head)
     with torch.random.fork_rng(devices=[]):
@@ -249,7 +250,7 @@ SOURCES = ["abc.", "a", "", "jihgfe dc ba kl.", "kl kl kl", "b a d"]
 REFERENCES = ["cba", "", "b", "lk ab cd.", "a.a.a.a", "d a b l"]
 
 
-def test_every_token_of_the_references_is_judged_once(translator):
+def test_every_reference_token_is_counted_once(translator):
     found = measure_calibration(translator, SOURCES, REFERENCES)
     scores = list(translator.score_all(zip(SOURCES, REFERENCES, strict=True)))
     tokens = sum(len(each.tokens) for each in scores)
@@ -273,7 +274,7 @@ def test_batches_and_chunks_change_nothing(translator, rows, max_tokens):
     assert flat(reliability_of(judged, end)) == pytest.approx(flat(whole), abs=1e-9)
 
 
-def test_a_fitted_temperature_lowers_the_nll_and_progress_is_told(translator):
+def test_a_fitted_temperature_lowers_the_nll_and_progress_is_reported(translator):
     seen = []
     found = fit_temperature(translator, SOURCES, REFERENCES, progress=seen.append)
     before = measure_calibration(translator, SOURCES, REFERENCES)

@@ -1,4 +1,4 @@
-"""A difference is told from luck as sacreBLEU tells it."""
+"""Significance tests between two systems, compared with sacreBLEU's."""
 
 import random
 
@@ -17,7 +17,7 @@ ALL = EvaluationSettings(metrics=("bleu", "chrf", "ter", "wer", "exact_match"), 
 
 
 def corpus(noise: float, seed: int) -> list[str]:
-    """Sentences of a fixed draw with a share of their words changed."""
+    """Fixed sentences with a random fraction of their words changed."""
     fixed, changed = random.Random(1), random.Random(seed)
     lines = [[fixed.choice(WORDS) for _ in range(fixed.randint(5, 12))] for _ in range(53)]
     return [" ".join(changed.choice(WORDS) if changed.random() < noise else word for word in line) for line in lines]
@@ -26,7 +26,7 @@ def corpus(noise: float, seed: int) -> list[str]:
 REFERENCES, GOOD, BAD = corpus(0, 0), corpus(0.2, 2), corpus(0.3, 3)
 
 
-def test_bleu_chrf_and_ter_are_compared_as_sacrebleu_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_of_bleu_chrf_and_ter_equal_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "12345")
     samples = 211
     metrics = {
@@ -46,7 +46,7 @@ def test_bleu_chrf_and_ter_are_compared_as_sacrebleu_compares_them(monkeypatch: 
         assert (each.second_interval.high - each.second_interval.low) / 2 == pytest.approx(second.ci, abs=1e-3)
 
 
-def test_a_large_difference_is_no_luck_and_none_is_luck() -> None:
+def test_a_large_difference_is_significant_and_no_difference_is_not() -> None:
     for each in compare(corpus(0.9, 5), GOOD, REFERENCES, ALL, samples=97):
         assert each.p_value == pytest.approx(1 / 98) or each.first.name == "exact_match"
         better = each.difference.low > 0 or each.difference.high < 0
@@ -56,7 +56,7 @@ def test_a_large_difference_is_no_luck_and_none_is_luck() -> None:
         assert each.p_value == 1
 
 
-def test_a_seed_draws_the_same_samples_and_another_others() -> None:
+def test_a_seed_determines_the_samples() -> None:
     wer = EvaluationSettings(metrics=("wer",))
     assert compare(BAD, GOOD, REFERENCES, wer, samples=41) == compare(BAD, GOOD, REFERENCES, wer, samples=41)
     (one,) = compare(BAD, GOOD, REFERENCES, wer, samples=41, seed=1)
@@ -65,12 +65,12 @@ def test_a_seed_draws_the_same_samples_and_another_others() -> None:
     assert (one.seed, one.samples) == (1, 41)
 
 
-def test_both_systems_meet_the_same_sentences() -> None:
+def test_both_systems_are_measured_on_the_same_samples() -> None:
     (each,) = compare(GOOD, GOOD, REFERENCES, EvaluationSettings(metrics=("wer",)), samples=41)
     assert each.first_interval == each.second_interval
 
 
-def test_an_interval_leaves_a_fortieth_out_at_both_ends() -> None:
+def test_an_interval_excludes_two_and_a_half_percent_at_each_end() -> None:
     found = interval(np.arange(200.0)[::-1])
     assert (found.mean, found.low, found.high) == (99.5, 5.0, 194.0)
 
@@ -84,7 +84,7 @@ def test_a_comparison_is_one_line() -> None:
     assert each.to_dict()["p_value"] == 0.25
 
 
-def test_lists_of_other_lengths_are_refused() -> None:
+def test_lists_of_different_lengths_are_refused() -> None:
     wer = EvaluationSettings(metrics=("wer",))
     with pytest.raises(DataError) as caught:
         compare(["a"], ["a", "b"], ["a"], wer)

@@ -1,4 +1,4 @@
-"""What is shown of a classifier's answer, in a terminal, on a page, in a notebook and as a figure: its numbers."""
+"""Views of a classification trace: terminal, page, notebook and figure show its numbers."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def found(make):
     return translume.trace_classification(make(), TEXT)
 
 
-def test_the_terminal_shows_classes_with_the_rest_and_a_line_of_evidence_a_token(found):
+def test_the_terminal_shows_classes_with_others_and_a_line_of_evidence_per_token(found):
     shown = [line.plain for line in class_lines(found)]
     assert shown[0] == f"text    {found.source}"
     assert shown[1] == f"class   {found.classes[0].label}; margin {found.margin:.3f}, entropy {found.entropy:.2f} nats"
@@ -72,7 +72,7 @@ def test_the_terminal_shows_classes_with_the_rest_and_a_line_of_evidence_a_token
         assert line.startswith(found.shown(token))
 
 
-def test_the_terminal_tells_of_several_classes_of_cuts_and_of_nothing_to_show(make):
+def test_the_terminal_reports_several_classes_truncation_and_missing_evidence(make):
     trace = translume.trace_classification(make(several=True), "an owl", k=1, show=("occlusion",))
     shown = [line.plain for line in class_lines(replace(trace, warnings=("truncated: …",)))]
     assert shown[1].startswith(f"class   {', '.join(trace.labels) or 'none'}; margin ")
@@ -85,7 +85,7 @@ def test_the_terminal_tells_of_several_classes_of_cuts_and_of_nothing_to_show(ma
     assert not any("evidence of each token" in line for line in shown)
 
 
-def test_a_page_holds_the_whole_trace_and_asks_no_network(found):
+def test_a_page_holds_the_whole_trace_and_needs_no_network(found):
     html = class_page(found)
     assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp", html)
     assert html.count("</script>") == 2
@@ -110,7 +110,7 @@ def test_a_figure_shows_the_evidence_for_each_class(found):
     )
 
 
-def test_a_notebook_shows_the_text_as_it_is_and_the_classes(found):
+def test_a_notebook_shows_the_unchanged_text_and_the_classes(found):
     html = found._repr_html_()
     assert html == class_notebook(found)
     root = ElementTree.fromstring(html)
@@ -135,18 +135,18 @@ def test_the_page_works_by_mouse_and_keyboard_at_any_width(open_page, found, wid
     assert sum(float(each.get_attribute("data-p")) for each in bars.all()) == pytest.approx(1.0, abs=1e-6)
     assert bars.last.locator(".name").inner_text() == "2 others"
 
-    def table(column):
+    def column_texts(column):
         return [cell.inner_text() for cell in tab.locator(f"#evidence tbody td:nth-child({column})").all()]
 
     def told(values):
         return ["0.00" if abs(each) < 0.005 else f"{each:+.2f}".replace("-", "−") for each in values]
 
-    assert table(2) == told(found.evidence[0].values[0])
+    assert column_texts(2) == told(found.evidence[0].values[0])
     tab.click("#bars [data-class='1']")
-    assert table(2) == told(found.evidence[0].values[1])
+    assert column_texts(2) == told(found.evidence[0].values[1])
     tab.keyboard.press("ArrowDown")
     assert tab.get_attribute("#bars [data-class='2']", "aria-selected") == "true"
-    assert table(3) == told(found.evidence[1].values[2])
-    assert table(4) == [f"{each:.3f}" for each in found.pooling]
+    assert column_texts(3) == told(found.evidence[1].values[2])
+    assert column_texts(4) == [f"{each:.3f}" for each in found.pooling]
     tab.select_option("#shade", "pooling")
     tab.select_option("#shade", "none")

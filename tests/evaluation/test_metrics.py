@@ -1,4 +1,4 @@
-"""Numbers are sacreBLEU's, or worked out by hand; each with its definition."""
+"""Translation metrics: equal to sacreBLEU's or worked out by hand, each with its signature."""
 
 import math
 
@@ -26,7 +26,7 @@ def settings(*metrics: str, **options: object) -> EvaluationSettings:
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("tokenize", ["none", "13a", "intl", "zh", "char"])
 @pytest.mark.parametrize("references", [[FIRST], [FIRST, SECOND]])
-def test_bleu_is_sacrebleus_number_line_and_signature(
+def test_bleu_has_sacrebleus_value_line_and_signature(
     references: list[list[str]], tokenize: str, lowercase: bool
 ) -> None:
     metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
@@ -38,8 +38,8 @@ def test_bleu_is_sacrebleus_number_line_and_signature(
     assert str(found) == expected.format(signature=str(metric.get_signature()))
 
 
-def test_the_line_of_bleu_says_everything() -> None:
-    # By hand: 17 of 21 words, 11 of 17 pairs, 5 of 14, 2 of 11; e to the power of 1 − 23/21 is 0.909.
+def test_the_line_of_bleu_is_complete() -> None:
+    # By hand: 17 of 21 words, 11 of 17 bigrams, 5 of 14 trigrams, 2 of 11 4-grams; exp(1 − 23/21) = 0.909.
     line = str(measure(FOUND, FIRST, settings("bleu", tokenize="none", lowercase=True))["bleu"])
     assert line == (
         f"BLEU|nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:{sacrebleu.__version__} = "
@@ -49,7 +49,7 @@ def test_the_line_of_bleu_says_everything() -> None:
 
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("references", [[FIRST], [FIRST, SECOND]])
-def test_chrf_and_ter_are_sacrebleus(references: list[list[str]], lowercase: bool) -> None:
+def test_chrf_and_ter_equal_sacrebleus(references: list[list[str]], lowercase: bool) -> None:
     scores = measure(FOUND, FIRST, settings("chrf", "ter", lowercase=lowercase), other_references=references[1:])
     metrics = (sacrebleu.CHRF(lowercase=lowercase), sacrebleu.TER(case_sensitive=not lowercase))
     for found, metric in zip(scores, metrics, strict=True):
@@ -58,7 +58,7 @@ def test_chrf_and_ter_are_sacrebleus(references: list[list[str]], lowercase: boo
         assert str(found) == expected.format(signature=str(metric.get_signature()))
 
 
-def test_ter_counts_characters_where_there_are_no_blanks() -> None:
+def test_ter_counts_characters_in_texts_without_spaces() -> None:
     score = measure(["我喜欢猫"], ["我喜欢狗"], settings("ter", tokenize="zh"))["ter"]
     assert score.value == 25
 
@@ -74,12 +74,12 @@ def test_ter_counts_characters_where_there_are_no_blanks() -> None:
         ("k i t t e n", "s i t t i n g", 3),
     ],
 )
-def test_edits_by_hand(found: str, wanted: str, count: int) -> None:
+def test_edits_worked_by_hand(found: str, wanted: str, count: int) -> None:
     assert edits(found.split(), wanted.split()) == count
 
 
 @given(one=sentences, other=sentences, third=sentences)
-def test_edits_are_a_distance(one: str, other: str, third: str) -> None:
+def test_edits_are_a_metric_distance(one: str, other: str, third: str) -> None:
     a, b, c = one.split(), other.split(), third.split()
     assert (edits(a, b) == 0) == (a == b)
     assert edits(a, b) == edits(b, a)
@@ -87,7 +87,7 @@ def test_edits_are_a_distance(one: str, other: str, third: str) -> None:
     assert abs(len(a) - len(b)) <= edits(a, b) <= max(len(a), len(b))
 
 
-def test_error_rates_by_hand() -> None:
+def test_error_rates_worked_by_hand() -> None:
     found, wanted = ["k a t", "d ɔ g z", ""], ["k æ t", "d ɔ g", "a"]
     scores = measure(found, wanted, settings("wer", "per", "exact_match"))
     assert str(scores["per"]) == "PER|nrefs:1|case:mixed|tok:blank|edits:levenshtein = 42.86 (3 edits, 7 tokens)"
@@ -97,14 +97,14 @@ def test_error_rates_by_hand() -> None:
     assert str(nearest) == "WER|nrefs:2|case:mixed|tok:blank|edits:levenshtein = 12.50 (1 edits, 8 tokens)"
 
 
-def test_both_error_rates_count_edits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wer_and_per_share_one_count_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def counted(found: list[str], wanted: list[str]) -> int:
+    def counting_edits(found: list[str], wanted: list[str]) -> int:
         calls.append(found)
         return edits(found, wanted)
 
-    monkeypatch.setattr("translume.evaluation.error_rates.edits", counted)
+    monkeypatch.setattr("translume.evaluation.error_rates.edits", counting_edits)
     found, wanted = ["u v w", "x"], ["u w", "y z"]
     scores = measure(found, wanted, settings("wer", "per"))
     assert calls == [["u", "v", "w"], ["x"]]
@@ -116,7 +116,7 @@ def test_error_rates_without_a_reference_token() -> None:
     assert measure(["a"], [""], settings("wer"))["wer"].value == math.inf
 
 
-def test_exact_match_by_hand() -> None:
+def test_exact_match_worked_by_hand() -> None:
     found = ["a b", " a b\t", "A b", "c"]
     score = measure(found, ["a b"] * 4, settings("exact_match"))["exact_match"]
     assert str(score) == "exact match|nrefs:1|case:mixed = 50.00 (2 of 4)"
@@ -132,7 +132,7 @@ def test_a_perfect_translation_is_perfect_by_every_metric(pairs: list[tuple[str,
         assert score.value == pytest.approx(best)
 
 
-def test_a_translator_is_measured_with_its_translations_kept(upper) -> None:
+def test_evaluate_translates_measures_and_keeps_the_translations(upper) -> None:
     scores = evaluate(upper, ["a b", "c"], ["A B", "D"], settings("exact_match"), nll=True)
     assert scores.translations == ("A B", "C")
     assert scores["exact_match"].value == 50
@@ -160,7 +160,7 @@ def test_a_translator_is_measured_with_its_translations_kept(upper) -> None:
         ("de", "none", "none"),
     ],
 )
-def test_the_target_language_chooses_what_bleu_counts_and_the_signature_says_so(
+def test_the_target_language_selects_the_tokenisation_of_bleu_and_the_signature_names_it(
     upper, language: str, tokenize: str, expected: str
 ) -> None:
     upper.config = Config().change(f"data.target_language={language}", f"evaluation.tokenize={tokenize}")
@@ -169,11 +169,11 @@ def test_the_target_language_chooses_what_bleu_counts_and_the_signature_says_so(
     assert upper.config.scoring.tokenize == expected
 
 
-def test_texts_without_a_language_are_parted_as_sacrebleu_does() -> None:
+def test_without_a_language_bleu_uses_sacrebleus_default_tokenisation() -> None:
     assert "|tok:13a|" in measure(FOUND, FIRST, settings("bleu"))["bleu"].signature
 
 
-def test_what_cannot_be_measured_is_refused_in_one_line(upper) -> None:
+def test_invalid_input_is_refused_in_one_line(upper) -> None:
     def refusal(*lists: list[str], **others: list[list[str]]) -> str:
         with pytest.raises(DataError) as caught:
             evaluate(upper, *lists, settings("wer"), **others)

@@ -1,4 +1,4 @@
-"""The page of a trace is one file that needs nothing else, and does in a browser what it says."""
+"""The page of a trace: one self-contained file, and its controls in a browser."""
 
 import json
 import re
@@ -17,15 +17,15 @@ SOURCE = "hello <b> </script> & you"
 
 
 @pytest.fixture(scope="module")
-def whole(make_trace, make_beam, make_forced) -> tuple[str, Trace, BeamRecord]:
+def complete_trace(make_trace, make_beam, make_forced) -> tuple[str, Trace, BeamRecord]:
     found, beam = make_trace(SOURCE), make_beam(SOURCE)
     other = next(each for each in found.steps[1].top_used.candidates if each.id != found.target_tokens[1].id)
     forced = make_forced(SOURCE, 1, other.id)
     return trace_page(found, beam=beam, alternatives={1: {other.id: forced}}), found, beam
 
 
-def test_the_page_asks_no_network_and_holds_the_whole_trace(whole):
-    html, found, beam = whole
+def test_the_page_needs_no_network_and_holds_the_whole_trace(complete_trace):
+    html, found, beam = complete_trace
     assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp", html)
     assert html.count("</script>") == 2
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
@@ -34,7 +34,7 @@ def test_the_page_asks_no_network_and_holds_the_whole_trace(whole):
     assert BeamRecord.from_dict(data["beam"]) == beam
 
 
-def test_a_page_of_a_bare_trace_has_no_beam_and_no_alternatives(make_trace):
+def test_a_page_of_a_trace_alone_has_no_beam_and_no_alternatives(make_trace):
     html = trace_page(make_trace("abc", show=()))
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     assert json.loads(text)["beam"] is None
@@ -42,12 +42,12 @@ def test_a_page_of_a_bare_trace_has_no_beam_and_no_alternatives(make_trace):
 
 
 @pytest.fixture
-def opened(open_page, whole):
-    return open_page(whole[0])
+def opened(open_page, complete_trace):
+    return open_page(complete_trace[0])
 
 
-def test_a_click_on_a_token_shows_its_bars_with_the_tail(opened, whole):
-    _, found, _ = whole
+def test_a_click_on_a_token_shows_its_bars_with_the_tail(opened, complete_trace):
+    _, found, _ = complete_trace
     opened.click("#target [data-step='2']")
     assert opened.get_attribute("#target [data-step='2']", "aria-selected") == "true"
     step, bars = found.steps[2], opened.locator("#bars .bar")
@@ -59,7 +59,7 @@ def test_a_click_on_a_token_shows_its_bars_with_the_tail(opened, whole):
     assert shares[0] == pytest.approx(step.top_model.candidates[0].p_model)
 
 
-def test_arrow_keys_move_from_token_to_token(opened):
+def test_arrow_keys_move_between_tokens(opened):
     opened.click("#target [data-step='1']")
     opened.keyboard.press("ArrowRight")
     assert opened.get_attribute("#target [data-step='2']", "aria-selected") == "true"
@@ -68,8 +68,8 @@ def test_arrow_keys_move_from_token_to_token(opened):
     assert opened.evaluate("document.activeElement.dataset.step") == "0"
 
 
-def test_forcing_another_token_tells_what_it_comes_to(opened, whole, make_forced):
-    _, found, _ = whole
+def test_forcing_another_token_shows_the_resulting_translation(opened, complete_trace, make_forced):
+    _, found, _ = complete_trace
     other = next(each for each in found.steps[1].top_used.candidates if each.id != found.target_tokens[1].id)
     opened.click("#target [data-step='1']")
     opened.click(f"#bars [data-id='{other.id}']")
@@ -82,8 +82,8 @@ def test_forcing_another_token_tells_what_it_comes_to(opened, whole, make_forced
     assert "--prefix" in opened.inner_text("#whatif")
 
 
-def test_the_tree_of_the_search_opens_along_the_result_and_by_hand(opened, whole):
-    _, _, beam = whole
+def test_the_search_tree_is_expanded_along_the_result_and_on_click(opened, complete_trace):
+    _, _, beam = complete_trace
     shown = opened.locator("#beam [data-node]")
     before = shown.count()
     assert opened.locator("#beam .kept").count() == len(beam.finished[0].ids)
@@ -93,8 +93,8 @@ def test_the_tree_of_the_search_opens_along_the_result_and_by_hand(opened, whole
         assert shown.count() > before
 
 
-def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opened, whole):
-    _, found, _ = whole
+def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opened, complete_trace):
+    _, found, _ = complete_trace
     assert opened.locator("#attention svg line").count() > 0
     opened.select_option("#form", "map")
     assert opened.locator("#attention canvas").count() == 1
@@ -108,15 +108,15 @@ def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opene
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_page_fits_narrow_and_wide_in_light_and_dark(open_page, whole, scheme, width):
-    tab = open_page(whole[0], width, scheme)
+def test_the_page_fits_narrow_and_wide_in_light_and_dark(open_page, complete_trace, scheme, width):
+    tab = open_page(complete_trace[0], width, scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
 
 
 @pytest.fixture(scope="module")
 def long_trace() -> Trace:
-    """A sentence of 60 tokens into 60, with the attention of 6 layers of 8 heads."""
+    """A trace of 60 source and 60 target tokens, with the attention of 6 layers of 8 heads."""
     tokenizer = train_tokenizer(
         TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghijklm nopqrst"]
     )
@@ -157,7 +157,7 @@ PRESS = """async () => {
 
 @pytest.mark.parametrize("form", ["links", "map"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_a_key_repaints_a_share_of_a_sentence_of_60_tokens_not_all_its_weights(open_page, long_trace, width, form):
+def test_a_key_press_redraws_only_a_small_part_of_a_trace_of_60_tokens(open_page, long_trace, width, form):
     assert (len(long_trace.source_tokens), len(long_trace.target_tokens)) == (60, 60)
     tab = open_page(trace_page(long_trace), width)
     tab.select_option("#form", form)
@@ -165,4 +165,4 @@ def test_a_key_repaints_a_share_of_a_sentence_of_60_tokens_not_all_its_weights(o
     tab.click("#target [data-step='0']")
     changed = tab.evaluate(PRESS)
     assert tab.get_attribute("#target [data-step='15']", "aria-selected") == "true"
-    assert 0 < min(changed) <= max(changed) < 20 * 60  # elements; a press takes some 30 ms
+    assert 0 < min(changed) <= max(changed) < 20 * 60  # elements; a key press takes about 30 ms

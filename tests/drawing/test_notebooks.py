@@ -1,4 +1,4 @@
-"""What a notebook shows of a trace: well-formed, without anything from outside, and true."""
+"""A trace in a notebook: well-formed HTML with the trace's numbers and without external resources."""
 
 import re
 from dataclasses import replace
@@ -21,11 +21,11 @@ def elements(trace):
     return ElementTree.fromstring(notebook(trace))
 
 
-def test_a_notebook_calls_it_by_itself(found):
+def test_repr_html_is_the_notebook_view(found):
     assert found._repr_html_() == notebook(found)
 
 
-def test_tokens_stand_there_as_they_are_and_nothing_runs_or_is_fetched(found):
+def test_tokens_are_escaped_and_nothing_is_executed_or_fetched(found):
     html = notebook(found)
     assert not re.search(r"<script|<style|src=|href=|url\(|\bon\w+=", html)
     source, target = list(elements(found))[:2]
@@ -33,7 +33,7 @@ def test_tokens_stand_there_as_they_are_and_nothing_runs_or_is_fetched(found):
     assert [each.text for each in target] == [token.text for token in found.target_tokens]
 
 
-def test_the_less_a_token_was_believed_in_the_stronger_its_ground(found):
+def test_a_less_likely_token_has_a_stronger_background(found):
     target = list(elements(found))[1]
     shares = [float(re.search(r"rgba\(214,93,14,([\d.]+)\)", each.get("style"))[1]) for each in target]
     by_share = [step.log_p_model for _, step in sorted(zip(shares, found.steps, strict=True), key=lambda pair: pair[0])]
@@ -45,7 +45,7 @@ def test_the_less_a_token_was_believed_in_the_stronger_its_ground(found):
     assert "rgba(214,93,14,0.850)" in spans[1].get("style")
 
 
-def test_under_the_mouse_and_in_the_table_stand_the_numbers_with_the_tail(found):
+def test_tooltips_and_table_show_the_numbers_with_the_tail(found):
     root = elements(found)
     for span, step in zip(root[1], found.steps, strict=True):
         told = span.get("title").split("\n")
@@ -63,7 +63,7 @@ def test_under_the_mouse_and_in_the_table_stand_the_numbers_with_the_tail(found)
         assert cells[6] == ", ".join([*listed, f"others {step.top_model.tail:.3f}"])
 
 
-def test_a_trace_without_a_prior_and_with_strange_tokens_is_shown(make_trace):
+def test_a_trace_without_a_prior_and_with_html_in_tokens_is_shown(make_trace):
     trace = make_trace("abc", show=())
     strange = replace(trace, source_tokens=(Token(id=0, text="\"><img src=x onerror='alert(1)'>", begin=0, end=3),))
     root = elements(strange)
