@@ -32,7 +32,7 @@ def handle(request: Request) -> None:
             request.connection._socket.sendall(b"this is no frame, whatever its length is")
             time.sleep(60)
         case "grandchild":
-            if not os.fork():  # holds the socket open
+            if not os.fork():  # keeps the socket open
                 time.sleep(3)
             os._exit(3)
         case "close":
@@ -41,7 +41,7 @@ def handle(request: Request) -> None:
 
 
 def main() -> None:
-    if os.environ.get("STUCK"):  # neither the end of the connection nor a signal but SIGKILL ends it
+    if os.environ.get("STUCK"):  # only SIGKILL ends the process, not the end of the connection or another signal
         held = connect(shield=(signal.SIGINT, signal.SIGTERM))
         next(requests(held)).handle(handle)
         time.sleep(60)

@@ -1,4 +1,4 @@
-"""What all tests share: where real data is, how many examples Hypothesis draws, how many threads torch takes."""
+"""Shared test setup: the folder of real data, Hypothesis profiles, and the number of torch threads."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from translume import atomic
 
-# Read by torch when it is first imported, so that tests that need no torch need not wait for it.
+# torch reads this when it is first imported, so tests without torch need not import it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "torch" in sys.modules:
     sys.modules["torch"].set_num_threads(1)
@@ -31,7 +31,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of real data: what TRANSLUME_DATA names, else `shared/data` beside the checkout."""
+    """Return the folder of real data: TRANSLUME_DATA if it is set, otherwise `shared/data` beside the checkout."""
     named = os.environ.get("TRANSLUME_DATA")
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if not folder.is_dir():
@@ -41,7 +41,7 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """A disk, while the context lasts, that takes half of what is written to a file."""
+    """Simulate a full disk while the context lasts: half of the data is written to a file."""
     write = atomic.write
 
     def half(path: Path, chunks: Iterable[bytes | memoryview], **named: Any) -> None:
@@ -60,7 +60,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextMa
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium; for one module at a time, since it keeps an event loop of its own in the thread of the tests."""
+    """Return a Chromium browser, one per module because it keeps an event loop in the thread of the tests."""
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install translume[dev]")
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: `make browser` installs it")

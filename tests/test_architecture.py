@@ -1,4 +1,4 @@
-"""The shape of the code base, held like any promise: who imports whom, how long things grow, what is never used."""
+"""The architecture: order of imports, naming, forbidden constructs, declared dependencies, lazy imports."""
 
 import ast
 import os
@@ -56,15 +56,15 @@ MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detecto
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
 
 
-def room_of(path: Path) -> str:
+def package_name(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def step_of(room: str) -> int:
-    for step, rooms in enumerate(STEPS):
-        if room in rooms:
+def step_of(package: str) -> int:
+    for step, packages in enumerate(STEPS):
+        if package in packages:
             return step
-    raise AssertionError(f"translume.{room} has no step: give it one in {Path(__file__).name}")
+    raise AssertionError(f"translume.{package} has no step: give it one in {Path(__file__).name}")
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -76,7 +76,7 @@ def package_of(path: Path) -> list[str]:
 
 
 def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, those in functions and by `import_module("…")` too."""
+    """Yield (line, dotted name) of every import, including those in functions and by `import_module("…")`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -84,7 +84,7 @@ def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
             package = package_of(path)
             start = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*start, *([node.module] if node.module else [])])
-            # `from translume import x` may mean the room x or a name of the face: the longer name tells which.
+            # `from translume import x` may import the package x or a public name; the longer name decides which.
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and dotted(node.func).endswith("import_module") and node.args:
             argument = node.args[0]
@@ -93,7 +93,7 @@ def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` for a chain of attributes; empty for anything else."""
+    """Return `a.b.c` for a chain of attributes, and an empty string for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
@@ -101,12 +101,12 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def imported_room(name: str) -> str | None:
+def imported_package(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "translume":
         return None
-    rooms = {room for step in STEPS for room in step}
-    return parts[1] if len(parts) > 1 and (parts[1] in rooms or (SOURCE / parts[1]).is_dir()) else "__init__"
+    packages = {package for step in STEPS for package in step}
+    return parts[1] if len(parts) > 1 and (parts[1] in packages or (SOURCE / parts[1]).is_dir()) else "__init__"
 
 
 def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -121,7 +121,7 @@ def third_party(tree: ast.AST, path: Path) -> set[str]:
 
 
 def outside_functions(tree: ast.Module) -> ast.Module:
-    """The part of a module that runs when it is imported (and what type checkers read)."""
+    """Return the part of a module that runs on import, without `if TYPE_CHECKING`."""
 
     class WithoutFunctions(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -137,7 +137,7 @@ def outside_functions(tree: ast.Module) -> ast.Module:
 
 
 def declared(*groups: str) -> set[str]:
-    """Import names of the packages that pyproject.toml lists as base ("") and in the named extras."""
+    """Return the import names of the dependencies in pyproject.toml: base ("") and the named extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     wanted = [line for group in groups for line in (extras[group] if group else project["dependencies"])]
@@ -146,12 +146,12 @@ def declared(*groups: str) -> set[str]:
 
 
 @every_file
-def test_imports_point_one_way(path: Path) -> None:
-    room = room_of(path)
+def test_imports_follow_the_order_of_packages(path: Path) -> None:
+    package = package_name(path)
     wrong = [
-        f"line {line}: {room} may not import {other} ({name})"
+        f"line {line}: {package} may not import {other} ({name})"
         for line, name in imports_of(path, tree_of(path))
-        if (other := imported_room(name)) and other != room and step_of(other) >= step_of(room)
+        if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package)
     ]
     assert not wrong
 
@@ -171,7 +171,7 @@ def test_no_module_has_a_vague_name(path: Path) -> None:
 
 
 @every_file
-def test_nothing_unpickles_or_runs_text(path: Path) -> None:
+def test_no_pickle_and_no_eval(path: Path) -> None:
     tree = tree_of(path)
     wrong = [
         f"line {line}: imports {name}" for line, name in imports_of(path, tree) if name.split(".")[0] in NEVER_IMPORTED
@@ -190,7 +190,7 @@ def is_true(keyword: ast.keyword, name: str) -> bool:
 
 
 @every_file
-def test_no_error_is_swallowed_whole(path: Path) -> None:
+def test_no_exception_is_caught_blindly(path: Path) -> None:
     wrong = [
         f"line {node.lineno}: except {dotted(node.type) if node.type else ''}"
         for node in ast.walk(tree_of(path))
@@ -212,9 +212,9 @@ CLASSES_OF_TASKS |= {"ClassifySettings", "Labels"}
 
 
 def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, code) of comparisons with a task's name, and of choices by a class that one task only has.
+    """Yield (line, code) of comparisons with a task's name, and of branches on a class that belongs to one task.
 
-    An assertion chooses nothing.
+    Assertions do not count as branches.
     """
     asserted = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Assert) for each in ast.walk(node)}
     for node in ast.walk(tree):
@@ -233,30 +233,30 @@ def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) != "tasks"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [path for path in FILES if package_name(path) != "tasks"], ids=lambda p: p.name)
 def test_only_the_tasks_package_branches_on_the_task(path: Path) -> None:
     assert not list(branches_on_task(tree_of(path)))
 
 
 @every_file
-def test_foreign_toolkits_stay_in_their_rooms(path: Path) -> None:
+def test_toolkits_are_imported_only_in_their_packages(path: Path) -> None:
     found = third_party(tree_of(path), path)
-    wrong = {name for room, names in ONLY_IN.items() if room != room_of(path) for name in names & found}
+    wrong = {name for package, names in ONLY_IN.items() if package != package_name(path) for name in names & found}
     assert not wrong
 
 
 @every_file
-def test_what_is_imported_is_declared(path: Path) -> None:
+def test_every_imported_package_is_declared(path: Path) -> None:
     tree = tree_of(path)
     extras = declared("serve", "detect", "export", "inspect", "tensorboard", "demo")
     assert not third_party(tree, path) - declared("") - extras
-    if room_of(path) not in ONLY_IN:
+    if package_name(path) not in ONLY_IN:
         optional = third_party(outside_functions(tree), path) - declared("")
         assert not optional, f"{optional}: part of an extra, so imported in the function that needs it"
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if room_of(p) in ("errors", "atomic", "config")], ids=lambda p: p.name
+    "path", [p for p in FILES if package_name(p) in ("errors", "atomic", "config")], ids=lambda p: p.name
 )
 def test_settings_need_no_torch(path: Path) -> None:
     assert "torch" not in third_party(tree_of(path), path)
@@ -273,7 +273,7 @@ except SystemExit as done:
 
 
 def python(code: str) -> str:
-    """What a fresh Python with nothing imported but `sys` prints to standard error while it runs `code`."""
+    """Run `code` in a fresh Python with only `sys` imported, and return its standard error."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", f"import sys\n{code}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -282,19 +282,19 @@ def python(code: str) -> str:
 
 
 @pytest.mark.parametrize("code", ["import translume", ASK_FOR_HELP], ids=["import translume", "translume --help"])
-def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
+def test_import_and_help_load_no_heavy_package(code: str) -> None:
     loaded = python(f"{code}\nprint(*sys.modules, file=sys.stderr)").split()
     assert not {"torch", "pydantic", "numpy", "tokenizers", "matplotlib", "sacrebleu", "transformers"} & set(loaded)
 
 
-def test_asking_for_help_takes_less_than_0_3_seconds_of_processor_time() -> None:
+def test_help_takes_less_than_0_3_seconds_of_cpu_time() -> None:
     code = f"import time\n{ASK_FOR_HELP}\nprint(time.process_time(), file=sys.stderr)"
     assert min(float(python(code)) for _ in range(3)) < 0.3
 
 
-def test_the_table_of_packages_names_those_that_exist_in_the_order_of_imports() -> None:
+def test_the_table_of_packages_in_the_docs_matches_the_order_of_imports() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    existing = {room_of(path) for path in FILES} - {"__init__", "__main__"}
+    existing = {package_name(path) for path in FILES} - {"__init__", "__main__"}
     assert sorted(table) == sorted(existing)
     assert [step_of(name) for name in table] == sorted(step_of(name) for name in table)

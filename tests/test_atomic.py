@@ -1,4 +1,4 @@
-"""A file that is replaced is the old one or the new one, whole, whoever looks and whatever happens."""
+"""Atomic file replacement: readers see the complete old file or the complete new one, whatever fails."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ OLD, NEW = b"old", b"new " * 3000
 
 
 @given(contents=st.lists(st.binary(max_size=17), min_size=1, max_size=4), synced=st.booleans())
-def test_a_file_holds_what_was_written_last_and_nothing_lies_beside_it(contents: list[bytes], synced: bool) -> None:
+def test_a_file_contains_the_last_write_and_no_temporary_file_remains(contents: list[bytes], synced: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         for content in contents:
@@ -40,7 +40,7 @@ def is_as_before(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("synced", [True, False])
-def test_a_file_that_finds_no_room_stays_as_it_was(path: Path, synced: bool) -> None:
+def test_a_full_disk_leaves_the_file_unchanged(path: Path, synced: bool) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
@@ -54,7 +54,7 @@ def test_a_file_that_finds_no_room_stays_as_it_was(path: Path, synced: bool) -> 
 
 @pytest.mark.parametrize("operation", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.EIO, "Input/output error")])
-def test_a_write_that_is_broken_off_leaves_the_file_as_it_was(
+def test_an_interrupted_write_leaves_the_file_unchanged(
     path: Path, operation: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -68,8 +68,8 @@ def test_a_write_that_is_broken_off_leaves_the_file_as_it_was(
 
 
 @contextmanager
-def nobody_special() -> Iterator[None]:
-    """Without the rights of root, who may write anywhere."""
+def unprivileged() -> Iterator[None]:
+    """Drop root's permission to write anywhere while the context lasts."""
     if os.geteuid() != 0:
         yield
         return
@@ -80,12 +80,12 @@ def nobody_special() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_folder_that_may_only_be_read_keeps_its_file() -> None:
+def test_a_read_only_folder_keeps_its_file() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         path.write_bytes(OLD)
         Path(folder).chmod(0o555)
-        with nobody_special(), pytest.raises(PermissionError):
+        with unprivileged(), pytest.raises(PermissionError):
             replace_file(path, NEW)
         Path(folder).chmod(0o700)
         assert is_as_before(path)
@@ -105,7 +105,7 @@ def permissions_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("bits", [0o000, 0o022, 0o077])
-def test_permissions_are_those_that_were_asked_for_or_those_of_a_new_file(path: Path, bits: int) -> None:
+def test_permissions_are_those_given_or_those_of_a_new_file(path: Path, bits: int) -> None:
     path.chmod(0o604)
     with umask(bits):
         replace_file(path, NEW)
@@ -115,7 +115,9 @@ def test_permissions_are_those_that_were_asked_for_or_those_of_a_new_file(path: 
             assert permissions_of(path) == wanted
 
 
-def test_nobody_else_reads_a_file_before_it_has_its_permissions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_file_is_private_until_it_has_its_permissions(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     real = os.fchmod
 
@@ -129,9 +131,7 @@ def test_nobody_else_reads_a_file_before_it_has_its_permissions(path: Path, monk
     assert seen == [(0o600, 0)]
 
 
-def test_a_file_goes_to_its_owner_where_this_process_may_give_it_away(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_owner_is_set_if_permitted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_ = []
 
     def refused(_: int, user: int, group: int) -> None:
@@ -144,7 +144,7 @@ def test_a_file_goes_to_its_owner_where_this_process_may_give_it_away(
     assert path.read_bytes() == NEW
 
 
-def test_threads_that_replace_a_file_at_once_never_mix_what_they_write(path: Path) -> None:
+def test_concurrent_replacements_never_mix_contents(path: Path) -> None:
     contents = [bytes([letter]) * 50_000 for letter in b"abcdef"]
 
     def replace(content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What users may rely on, each contract through the public face, on a model that learnt to copy numbers."""
+"""The contracts with users, through the public API, on a model that has learnt to copy numbers."""
 
 import math
 import random
@@ -35,7 +35,7 @@ def write(path: Path, lines: list[str]) -> str:
 def toy(
     folder: Path, pairs: list[tuple[str, str]], *, seed: int = 3, mixing: str = "attention", **training: Any
 ) -> Config:
-    """Settings of a small run on `pairs`, whose last 40 are the validation set if there are so many."""
+    """Return settings of a small run on `pairs`; the last 40 pairs are the validation set if there are enough."""
     data = {}
     for split, chosen in (("train", pairs[:-40] or pairs), ("valid", pairs[-40:] if len(pairs) > 40 else [])):
         for index, side in enumerate(("source", "target") if chosen else ()):
@@ -77,7 +77,7 @@ def copies(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session", params=["attention", "ssru"])
 def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, list[Event], Config]:
-    """A model folder, the events that led to it, and its settings: numbers to themselves."""
+    """Return a model folder, the events of its training, and its settings; the task is to copy numbers."""
     folder = tmp_path_factory.mktemp("copies")
     config = toy(folder, copies(1200, 1), mixing=request.param, updates=240, save_every=240)
     return folder / "model", list(translume.train(config, folder / "model")), config
@@ -90,12 +90,12 @@ def translator(run: tuple[Path, list[Event], Config]) -> Translator:
     return loaded
 
 
-# ---- 1. n lines in are n lines out
+# ---- 1. one output line per input line
 
 
 @given(lines=st.lists(st.one_of(NUMBERS, BLANKS, LONG), max_size=9))
 @few
-def test_1_as_many_lines_come_out_as_go_in_and_in_order(translator: Translator, lines: list[str]) -> None:
+def test_1_one_line_out_per_line_in_and_in_order(translator: Translator, lines: list[str]) -> None:
     found = list(translator.translate_all(f"{line}\n" for line in lines))
     assert [each.source for each in found] == lines
     assert not any("\n" in each.text for each in found)
@@ -115,7 +115,7 @@ def test_1_a_line_that_is_too_long_is_split_and_rejoined(translator: Translator,
     assert found.warnings == ()
 
 
-def test_1_a_sentence_that_is_too_long_stops_with_its_line_and_is_never_cut_in_silence(translator: Translator) -> None:
+def test_1_a_sentence_that_is_too_long_raises_with_its_line_and_is_not_truncated(translator: Translator) -> None:
     found = translator.translate_all(["12!", "", "1" * LONGEST, "3!"])
     assert [next(found).source, next(found).source] == ["12!", ""]
     with pytest.raises(TranslationError) as caught:
@@ -126,12 +126,12 @@ def test_1_a_sentence_that_is_too_long_stops_with_its_line_and_is_never_cut_in_s
     )
 
 
-# ---- 2. what is read is used or counted
+# ---- 2. every pair read is used or counted
 
 
 @given(more=st.lists(st.one_of(NUMBERS, st.just(""), st.just("1" * 40)), max_size=9), held=st.booleans())
 @few
-def test_2_pairs_read_are_pairs_used_held_out_or_dropped(
+def test_2_pairs_read_are_used_held_out_or_dropped(
     tmp_path_factory: pytest.TempPathFactory, more: list[str], held: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("account")
@@ -157,12 +157,12 @@ def test_2_files_of_unequal_length_are_an_error_with_both_counts(tmp_path: Path)
     )
 
 
-# ---- 3. neighbours change nothing
+# ---- 3. results do not depend on the batch
 
 
 @given(lines=st.lists(st.one_of(NUMBERS, LONG), min_size=1, max_size=7), data=st.data())
 @few
-def test_3_a_translation_does_not_depend_on_its_neighbours(
+def test_3_a_translation_does_not_depend_on_the_batch(
     translator: Translator, lines: list[str], data: st.DataObject
 ) -> None:
     together = {each.source: each for each in translator.translate_all(lines)}
@@ -173,7 +173,7 @@ def test_3_a_translation_does_not_depend_on_its_neighbours(
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
 
 
-# ---- 4. every way of decoding agrees, and every score is reproduced
+# ---- 4. decoding strategies agree, and forced decoding reproduces every score
 
 
 @given(line=st.one_of(NUMBERS, LONG))
@@ -200,7 +200,7 @@ def test_4_forced_decoding_reproduces_every_score(translator: Translator, lines:
         assert score.log_prob == pytest.approx(math.fsum(score.token_log_probs), abs=1e-6)
 
 
-# ---- 5. probabilities are probabilities
+# ---- 5. probabilities are normalised and consistent
 
 
 @given(source=NUMBERS, length=st.integers(0, 3))
@@ -216,16 +216,14 @@ def test_5_probabilities_of_the_next_token_sum_to_one(translator: Translator, so
 
 @given(source=NUMBERS)
 @few
-def test_5_what_is_best_does_not_depend_on_how_many_are_asked_for(translator: Translator, source: str) -> None:
+def test_5_the_best_hypotheses_do_not_depend_on_nbest(translator: Translator, source: str) -> None:
     many = translator.translate(source, beam=5, nbest=5).hypotheses
     for count in (1, 3):
         fewer = translator.translate(source, beam=5, nbest=count).hypotheses
         assert [(one.ids, one.log_prob) for one in fewer] == [(one.ids, one.log_prob) for one in many[:count]]
 
 
-def test_5_scores_agree_with_the_loss_of_training(
-    translator: Translator, run: tuple[Path, list[Event], Config]
-) -> None:
+def test_5_scores_agree_with_the_validation_loss(translator: Translator, run: tuple[Path, list[Event], Config]) -> None:
     _, events, config = run
     sources, targets = (
         Path(names[0]).read_text(encoding="utf-8").splitlines()
@@ -241,11 +239,11 @@ def test_5_scores_agree_with_the_loss_of_training(
     assert evaluated.to_dict()["scores"][0]["value"] == pytest.approx(100 * copied / len(targets))
 
 
-# ---- 6. a run that was cut off ends like one that was not
+# ---- 6. an interrupted run ends like an uninterrupted one
 
 
 @pytest.mark.parametrize(("mixing", "cut"), [("attention", 1), ("attention", 6), ("attention", 9), ("ssru", 6)])
-def test_6_a_run_that_was_cut_off_ends_with_the_same_weights(tmp_path: Path, mixing: str, cut: int) -> None:
+def test_6_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path, mixing: str, cut: int) -> None:
     config = toy(tmp_path, copies(240, 5), mixing=mixing, validate_every=5)
 
     def weights(folder: Path) -> bytes:
@@ -255,6 +253,6 @@ def test_6_a_run_that_was_cut_off_ends_with_the_same_weights(tmp_path: Path, mix
     events: Iterator[Event] = translume.train(config, tmp_path / "cut")
     for _ in takewhile(lambda event: getattr(event, "update", 0) < cut, events):
         pass
-    del events  # as if the process had died here: nothing more is saved
+    del events  # as if the process had been killed: nothing more is saved
     list(translume.train(config, tmp_path / "cut"))
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")

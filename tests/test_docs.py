@@ -1,9 +1,9 @@
-"""The pages are true: marked snippets run, generated pages are fresh, links lead somewhere, named code exists.
+"""The documentation: marked snippets run, generated pages are current, links and names of code are valid.
 
-A fence whose info string holds the word `run` is executed, in order, in one folder a page, which holds a reader's files
-(`train.en`, `train.de`, `test.en`, `test.de`) and nothing else:
-```python run     runs on its own and must not fail
-```console run    each line after `$ ` is a command that must succeed; the other lines are what it printed then
+Fences whose info string contains `run` are executed. Those of a page run in order in one folder, which contains only a
+reader's files (`train.en`, `train.de`, `test.en`, `test.de`):
+```python run     a script that must succeed
+```console run    each line after `$ ` is a command that must succeed; the other lines are its output
 """
 
 import ast
@@ -51,7 +51,7 @@ class Snippet:
 
 
 def snippets_of(page: Path) -> list[Snippet]:
-    """The fences of a page that are marked to run."""
+    """Return the fences of a page that are marked to run."""
     text = page.read_text(encoding="utf-8")
     return [
         Snippet(language=match[1], text=match[3], line=text.count("\n", 0, match.start()) + 1)
@@ -87,7 +87,7 @@ PHRASES = {
 
 
 def write_corpus(folder: Path) -> None:
-    """A reader's own files: 480 pairs to train with, 12 to test with."""
+    """Write a reader's files: 480 pairs to train with, 12 to test with."""
     words = list(PHRASES)
     whole = list(itertools.product(words[:4], words[4:7], words[7:]))
     for name, sentences in {"train": whole * 8, "test": whole[::5]}.items():
@@ -98,7 +98,7 @@ def write_corpus(folder: Path) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What a reader has: `translume` and `python` on the path; runs are cut short."""
+    """Return an environment with `translume` and `python` on the path; training runs are shortened."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, arguments in {"python": "", "translume": "-c 'from translume.cli import main; main()'"}.items():
@@ -140,20 +140,20 @@ def generator() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["settings.md", "cli.md", "init.md", "trace.schema.json", "corpus.schema.json"])
-def test_generated_pages_are_fresh(name: str) -> None:
+def test_generated_pages_are_up_to_date(name: str) -> None:
     stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert stored == generator().PAGES[name](), f"docs/{name} is stale: run `make docs`"
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The names that a page's headings can be linked by."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {word.strip().replace(" ", "-") for word in words}
 
 
 def names_in(path: Path) -> set[str]:
-    """Every class, function and top-level value of a module, those of classes as `Class.name`."""
+    """Return every class, function and top-level value of a module, and members as `Class.name`."""
     found: set[str] = set()
 
     def gather(nodes: list[ast.stmt], prefix: str) -> None:
@@ -170,7 +170,7 @@ def names_in(path: Path) -> set[str]:
 
 
 @every_page
-def test_links_lead_somewhere_and_named_code_exists(page: Path) -> None:
+def test_links_and_names_of_code_are_valid(page: Path) -> None:
     wrong = []
     for text, address in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", address):
@@ -196,7 +196,7 @@ def test_paths_written_as_code_exist(page: Path) -> None:
     assert not [path for path in written if not (ROOT / path).exists()]
 
 
-def test_the_page_of_commands_is_the_same_after_a_command_was_used():
+def test_the_commands_page_does_not_depend_on_earlier_use_of_a_command():
     CliRunner().invoke(main, ["translate", "--help"])
     stored = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert stored == generator().PAGES["cli.md"]()

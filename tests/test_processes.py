@@ -1,4 +1,4 @@
-"""Child processes: frames arrive unchanged, a child that ends or hangs is noticed, and none outlives its parent."""
+"""Child processes: messages arrive unchanged, a child that ends or hangs is detected, none outlives its parent."""
 
 import contextlib
 import json
@@ -75,7 +75,7 @@ def connections() -> Iterator[tuple[Connection, Connection]]:
 
 
 @given(messages=st.lists(st.tuples(st.dictionaries(st.text(), values, max_size=4), st.binary()), max_size=5))
-def test_any_messages_arrive_unchanged_and_in_order(messages: list[tuple[dict[str, Any], bytes]]) -> None:
+def test_messages_arrive_unchanged_and_in_order(messages: list[tuple[dict[str, Any], bytes]]) -> None:
     one, other = (Connection(end) for end in socket.socketpair())
     for head, body in messages:
         one.send(head, body)
@@ -88,7 +88,7 @@ def test_any_messages_arrive_unchanged_and_in_order(messages: list[tuple[dict[st
 
 
 @given(noise=st.binary(max_size=40))
-def test_any_bytes_are_a_frame_an_error_or_the_end(noise: bytes) -> None:
+def test_arbitrary_bytes_give_a_frame_an_error_or_the_end(noise: bytes) -> None:
     ours, theirs = socket.socketpair()
     connection = Connection(ours)
     theirs.sendall(noise)
@@ -111,7 +111,7 @@ def test_any_bytes_are_a_frame_an_error_or_the_end(noise: bytes) -> None:
         FRAME.pack(MAGIC, 2, 0) + b"\xff\xff",
     ],
 )
-def test_frames_that_cannot_be_valid_are_errors(connections: tuple[Connection, Connection], frame: bytes) -> None:
+def test_invalid_frames_are_errors(connections: tuple[Connection, Connection], frame: bytes) -> None:
     one, other = connections
     one._socket.sendall(frame)
     with pytest.raises(ProtocolError):
@@ -119,14 +119,14 @@ def test_frames_that_cannot_be_valid_are_errors(connections: tuple[Connection, C
 
 
 @pytest.mark.parametrize("start", [b"", b"TL", FRAME.pack(MAGIC, 5, 5) + b"{"])
-def test_a_frame_that_is_cut_off_is_the_end(connections: tuple[Connection, Connection], start: bytes) -> None:
+def test_an_incomplete_frame_is_the_end(connections: tuple[Connection, Connection], start: bytes) -> None:
     one, other = connections
     one._socket.sendall(start)
     one.shutdown()
     assert other.receive() is None
 
 
-def test_messages_of_several_threads_arrive_whole_and_those_of_one_thread_in_order(
+def test_messages_of_several_threads_arrive_whole_and_in_order_per_thread(
     connections: tuple[Connection, Connection],
 ) -> None:
     one, other = connections
@@ -175,7 +175,7 @@ def test_known_errors_keep_their_class_and_text_and_others_withhold_their_text()
     assert secret not in found.trace
 
 
-def test_the_exit_of_a_process_is_one_line(tmp_path: Path) -> None:
+def test_the_exit_status_of_a_process_is_one_line(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     log.write_text("Traceback …\nRuntimeError: out of luck\n\n", encoding="utf-8")
     assert exit_reason(1, log) == f"RuntimeError: out of luck (see {log})"
@@ -185,7 +185,7 @@ def test_the_exit_of_a_process_is_one_line(tmp_path: Path) -> None:
     assert exit_reason(3, log) == "exit code 3"
 
 
-def test_cancelling_reaches_the_request_and_finished_requests_are_not_kept(
+def test_cancel_reaches_the_request_and_finished_requests_are_removed(
     connections: tuple[Connection, Connection],
 ) -> None:
     one, other = connections
@@ -203,7 +203,7 @@ def test_cancelling_reaches_the_request_and_finished_requests_are_not_kept(
     assert isinstance(first, Request)
 
 
-def test_responses_come_in_order_with_their_bytes(child: ChildProcess) -> None:
+def test_responses_arrive_in_order_with_their_bytes(child: ChildProcess) -> None:
     big = os.urandom(3_000_000)
     calls = [child.request("echo", {"times": 3, "number": number}, big) for number in range(3)]
     for number, call in reversed(list(enumerate(calls))):
@@ -211,7 +211,7 @@ def test_responses_come_in_order_with_their_bytes(child: ChildProcess) -> None:
     assert child._calls == {}
 
 
-def test_errors_of_a_handler_are_raised_and_the_child_goes_on(child: ChildProcess) -> None:
+def test_errors_of_a_handler_are_raised_and_the_child_continues(child: ChildProcess) -> None:
     with pytest.raises(SettingsError, match=r"^a.b: found 1, expected 2$"):
         list(child.request("fail").responses(30))
     with pytest.raises(UnexpectedChildError) as caught:
@@ -244,9 +244,7 @@ def test_output_goes_to_the_parents_stderr_by_default(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "noise\nfrom C\nwarning\n")
 
 
-def test_a_module_beside_the_current_folder_does_not_replace_one_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_in_the_current_folder_does_not_shadow_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
     with ChildProcess(CHILD) as begun:
@@ -254,7 +252,7 @@ def test_a_module_beside_the_current_folder_does_not_replace_one_of_ours(
 
 
 @pytest.mark.parametrize("method", ["kill", "garbage", "grandchild", "close"])
-def test_a_child_that_is_lost_ends_its_requests(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_child_ends_its_requests(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLOSE_SECONDS", 0.5)
     with ChildProcess(CHILD) as begun:
         calls = [begun.request(method), begun.request("echo")]
@@ -295,7 +293,7 @@ def test_a_child_that_does_not_read_is_killed(monkeypatch: pytest.MonkeyPatch) -
     assert begun.close() == -signal.SIGKILL
 
 
-def test_what_poll_raises_cancels_the_request(child: ChildProcess) -> None:
+def test_an_error_raised_by_poll_cancels_the_request(child: ChildProcess) -> None:
     polls = iter([None, None, TimeoutError()])
 
     def poll() -> None:
@@ -304,17 +302,17 @@ def test_what_poll_raises_cancels_the_request(child: ChildProcess) -> None:
 
     with pytest.raises(TimeoutError):
         list(child.request("wait").responses(30, poll))
-    assert len(list(child.request("echo").responses(30))) == 1  # after the request before it
+    assert len(list(child.request("echo").responses(30))) == 1  # after the cancelled request
 
 
-def test_iteration_that_stops_early_cancels_the_request(child: ChildProcess) -> None:
+def test_stopping_the_iteration_cancels_the_request(child: ChildProcess) -> None:
     responses = child.request("wait").responses(30)
     next(responses)
     del responses
     assert len(list(child.request("echo").responses(30))) == 1
 
 
-def test_closing_leaves_no_process_no_thread_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_leaves_no_process_thread_or_file_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     def files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -333,7 +331,7 @@ def test_closing_leaves_no_process_no_thread_and_no_file(monkeypatch: pytest.Mon
     assert (files(), threading.active_count()) == (before, threads)
 
 
-def test_a_process_that_cannot_be_started_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_leaves_no_thread_or_file_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/such/python")
@@ -383,7 +381,7 @@ time.sleep(60)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 @pytest.mark.parametrize(("how", "stuck"), [("", ""), ("", "yes"), ("fork", "")])
 def test_no_child_outlives_a_parent_that_is_killed(how: str, stuck: str) -> None:
-    """Neither a child that reads nothing, nor one whose socket a fork of the parent still holds."""
+    """Two hard cases: a child that reads nothing, and a socket that a fork of the parent holds open."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "STUCK": stuck}
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, env=environment, start_new_session=True

@@ -1,4 +1,4 @@
-"""docs/tour.md names the functions that a translation calls, in the order in which it calls them."""
+"""docs/tour.md lists the functions that a translation calls, in the order of their calls."""
 
 import importlib
 import inspect
@@ -39,7 +39,7 @@ def translator() -> Translator:
 
 
 def functions_of(stop: int) -> dict[str, CodeType]:
-    """Return the functions and methods that a stop names, in order; classes are left out."""
+    """Return the functions and methods that a stop of the tour names, in order, without classes."""
     text = next(match[0] for match in STOP.finditer(TOUR.read_text(encoding="utf-8")) if int(match[1]) == stop)
     found = {}
     for name, path in NAME.findall(text):
@@ -82,7 +82,7 @@ def test_a_translation_with_the_kernels_follows_stops_1_to_6(translator: Transla
     engine = compiled.models.stepper(attentive=False)
     assert isinstance(engine, Engine)
     weights = translator.checkpoint.model.head
-    # The engine would choose a PyTorch product for a head this small.
+    # The engine would choose a PyTorch product for an output head this small.
     engine.head = packed_as("native", weights.weight, weights.bias)
     check(lambda: compiled.translate(SOURCE), range(1, 7))
 

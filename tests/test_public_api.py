@@ -41,7 +41,7 @@ def test_errors_and_names_need_no_torch() -> None:
         ),
     ],
 )
-def test_a_path_where_a_value_is_wanted_is_a_type_error_that_says_what_makes_one(call, message: str) -> None:
+def test_a_path_instead_of_an_object_raises_a_type_error_that_names_the_loader(call, message: str) -> None:
     with pytest.raises(TypeError) as caught:
         call()
     assert str(caught.value) == message

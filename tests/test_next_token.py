@@ -1,4 +1,4 @@
-"""Beliefs, biases and the exact fast top-k."""
+"""Next-token distributions: exact top-k, biases, normalisation and sampling."""
 
 import math
 
@@ -18,7 +18,7 @@ levels = st.sampled_from([2, 5, 40, 10**6])
 
 
 def coarse(seed, rows, size, levels, forbidden=0.0):
-    """Scores on a few levels, so that ties are many."""
+    """Return scores on a few levels, so that many are tied."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(levels, (rows, size), generator=generator) / 8
     return scores.masked_fill(torch.rand(rows, size, generator=generator) < forbidden, -math.inf)
@@ -26,7 +26,7 @@ def coarse(seed, rows, size, levels, forbidden=0.0):
 
 @few
 @given(seeds, st.integers(1, 7), sizes, levels, st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.995, 1.0]))
-def test_the_fast_topk_is_the_head_of_a_stable_sort(seed, rows, size, levels, k, forbidden):
+def test_exact_topk_equals_the_first_k_of_a_stable_sort(seed, rows, size, levels, k, forbidden):
     scores = coarse(seed, rows, size, levels, forbidden)
     k = min(k, size)
     values, ids = exact_topk(scores, k)
@@ -37,16 +37,19 @@ def test_the_fast_topk_is_the_head_of_a_stable_sort(seed, rows, size, levels, k,
 
 @few
 @given(seeds, st.integers(1, 7), st.integers(1, 17), levels, st.integers(1, 12), st.sampled_from([0.0, 0.5, 1.0]))
-def test_where_too_few_tokens_are_possible_the_smallest_others_fill_the_row(seed, rows, size, levels, k, forbidden):
+def test_rows_with_too_few_possible_tokens_are_filled_with_the_smallest_impossible_ids(
+    seed, rows, size, levels, k, forbidden
+):
     scores = coarse(seed, rows, size, levels, forbidden)
     values, ids = exact_topk(scores, min(k, size))
-    unknown = torch.where(values.isneginf(), torch.randint(size, ids.shape), ids)  # no one looked for the impossible
+    # Ids of impossible tokens are arbitrary.
+    unknown = torch.where(values.isneginf(), torch.randint(size, ids.shape), ids)
     assert torch.equal(replace_impossible(values, unknown, size), ids)
 
 
 @few
 @given(seeds, st.integers(2, 7), st.sampled_from([129, 3000]), levels, st.integers(1, 12))
-def test_a_row_has_the_same_best_tokens_whatever_rows_stand_beside_it(seed, rows, size, levels, k):
+def test_the_topk_of_a_row_does_not_depend_on_the_other_rows(seed, rows, size, levels, k):
     scores = coarse(seed, rows, size, levels)
     values, ids = exact_topk(scores, k)
     alone = [exact_topk(row[None], k) for row in scores]
@@ -55,7 +58,7 @@ def test_a_row_has_the_same_best_tokens_whatever_rows_stand_beside_it(seed, rows
 
 
 @pytest.mark.parametrize("size", [5, 129, 40 * BLOCK, 40 * BLOCK + 3])
-def test_of_no_rows_there_are_no_best_tokens(size):
+def test_topk_of_an_empty_batch_is_empty(size):
     belief = Logits(torch.empty(0, size))
     assert belief.topk(3).ids.shape == (0, 3)
     assert belief.topk(1).log_probs.shape == (0, 1)
@@ -63,7 +66,7 @@ def test_of_no_rows_there_are_no_best_tokens(size):
 
 
 def draw_bias(seed, rows, size, masked):
-    """Values on the grid of `coarse`, whose sums are exact in any order; pairs may repeat."""
+    """Return a bias with values on the grid of `coarse`, whose sums are exact in any order; pairs may repeat."""
     generator = torch.Generator().manual_seed(seed + 1)
     count = int(torch.randint(1, 3 * rows, (1,), generator=generator))
     values = torch.randint(-80, 80, (count,), generator=generator) / 8
@@ -74,7 +77,7 @@ def draw_bias(seed, rows, size, masked):
     return Bias(*pairs, values, allowed)
 
 
-def add_by_hand(bias, scores):
+def add_in_a_loop(bias, scores):
     scores = scores.clone()
     for row, token, value in zip(bias.rows.tolist(), bias.ids.tolist(), bias.values, strict=True):
         scores[row, token] += value
@@ -88,16 +91,16 @@ masks = st.sampled_from(["none", "rows", "one"])
 
 @few
 @given(seeds, st.integers(1, 7), sizes, masks)
-def test_a_bias_adds_its_pairs_and_forbids_what_is_not_allowed(seed, rows, size, masked):
+def test_a_bias_adds_its_values_and_forbids_tokens_that_are_not_allowed(seed, rows, size, masked):
     scores, bias = coarse(seed, rows, size, 40), draw_bias(seed, rows, size, masked)
     before = scores.clone()
-    assert torch.equal(bias.add_to(scores), add_by_hand(bias, scores))
+    assert torch.equal(bias.add_to(scores), add_in_a_loop(bias, scores))
     assert torch.equal(scores, before)
 
 
 @few
 @given(seeds, st.integers(1, 7), sizes, st.lists(masks, max_size=4))
-def test_joined_biases_do_what_each_does_in_turn(seed, rows, size, kinds):
+def test_joined_biases_equal_adding_each_in_turn(seed, rows, size, kinds):
     scores = wanted = coarse(seed, rows, size, 40)
     parts = [draw_bias(seed + i, rows, size, kind) for i, kind in enumerate(kinds)]
     for part in parts:
@@ -109,26 +112,28 @@ def test_joined_biases_do_what_each_does_in_turn(seed, rows, size, kinds):
 
 @few
 @given(seeds, st.integers(1, 7), sizes, levels, st.integers(1, 12), masks, st.booleans())
-def test_the_best_tokens_are_ranked_with_the_bias_and_told_without(seed, rows, size, levels, k, masked, inference):
+def test_topk_ranks_with_the_bias_and_returns_log_probabilities_without_it(
+    seed, rows, size, levels, k, masked, inference
+):
     logits, bias = coarse(seed, rows, size, levels), draw_bias(seed, rows, size, masked)
     with torch.inference_mode(inference):
         belief = Logits(logits.clone())
     k_cut = min(k, size)
     top = belief.topk(k, bias)
-    wanted, order = torch.sort(add_by_hand(bias, logits), dim=-1, descending=True, stable=True)
+    wanted, order = torch.sort(add_in_a_loop(bias, logits), dim=-1, descending=True, stable=True)
     assert torch.equal(top.ids, order[:, :k_cut])
     truth = logits.double().log_softmax(-1)
     torch.testing.assert_close(top.log_probs, truth.gather(1, top.ids).float(), rtol=1e-5, atol=1e-5)
     lse = logits.double().logsumexp(-1, keepdim=True)
     torch.testing.assert_close(top.ranks_by, (wanted[:, :k_cut] - lse).float(), rtol=1e-5, atol=1e-5)
-    # What a rule did is gone.
+    # The bias does not change the distribution.
     torch.testing.assert_close(belief.log_probs(), truth.float(), rtol=1e-5, atol=1e-5)
     assert torch.equal(belief.log_probs(), Logits(logits).log_probs())
 
 
 @few
 @given(seeds, st.integers(1, 7), sizes)
-def test_probabilities_sum_to_one_and_are_picked_by_id(seed, rows, size):
+def test_probabilities_sum_to_one_and_are_selected_by_id(seed, rows, size):
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)) * 9
     belief = Logits(logits)
     assert (belief.rows, belief.size) == (rows, size)
@@ -141,7 +146,7 @@ def test_probabilities_sum_to_one_and_are_picked_by_id(seed, rows, size):
 
 @few
 @given(seeds, st.sampled_from([5, 127, 128, 1031]), st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=7))
-def test_rows_of_any_size_are_normalised_as_they_are_alone(seed, size, offsets):
+def test_rows_of_any_size_are_normalised_independently(seed, size, offsets):
     logits = torch.randn(len(offsets), size, generator=torch.Generator().manual_seed(seed))
     logits += torch.tensor(offsets)[:, None]
     found = Logits(logits).log_probs()
@@ -151,7 +156,7 @@ def test_rows_of_any_size_are_normalised_as_they_are_alone(seed, size, offsets):
 
 
 @pytest.mark.parametrize("what", [math.nan, math.inf])
-def test_a_belief_that_is_none_is_refused_with_its_row(what):
+def test_invalid_logits_are_refused_with_their_row(what):
     logits = torch.zeros(5, 3 * BLOCK)
     logits[3, 7] = what
     for read in (
@@ -171,7 +176,7 @@ def test_a_row_without_a_finite_logit_is_refused():
         Logits(torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])).topk(1)
 
 
-def test_samples_follow_the_belief_the_bias_and_the_temperature():
+def test_samples_follow_the_distribution_the_bias_and_the_temperature():
     logits = torch.tensor([[0.0, math.log(2.0), math.log(4.0), 3.0], [0.0, 0.0, 0.0, 0.0]])
     bias = Bias.forbid(torch.tensor([0, 1, 1]), torch.tensor([3, 0, 1]))
     count = 100_000
@@ -185,7 +190,7 @@ def test_samples_follow_the_belief_the_bias_and_the_temperature():
 
 
 @pytest.mark.parametrize("size", [1, 7, 1031])
-def test_a_draw_is_the_inverse_of_the_distribution_function(size):
+def test_a_sample_is_the_inverse_of_the_cumulative_distribution(size):
     generator = torch.Generator().manual_seed(size)
     logits = torch.randn(5, size, generator=generator).masked_fill(torch.rand(5, size, generator=generator) < 0.3, -99)
     uniforms = torch.rand(5, 211, generator=generator, dtype=torch.float64)
@@ -198,7 +203,7 @@ def test_a_draw_is_the_inverse_of_the_distribution_function(size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_uniform_draws_what_has_no_probability(dtype):
+def test_tokens_without_probability_are_never_sampled(dtype):
     """The first and last tokens are forbidden or so unlikely that their weight is 0 in fp32."""
     logits = torch.full((3, 50_000), -1.0)
     logits[0, :3] = logits[0, -3:] = -math.inf
@@ -215,7 +220,7 @@ def test_no_uniform_draws_what_has_no_probability(dtype):
 
 
 @pytest.mark.parametrize("mask", [None, 1, 2])
-def test_what_a_bias_adds_to_some_tokens_is_what_it_adds_to_all(mask):
+def test_the_bias_of_selected_tokens_equals_that_of_the_full_bias(mask):
     generator = torch.Generator().manual_seed(3)
     rows, ids = torch.randint(5, (17,), generator=generator), torch.randint(7, (17,), generator=generator)
     shape = (7,) if mask == 1 else (5, 7)
@@ -225,21 +230,21 @@ def test_what_a_bias_adds_to_some_tokens_is_what_it_adds_to_all(mask):
     torch.testing.assert_close(bias.of(asked), bias.add_to(torch.zeros(5, 7)).gather(1, asked))
 
 
-def test_sampling_where_all_is_forbidden_raises():
+def test_sampling_with_all_tokens_forbidden_raises():
     bias = Bias.only(torch.tensor([[True, True], [False, False]]))
     with pytest.raises(BeliefError) as error:
         Logits(torch.zeros(2, 2)).sample(torch.zeros(2, 1), bias=bias)
     assert str(error.value) == "every next token of row 1 is forbidden"
 
 
-def test_a_bias_may_be_of_another_float_type():
+def test_a_bias_may_have_another_float_type():
     belief = Logits(torch.tensor([[0.0, 1.0, 2.0]]))
     values = torch.tensor([5.0], dtype=torch.float64)
     assert belief.topk(1, Bias(torch.tensor([0]), torch.tensor([1]), values)).ids.tolist() == [[1]]
 
 
 @given(data=st.data(), rows=st.integers(1, 5))
-def test_a_bias_says_whether_it_names_tokens_and_how_many_it_lowers(data, rows):
+def test_a_bias_reports_which_tokens_it_names_and_how_many_it_lowers(data, rows):
     ids = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True))
     each, said = torch.arange(rows).repeat_interleave(len(ids)), torch.tensor(ids).repeat(rows)
     told, counted = Bias.forbid(each, said, most=len(ids)), Bias.forbid(each, said)
