@@ -29,7 +29,7 @@ def run(step, strategy, limits, rules=(), state=None):
     return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
-def enough(strategy, ended):
+def is_done(strategy, ended):
     if strategy.group.width == 1:
         return ended > 0
     return strategy.group.stop == "first" and ended >= strategy.group.patience * strategy.group.width
@@ -56,7 +56,7 @@ def reference_search(step, sentence, limit, strategy):
         if length == limit:
             for number, group in enumerate(live):
                 ended[number] += [(total / score(float(length)), ids) for total, ids in group]
-        if all(enough(strategy, len(done)) or not group for done, group in zip(ended, live, strict=True)):
+        if all(is_done(strategy, len(done)) or not group for done, group in zip(ended, live, strict=True)):
             break
     found = {}
     for done in ended:
@@ -115,7 +115,7 @@ def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, senten
         assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-5)
 
 
-def step_by_hand(prefix, state):
+def fixed_step(prefix, state):
     row = [0.0, 0.0, 0.5, 0.3, 0.2] if prefix.size(1) == 1 else [0.0, 1.0, 0.0, 0.0, 0.0]
     return Logits(torch.tensor(row).log().expand(prefix.size(0), -1).clone()), state
 
@@ -125,25 +125,25 @@ class EmptyState:
         return self
 
 
-def by_hand(diversity):
+def diverse_results(diversity):
     strategy = DiverseBeam(
         group=BeamSearch(width=1, length_penalty=LengthPenalty(exponent=0.0)), groups=3, diversity=diversity, nbest=3
     )
-    (found,) = search(step_by_hand, EmptyState(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]))
+    (found,) = search(fixed_step, EmptyState(), bos=0, eos=1, strategy=strategy, limits=torch.tensor([3]))
     return found
 
 
 def test_the_diversity_penalty_worked_by_hand():
     # Token 2 costs the second group 0.5·e^-1 = 0.184, and token 3 costs the third 0.3·e^-1 = 0.110, so 3 and 4 win.
     # All then end, which costs the second group one penalty and the third two.
-    found = by_hand(1.0)
+    found = diverse_results(1.0)
     assert [h.tokens for h in found] == [(2, 1), (3, 1), (4, 1)]
     assert [h.log_prob for h in found] == pytest.approx([math.log(0.5), math.log(0.3), math.log(0.2)], abs=1e-6)
     assert [h.score for h in found] == pytest.approx([math.log(0.5), math.log(0.3) - 1, math.log(0.2) - 2], abs=1e-6)
 
 
 def test_a_target_found_by_several_groups_is_returned_once():
-    assert [h.tokens for h in by_hand(0.0)] == [(2, 1)]
+    assert [h.tokens for h in diverse_results(0.0)] == [(2, 1)]
 
 
 def test_a_group_without_possible_tokens_does_not_affect_the_others():

@@ -37,13 +37,13 @@ def run(step, strategy, limits, rules=(), state=None):
     return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
-def by_hand(penalty):
+def length_normalised(penalty):
     if penalty.form == "power":
         return lambda log_prob, length: log_prob / length**penalty.exponent
     return lambda log_prob, length: log_prob / ((5 + length) / 6) ** penalty.exponent
 
 
-def nearly(found, wanted):
+def assert_close(found, wanted):
     assert [h.tokens for h in found] == [h.tokens for h in wanted]
     assert [h.finished_by for h in found] == [h.finished_by for h in wanted]
     assert [h.log_prob for h in found] == pytest.approx([h.log_prob for h in wanted], abs=1e-5)
@@ -56,7 +56,7 @@ def test_exhaustive_beam_finds_the_best_targets(toy, seed, penalty, limits, nbes
     step = toy(seed)
     strategy = BeamSearch(width=5**4, nbest=nbest, length_penalty=penalty)
     for sentence, found in enumerate(run(step, strategy, limits)):
-        best = step.complete(sentence, limits[sentence], by_hand(penalty))[:nbest]
+        best = step.complete(sentence, limits[sentence], length_normalised(penalty))[:nbest]
         assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-5)
         assert [h.tokens for h in found] == [tokens for _, tokens in best]
 
@@ -71,7 +71,7 @@ def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty,
     wanted = run(toy(seed), NeverDone(width=width, nbest=nbest, length_penalty=penalty), limits)
     found = run(toy(seed), BeamSearch(width=width, nbest=nbest, length_penalty=penalty), limits)
     for one, other in zip(found, wanted, strict=True):
-        nearly(one, other)
+        assert_close(one, other)
 
 
 @few
@@ -131,7 +131,7 @@ def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, senten
     rules = [ForbidTokens((BOS,))]
     together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
     for sentence, found in zip(sentences, together, strict=True):
-        nearly(found, run(step, strategy, [limits[sentence]], rules, step.start([sentence]))[0])
+        assert_close(found, run(step, strategy, [limits[sentence]], rules, step.start([sentence]))[0])
 
 
 @few
@@ -300,7 +300,7 @@ def test_results_equal_the_reference_implementation(toy, seed, limits, penalty, 
     nbest = data.draw(st.integers(1, width))
     strategy = BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop)
     for sentence, found in enumerate(run(step, strategy, limits)):
-        wanted = reference_search(step, sentence, limits[sentence], strategy, by_hand(penalty))
+        wanted = reference_search(step, sentence, limits[sentence], strategy, length_normalised(penalty))
         assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
         assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
 

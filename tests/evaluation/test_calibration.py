@@ -222,7 +222,7 @@ def kinds():
     return [kind for kind in typing.get_args(found) if kind is not heads.ClassifySettings]  # which writes nothing
 
 
-def made(head):
+def build_translator(head):
     """A translator with random weights in fp64, where batches and chunks change only the last digits."""
     tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghij kl."])
     model = ModelSettings(width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=11, head=head)
@@ -243,7 +243,7 @@ def made(head):
 
 @pytest.fixture(scope="module")
 def translator():
-    return made(heads.SoftmaxSettings())
+    return build_translator(heads.SoftmaxSettings())
 
 
 SOURCES = ["abc.", "a", "", "jihgfe dc ba kl.", "kl kl kl", "b a d"]
@@ -287,7 +287,7 @@ def test_a_fitted_temperature_lowers_the_nll_and_progress_is_reported(translator
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.model_fields["kind"].default)
 def test_every_head_can_be_measured(kind):
-    translator = made(kind())
+    translator = build_translator(kind())
     pairs = list(zip(SOURCES, REFERENCES, strict=True))
     end = translator.checkpoint.target_tokenizer.specials.eos
     found = measure_calibration(translator, SOURCES, REFERENCES)

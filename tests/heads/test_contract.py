@@ -14,7 +14,7 @@ ROWS = 67
 PLAIN = LossOptions()
 
 
-def given(head, dtype=torch.float32, rows=ROWS, spread=1.5, width=13):
+def random_inputs(head, dtype=torch.float32, rows=ROWS, spread=1.5, width=13):
     """Hidden states, labels, and a context in which the rows belong to 5 sources of up to 11 tokens in turn."""
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
@@ -27,15 +27,15 @@ def given(head, dtype=torch.float32, rows=ROWS, spread=1.5, width=13):
     return hidden, labels, None if context is None else context.select(torch.arange(rows) % 5)
 
 
-def believed(head):
-    hidden, _, context = given(head)
+def random_distribution(head):
+    hidden, _, context = random_inputs(head)
     return head.next_token(hidden, context)
 
 
 @torch.no_grad()
 def test_score_equals_the_log_prob_of_the_distribution(make):
     head = make()
-    hidden, labels, context = given(head)
+    hidden, labels, context = random_inputs(head)
     belief = head.next_token(hidden, context)
     assert (belief.rows, belief.size, belief.normalised) == (ROWS, head.vocabulary, head.normalised)
     score = head.score(hidden, labels, context)
@@ -47,7 +47,7 @@ def test_score_equals_the_log_prob_of_the_distribution(make):
 @torch.no_grad()
 def test_topk_equals_the_full_ranking(make):
     head = make()
-    belief = believed(head)
+    belief = random_distribution(head)
     for k in (1, 5, head.vocabulary):
         top = belief.topk(k)
         # The sort is stable, since torch's topk returns tied tokens, such as impossible ones, in no defined order.
@@ -67,13 +67,13 @@ def test_probabilities_sum_to_one(make):
     head = make()
     if not head.normalised:
         pytest.skip("this head is no distribution")
-    sums = believed(head).log_probs().double().exp().sum(-1)
+    sums = random_distribution(head).log_probs().double().exp().sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_samples_follow_the_distribution_temperature_and_bias(make):
-    belief, count = believed(make()), 3000
+    belief, count = random_distribution(make()), 3000
     best, rows = belief.topk(2).ids, torch.arange(ROWS)
     allowed = TEXT.repeat(ROWS, 1).scatter(1, best, value=True)  # some heads have only one possible token
     bias = Bias.join([Bias.forbid(rows, best[:, 1]), Bias(rows, best[:, 0], -torch.ones(ROWS)), Bias.only(allowed)])
@@ -91,7 +91,7 @@ def test_samples_follow_the_distribution_temperature_and_bias(make):
 
 def test_the_nll_is_the_negated_sum_of_scores(make):
     head = make()
-    hidden, labels, context = given(head)
+    hidden, labels, context = random_inputs(head)
     loss = head.loss(hidden, labels, context, PLAIN)
     assert loss.tokens == ROWS
     assert loss.objective.dtype == torch.float32
@@ -154,13 +154,13 @@ def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, opti
     head = make(torch.float64)
     skip_unless_defined(head, options)
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
-    hidden, labels, context = given(head, torch.float64)
+    hidden, labels, context = random_inputs(head, torch.float64)
     loss, grown = found(head, hidden, labels, context, options)
     wanted, slopes = reference_loss(head, hidden, labels, context, options)
     assert relative_error(loss, wanted) < 1e-10
     assert all(relative_error(left, right) < 1e-9 for left, right in zip(grown, slopes, strict=True))
     narrow = make(torch.float32)
-    hidden, labels, context = given(narrow)
+    hidden, labels, context = random_inputs(narrow)
     loss, grown = found(narrow, hidden, labels, context, options)
     assert relative_error(loss, wanted) < 1e-5
     assert all(relative_error(left, right) < 2e-4 for left, right in zip(grown, slopes, strict=True))
@@ -170,7 +170,7 @@ def test_scores_have_the_negated_gradient_of_the_nll(make):
     head = make(torch.float64)
     if not head.full_support:
         pytest.skip("some scores of this head are infinite")
-    hidden, labels, context = given(head, torch.float64)
+    hidden, labels, context = random_inputs(head, torch.float64)
     hidden.requires_grad_()
     grown = gradients(-head.score(hidden, labels, context).sum(), hidden, head)
     _, slopes = reference_loss(head, hidden, labels, context, PLAIN)
@@ -181,7 +181,7 @@ def test_every_label_gives_a_gradient(make):
     """In fairseq's adaptive loss, the second token of each tail got none."""
     head = make()
     labels = torch.arange(head.vocabulary)
-    hidden, _, context = given(head, rows=head.vocabulary)
+    hidden, _, context = random_inputs(head, rows=head.vocabulary)
     hidden.requires_grad_()
     each = head.loss(hidden, labels, context, PLAIN).objective
     (grown,) = torch.autograd.grad(each, hidden)
@@ -196,7 +196,7 @@ def test_a_uniform_prediction_costs_ln_v_with_any_smoothing(make, smoothing):
         pytest.skip("no linear softmax head")
     for parameter in head.parameters():
         parameter.zero_()
-    hidden, labels, context = given(head)
+    hidden, labels, context = random_inputs(head)
     loss = head.loss(hidden, labels, context, LossOptions(smoothing))
     assert float(loss.nll) / ROWS == pytest.approx(math.log(head.vocabulary), rel=1e-6)
     if head.exact_loss:
@@ -208,7 +208,7 @@ def test_logits_of_500_do_not_overflow(make, dtype):
     head = make(torch.float64)
     if not head.plain():
         pytest.skip("no linear softmax head")
-    hidden, labels, context = given(head, torch.float64)
+    hidden, labels, context = random_inputs(head, torch.float64)
     logits = F.linear(hidden, head.plain()["weight"])
     hidden = (hidden * (500 / logits.abs().amax(-1, keepdim=True))).to(dtype)
     hidden[::2] *= -1
@@ -223,7 +223,7 @@ def test_logits_of_500_do_not_overflow(make, dtype):
 
 def test_hidden_states_of_any_magnitude_give_finite_results(make):
     head = make()
-    hidden, labels, context = given(head, spread=300.0)
+    hidden, labels, context = random_inputs(head, spread=300.0)
     loss, grown = found(head, hidden, labels, context, LossOptions(0.1))
     assert bool(loss.isfinite())
     assert all(bool(each.isfinite().all()) for each in grown)
@@ -239,7 +239,7 @@ def test_confident_rows_keep_their_gradient_in_bf16(make):
     labels = torch.randint(509, (ROWS,), generator=torch.Generator().manual_seed(2))
     direction = weight[labels] / weight[labels].norm(dim=-1, keepdim=True)
     hidden = (18.0 * direction + torch.randn(ROWS, 61, dtype=torch.float64) * 0.05).to(torch.bfloat16)
-    _, _, context = given(head, torch.bfloat16, width=61)
+    _, _, context = random_inputs(head, torch.bfloat16, width=61)
     with torch.no_grad():
         sure = head.next_token(hidden, context).log_prob_of(labels[:, None])[:, 0].exp() > 0.999
         hidden, labels = hidden[sure], labels[sure]
@@ -255,10 +255,10 @@ def test_confident_rows_keep_their_gradient_in_bf16(make):
 def test_the_loss_in_bf16_is_close_to_fp32(make, options):
     head = make(torch.bfloat16, vocabulary=1009, width=61)
     skip_unless_defined(head, options)
-    hidden, labels, context = given(head, torch.bfloat16, rows=509, width=61)
+    hidden, labels, context = random_inputs(head, torch.bfloat16, rows=509, width=61)
     loss, grown = found(head, hidden, labels, context, options)
     wide = head.double()
-    _, _, context = given(wide, torch.float64, rows=509, width=61)
+    _, _, context = random_inputs(wide, torch.float64, rows=509, width=61)
     wanted, slopes = reference_loss(wide, hidden, labels, context, options)
     exact = bool(head.plain())
     assert relative_error(loss, wanted) < (1e-3 if exact else 5e-3)
@@ -269,7 +269,7 @@ def test_the_loss_in_bf16_is_close_to_fp32(make, options):
 
 def test_a_batch_without_labels_has_a_loss_of_zero(make):
     head = make()
-    hidden, labels, context = given(head, rows=0)
+    hidden, labels, context = random_inputs(head, rows=0)
     hidden.requires_grad_()
     loss = head.loss(hidden, labels, context, LossOptions(0.1, 1e-3))
     assert (float(loss.objective.detach()), loss.nll or 0.0, loss.tokens) == (0.0, 0.0, 0)
@@ -278,7 +278,7 @@ def test_a_batch_without_labels_has_a_loss_of_zero(make):
     assert head.score(hidden, labels, context).shape == (0,)
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     """Records the size of the largest tensor that any operation creates."""
 
     elements = 0
@@ -294,9 +294,9 @@ class Largest(TorchDispatchMode):
 def test_no_tensor_of_rows_times_vocabulary_is_created(make, monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * 1009)
     head = make(vocabulary=1009)
-    hidden, labels, context = given(head, rows=2003)
+    hidden, labels, context = random_inputs(head, rows=2003)
     hidden.requires_grad_()
-    with Largest() as largest:
+    with LargestTensor() as largest:
         head.loss(hidden, labels, context, LossOptions(0.1)).objective.backward()
         (-head.score(hidden, labels, context).sum()).backward()
     assert 0 < largest.elements <= 128 * 1009

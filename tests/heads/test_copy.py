@@ -25,7 +25,7 @@ TEXT = torch.arange(VOCABULARY) > 3
 few = settings(deadline=None, max_examples=30)
 
 
-def copying(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
+def copy_head(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
     """A copy head for which source and target share some tokens, with random gate weights."""
     torch.manual_seed(seed)
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=SOURCES)
@@ -40,7 +40,7 @@ def copying(dtype=torch.float64, seed=5, spread=1.0, copied=True, bias=True):
     return head.to(dtype)
 
 
-def begun(head, dtype=torch.float64, seed=1, lengths=LENGTHS):
+def begin_context(head, dtype=torch.float64, seed=1, lengths=LENGTHS):
     """The context of several sentences with repeated tokens, and their ids [B, S], masks and memories."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(lengths)
@@ -95,8 +95,8 @@ def relative_error(left, right):
 )
 def test_loss_and_gradients_match_the_definition(seed, spread, bias, options):
     """This includes the gradient of the memory, which trains the encoder."""
-    head = copying(seed=seed, spread=spread, bias=bias)
-    context, source, mask, memory = begun(head, seed=seed)
+    head = copy_head(seed=seed, spread=spread, bias=bias)
+    context, source, mask, memory = begin_context(head, seed=seed)
     hidden, labels, owners = states(seed=seed)
     wanted = by_definition(head, hidden, owners, source, mask, memory)
     nll = -wanted.gather(1, labels[:, None]).sum()
@@ -119,9 +119,9 @@ def test_loss_and_gradients_match_the_definition(seed, spread, bias, options):
 @given(seed=st.integers(0, 99), k=st.integers(1, 14), data=st.data())
 @torch.no_grad()
 def test_topk_is_exact_under_any_bias(seed, k, data):
-    head = copying(seed=seed, spread=2.0)
+    head = copy_head(seed=seed, spread=2.0)
     hidden, _, owners = states(seed=seed)
-    belief = head.next_token(hidden, begun(head, seed=seed)[0].select(owners))
+    belief = head.next_token(hidden, begin_context(head, seed=seed)[0].select(owners))
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(ROWS, (131,), generator=generator)
     values = torch.randn(131, generator=generator, dtype=torch.float64) * 4
@@ -145,9 +145,9 @@ def test_topk_is_exact_under_any_bias(seed, k, data):
 @given(seed=st.integers(0, 99), rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=29))
 @torch.no_grad()
 def test_a_selection_of_rows_keeps_their_scores(seed, rows):
-    head = copying()
+    head = copy_head()
     hidden, labels, owners = states(seed=seed)
-    context, chosen = begun(head)[0].select(owners), torch.tensor(rows)
+    context, chosen = begin_context(head)[0].select(owners), torch.tensor(rows)
     whole = head.score(hidden, labels, context)
     part = head.score(hidden[chosen], labels[chosen], context.select(chosen))
     torch.testing.assert_close(part, whole[chosen], rtol=1e-10, atol=1e-10)
@@ -190,8 +190,8 @@ def test_without_copyable_tokens_the_softmax_remains():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_an_empty_source_gives_finite_results(smoothing):
-    head = copying(torch.float32)
-    context, _, _, memory = begun(head, torch.float32, lengths=(0, 5))
+    head = copy_head(torch.float32)
+    context, _, _, memory = begin_context(head, torch.float32, lengths=(0, 5))
     hidden, labels, owners = states(dtype=torch.float32, sentences=2)
     loss = head.loss(hidden, labels, context.select(owners), LossOptions(smoothing))
     grown = torch.autograd.grad(loss.objective, [hidden, memory, *head.parameters()])
@@ -202,8 +202,8 @@ def test_an_empty_source_gives_finite_results(smoothing):
 
 @torch.no_grad()
 def test_padding_changes_nothing():
-    head = copying()
-    context, source, mask, memory = begun(head)
+    head = copy_head()
+    context, source, mask, memory = begin_context(head)
     hidden, labels, owners = states()
     wanted = head.score(hidden, labels, context.select(owners))
     other = head.begin(source.masked_fill(~mask, 77), mask, memory.masked_fill(~mask[..., None], 1e4))
@@ -213,13 +213,13 @@ def test_padding_changes_nothing():
 @torch.no_grad()
 def test_a_very_unlikely_copy_has_a_finite_log_probability():
     """A probability of e⁻²⁰⁰ would underflow to zero, with a logarithm of −∞."""
-    head = copying(torch.float32)
+    head = copy_head(torch.float32)
     head.query.weight.zero_()
     head.softmax.bias[:] = 300.0 * (torch.arange(VOCABULARY) == 99)
     head.gate.weight.zero_()
     head.gate.bias.fill_(200.0)
     hidden, _, owners = states(dtype=torch.float32)
-    context, *_ = begun(head, torch.float32, lengths=(11, 9))
+    context, *_ = begin_context(head, torch.float32, lengths=(11, 9))
     ids = context.ids[owners % 2]
     labels = ids.amax(-1)
     score = head.score(hidden, labels, context.select(owners % 2))
@@ -256,10 +256,10 @@ class TestCopiedIds:
 
 
 def test_samples_follow_the_distribution():
-    head = copying()
+    head = copy_head()
     hidden, _, owners = states(rows=3)
     with torch.no_grad():
-        belief = head.next_token(hidden, begun(head)[0].select(owners))
+        belief = head.next_token(hidden, begin_context(head)[0].select(owners))
         uniforms = torch.rand(3, 20_000, generator=torch.Generator().manual_seed(1))
         drawn = belief.sample(uniforms, temperature=1.3, bias=Bias.only(TEXT))
         expected = (belief.log_probs().masked_fill(~TEXT, -math.inf) / 1.3).softmax(-1) * 20_000
@@ -273,8 +273,8 @@ def test_samples_follow_the_distribution():
 @pytest.mark.parametrize("where", ["hidden", "memory"])
 @torch.no_grad()
 def test_a_nan_is_refused_with_its_row(where):
-    head = copying(torch.float32)
-    context, source, mask, memory = begun(head, torch.float32)
+    head = copy_head(torch.float32)
+    context, source, mask, memory = begin_context(head, torch.float32)
     hidden, _, _ = states(rows=5, dtype=torch.float32)
     hidden = hidden.detach().clone()
     if where == "hidden":
@@ -292,7 +292,7 @@ def test_a_nan_is_refused_with_its_row(where):
         assert str(caught.value) in (reason, "the head's attention or gate of row 2 is NaN")
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -304,25 +304,25 @@ class Largest(TorchDispatchMode):
 
 
 def test_no_tensor_of_rows_times_memory_is_created():
-    head = copying(torch.float32)
-    context, *_ = begun(head, torch.float32, lengths=(31, 29))
+    head = copy_head(torch.float32)
+    context, *_ = begin_context(head, torch.float32, lengths=(31, 29))
     hidden, labels, owners = states(rows=307, dtype=torch.float32, sentences=2)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         head.loss(hidden, labels, context.select(owners), LossOptions(0.1)).objective.backward()
     assert largest.elements < 307 * 31 * WIDTH / 2
 
 
 @torch.no_grad()
 def test_topk_does_not_compute_the_full_distribution(monkeypatch):
-    head = copying(torch.float32)
+    head = copy_head(torch.float32)
     hidden, _, owners = states(dtype=torch.float32)
-    belief = head.next_token(hidden, begun(head, torch.float32)[0].select(owners))
+    belief = head.next_token(hidden, begin_context(head, torch.float32)[0].select(owners))
     wanted = belief.log_probs().sort(descending=True, stable=True).indices[:, :5]
     monkeypatch.setattr("translume.heads.copy.CopyBelief.log_probs", None)
     assert torch.equal(belief.topk(5).ids, wanted)
 
 
-def built(size=101, width=64, tie="all", layers=1):
+def build_copy_model(size=101, width=64, tie="all", layers=1):
     settings = ModelSettings(
         width=width, feed_forward=2 * width, encoder_layers=layers, decoder_layers=layers, attention_heads=4,
         head=CopySettings(tie=tie),
@@ -335,7 +335,7 @@ def built(size=101, width=64, tie="all", layers=1):
 @pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
 @torch.no_grad()
 def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie):
-    model = built(size, width, tie, layers)
+    model = build_copy_model(size, width, tie, layers)
     source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
     mask = torch.ones(12, 13, dtype=torch.bool)
     loss = model.loss(source, mask, target, labels, mask)
@@ -344,7 +344,7 @@ def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie
 
 @torch.no_grad()
 def test_scores_of_a_search_equal_those_of_the_loss_alone_and_in_a_batch():
-    model = built()
+    model = build_copy_model()
     model.head.gate.bias.zero_()
     lengths = torch.tensor([7, 3, 5])
     source = torch.randint(4, 101, (3, 7))
@@ -367,7 +367,7 @@ def test_scores_of_a_search_equal_those_of_the_loss_alone_and_in_a_batch():
 
 def test_copying_generalises_to_tokens_that_were_never_labels():
     """Each target equals its source; half of the tokens occur only in the test data."""
-    model = built(61, 32, "all", 1).train()
+    model = build_copy_model(61, 32, "all", 1).train()
     generator = np.random.default_rng(1)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     mask = torch.ones(16, 5, dtype=torch.bool)

@@ -21,7 +21,7 @@ TEXT = torch.arange(VOCABULARY) > 3
 few = settings(deadline=None, max_examples=30)
 
 
-def mixture(components=3, dtype=torch.float64, spread=1.0, seed=5, bias=True):
+def mixture_head(components=3, dtype=torch.float64, spread=1.0, seed=5, bias=True):
     """A head whose components and prior have logits of scale `spread`."""
     torch.manual_seed(seed)
     sizes = HeadSizes(width=WIDTH, vocabulary=VOCABULARY, source_vocabulary=VOCABULARY)
@@ -67,7 +67,7 @@ def relative_error(left, right):
     ),
 )
 def test_loss_and_gradients_match_the_definition(components, spread, seed, bias, options):
-    head = mixture(components, spread=spread, seed=seed, bias=bias)
+    head = mixture_head(components, spread=spread, seed=seed, bias=bias)
     hidden, labels = states(seed=seed)
     wanted = by_definition(head, hidden)
     nll = -wanted.gather(1, labels[:, None]).sum()
@@ -90,7 +90,7 @@ def test_loss_and_gradients_match_the_definition(components, spread, seed, bias,
 @given(seed=st.integers(0, 99), k=st.integers(1, 12), chosen=st.integers(0, VOCABULARY - 1))
 @torch.no_grad()
 def test_topk_is_exact_under_any_bias(seed, k, chosen):
-    belief = mixture(seed=seed).next_token(states(seed=seed)[0], None)
+    belief = mixture_head(seed=seed).next_token(states(seed=seed)[0], None)
     rows = torch.arange(ROWS)
     bias = Bias(rows, rows * 0 + chosen, torch.linspace(-3.0, 3.0, ROWS), TEXT)
     ranks = bias.add_to(belief.log_probs())
@@ -100,7 +100,7 @@ def test_topk_is_exact_under_any_bias(seed, k, chosen):
 
 
 def test_one_component_equals_a_softmax_of_tanh():
-    head = mixture(1)
+    head = mixture_head(1)
     hidden, labels = states()
     wanted = F.cross_entropy(F.linear(head.map(hidden).tanh(), head.weight, head.bias), labels, reduction="sum")
     assert relative_error(head.loss(hidden, labels, None, PLAIN).objective, wanted) < 1e-12
@@ -123,7 +123,7 @@ def test_two_components_worked_by_hand():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_very_unlikely_tokens_keep_their_log_probability_and_gradient(dtype):
     """log(p + 1e-8), as in the authors' code, would give −18.4 for all less likely tokens, without a gradient."""
-    head = mixture(dtype=dtype, spread=40.0)
+    head = mixture_head(dtype=dtype, spread=40.0)
     hidden, _ = states(dtype=dtype)
     log_probs = head.next_token(hidden, None).log_probs()
     labels = log_probs.argmin(-1)
@@ -140,7 +140,7 @@ def test_very_unlikely_tokens_keep_their_log_probability_and_gradient(dtype):
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1000.0])
 @torch.no_grad()
 def test_probabilities_sum_to_one_for_components_of_any_confidence(spread):
-    head = mixture(dtype=torch.float32, spread=spread)
+    head = mixture_head(dtype=torch.float32, spread=spread)
     log_probs = head.next_token(states(dtype=torch.float32)[0] * 10, None).log_probs()
     assert bool(log_probs.isfinite().all())
     sums = log_probs.double().exp().sum(-1)
@@ -149,12 +149,12 @@ def test_probabilities_sum_to_one_for_components_of_any_confidence(spread):
 
 @pytest.mark.parametrize("options", [PLAIN, LossOptions(0.1)], ids=["plain", "smoothed"])
 def test_low_precision_weights_cost_little_accuracy(options):
-    head = mixture(dtype=torch.bfloat16, spread=1.0)
+    head = mixture_head(dtype=torch.bfloat16, spread=1.0)
     hidden, labels = states(dtype=torch.bfloat16)
     loss = head.loss(hidden, labels, None, options)
     found = torch.autograd.grad(loss.objective, [hidden, *head.parameters()])
     assert all(left.dtype == torch.bfloat16 for left in found)
-    wide = mixture(dtype=torch.bfloat16, spread=1.0).double()
+    wide = mixture_head(dtype=torch.bfloat16, spread=1.0).double()
     truth = hidden.detach().double().requires_grad_()
     wanted = wide.loss(truth, labels, None, options)
     slopes = torch.autograd.grad(wanted.objective, [truth, *wide.parameters()])
@@ -163,7 +163,7 @@ def test_low_precision_weights_cost_little_accuracy(options):
 
 
 def test_a_nan_is_refused_with_its_row():
-    head = mixture(dtype=torch.float32)
+    head = mixture_head(dtype=torch.float32)
     hidden, _ = states(dtype=torch.float32)
     with torch.no_grad():
         hidden[7, 3] = math.nan
@@ -175,7 +175,7 @@ def test_a_nan_is_refused_with_its_row():
     )
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -188,16 +188,16 @@ class Largest(TorchDispatchMode):
 
 def test_all_components_together_use_no_more_memory_than_a_chunk(monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 128 * VOCABULARY)
-    head = mixture(11)
+    head = mixture_head(11)
     hidden, labels = states(rows=89)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         head.loss(hidden, labels, None, LossOptions(0.1)).objective.backward()
     assert 0 < largest.elements <= 128 * VOCABULARY
 
 
 @torch.no_grad()
 def test_samples_follow_the_distribution():
-    head = mixture(spread=2.0)
+    head = mixture_head(spread=2.0)
     belief = head.next_token(states(rows=2)[0], None)
     drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(1)), bias=Bias.only(TEXT))
     wanted = belief.log_probs().masked_fill(~TEXT, -math.inf).softmax(-1)

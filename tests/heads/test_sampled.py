@@ -29,7 +29,7 @@ class Pairs:
         return (generator.random(1 + index % 7) ** 3 * 97).astype(np.int32) + 4
 
 
-def sampled(samples=1024, bias=True, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH):
+def sampled_head(samples=1024, bias=True, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH):
     torch.manual_seed(5)
     sizes = HeadSizes(width=width, vocabulary=vocabulary, source_vocabulary=vocabulary)
     head = SampledHead(SampledSettings(tie="none", samples=samples, bias=bias), sizes, None)
@@ -59,14 +59,14 @@ def relative_error(left, right):
 def test_tokens_are_ranked_by_frequency_in_the_targets():
     counts = np.bincount(np.concatenate([Pairs().target(number) for number in range(97)]), minlength=101)
     counts[2] += 97  # one end mark per pair
-    ranked = sampled().ranked
+    ranked = sampled_head().ranked
     assert sorted(ranked.tolist()) == list(range(101))
     assert ranked.tolist() == sorted(range(101), key=lambda token: (-counts[token], token))
 
 
 @pytest.mark.parametrize("samples", [7, 211])
 def test_tokens_are_drawn_with_the_probability_of_their_rank(samples):
-    head, hidden = sampled(samples), torch.zeros(1, WIDTH, dtype=torch.float64)
+    head, hidden = sampled_head(samples), torch.zeros(1, WIDTH, dtype=torch.float64)
     times = 3000
     met = torch.zeros(VOCABULARY, dtype=torch.float64)
     for _ in range(times):
@@ -84,7 +84,7 @@ def test_tokens_are_drawn_with_the_probability_of_their_rank(samples):
 @pytest.mark.parametrize("samples", [1, 11, 101])
 @torch.no_grad()
 def test_the_normaliser_estimate_is_unbiased(samples):
-    head = sampled(samples)
+    head = sampled_head(samples)
     hidden, labels = given_states(rows=5)
     full = (-head.softmax.score(hidden, labels, None)).exp()
     times = 1000
@@ -102,7 +102,7 @@ def test_loss_and_gradients_converge_to_the_softmax_with_more_samples():
     hidden, labels = given_states()
     errors = []
     for samples in (3, 30, 300, 3000):
-        head = sampled(samples)
+        head = sampled_head(samples)
         parts = [loss_and_gradients(head, hidden, labels) for _ in range(60)]
         wanted = loss_and_gradients(head.eval(), hidden, labels)
         loss = torch.stack([loss for loss, _ in parts]).mean()
@@ -121,7 +121,7 @@ def test_loss_and_gradients_converge_to_the_softmax_with_more_samples():
     ids=["plain", "smoothed", "smoothed-over-text", "both"],
 )
 def test_with_all_tokens_drawn_it_equals_the_softmax(bias, options):
-    head = sampled(20_000, bias)
+    head = sampled_head(20_000, bias)
     hidden, labels = given_states()
     loss, grown = loss_and_gradients(head, hidden, labels, options)
     wanted, slopes = loss_and_gradients(head.eval(), hidden, labels, options)
@@ -132,7 +132,7 @@ def test_with_all_tokens_drawn_it_equals_the_softmax(bias, options):
 @settings(deadline=None, max_examples=10)
 @given(rows=st.integers(1, 29), seed=st.integers(0, 10**6))
 def test_chunk_size_changes_nothing(rows, seed):
-    head = sampled(31)
+    head = sampled_head(31)
     hidden, labels = given_states()
     options = LossOptions(0.1, 1e-2)
     torch.manual_seed(seed)
@@ -147,7 +147,7 @@ def test_chunk_size_changes_nothing(rows, seed):
 
 @torch.no_grad()
 def test_draws_follow_torchs_seed_as_dropout_does():
-    head = sampled(11)
+    head = sampled_head(11)
     hidden, labels = given_states()
     torch.manual_seed(3)
     first, second = (float(head.loss(hidden, labels, None, PLAIN).objective) for _ in range(2))
@@ -162,7 +162,7 @@ def test_draws_follow_torchs_seed_as_dropout_does():
 
 @torch.no_grad()
 def test_an_nll_is_given_in_evaluation_mode_only():
-    head = sampled()
+    head = sampled_head()
     hidden, labels = given_states()
     assert head.loss(hidden, labels, None, PLAIN).nll is None
     loss = head.eval().loss(hidden, labels, None, PLAIN)
@@ -171,7 +171,7 @@ def test_an_nll_is_given_in_evaluation_mode_only():
 
 
 def test_a_label_that_is_the_only_drawn_token_costs_nothing():
-    head = sampled(1)
+    head = sampled_head(1)
     hidden, _ = given_states(rows=1)
     torch.manual_seed(0)
     drawn = head._draw(hidden).ids
@@ -182,7 +182,7 @@ def test_a_label_that_is_the_only_drawn_token_costs_nothing():
 
 
 def test_no_labels_cost_nothing_and_large_states_give_finite_results():
-    head = sampled(dtype=torch.float32)
+    head = sampled_head(dtype=torch.float32)
     hidden, labels = given_states(rows=0, dtype=torch.float32)
     loss = head.loss(hidden, labels, None, LossOptions(0.1, 1e-3))
     assert (float(loss.objective.detach()), loss.tokens) == (0.0, 0)
@@ -194,7 +194,7 @@ def test_no_labels_cost_nothing_and_large_states_give_finite_results():
 
 
 def test_the_loss_in_bf16_is_close_to_fp32():
-    narrow = sampled(301, dtype=torch.bfloat16, vocabulary=1009, width=61)
+    narrow = sampled_head(301, dtype=torch.bfloat16, vocabulary=1009, width=61)
     hidden, labels = given_states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     torch.manual_seed(2)
     loss, grown = loss_and_gradients(narrow, hidden, labels, LossOptions(0.1))
@@ -206,7 +206,7 @@ def test_the_loss_in_bf16_is_close_to_fp32():
     assert all(relative_error(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -219,8 +219,8 @@ class Largest(TorchDispatchMode):
 
 def test_no_tensor_of_rows_times_samples_is_created(monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * 1009)
-    head = sampled(1024, vocabulary=1009, dtype=torch.float32)
+    head = sampled_head(1024, vocabulary=1009, dtype=torch.float32)
     hidden, labels = given_states(rows=2003, dtype=torch.float32, vocabulary=1009)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         head.loss(hidden, labels, None, LossOptions(0.1)).objective.backward()
     assert 0 < largest.elements <= 31 * 1009

@@ -136,7 +136,7 @@ def head_of(seed=5, threshold=0.02, **chosen):
     return head.eval()
 
 
-def begun(head, lengths):
+def begin_context(head, lengths):
     memory, mask, _, owners, labels = given_sources(lengths, torch.float32)
     context = head.begin(torch.zeros_like(mask, dtype=torch.long), mask, memory)
     return None if context is None else context.select(owners), labels
@@ -161,7 +161,7 @@ def test_candidates_are_the_listed_and_the_frequent_tokens():
 @torch.no_grad()
 def test_a_threshold_of_zero_gives_the_full_softmax():
     head = head_of(threshold=0.0)
-    context, labels = begun(head, [4, 2])
+    context, labels = begin_context(head, [4, 2])
     hidden = states(8)
     found, wanted = (head.next_token(hidden, each) for each in (context, None))
     torch.testing.assert_close(found.log_probs(), wanted.log_probs())
@@ -220,7 +220,7 @@ def test_the_selector_is_saved_with_the_weights():
     head, other = head_of(), head_of(seed=6)
     assert "translations" not in head.state_dict()
     other.load_state_dict(head.state_dict())
-    left, right = (each.next_token(states(8), begun(each, [5, 2])[0]).log_probs() for each in (head, other))
+    left, right = (each.next_token(states(8), begin_context(each, [5, 2])[0]).log_probs() for each in (head, other))
     assert torch.equal(left, right)
 
 

@@ -74,7 +74,7 @@ def sources(lengths, seed=1):
     return ids, torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
-def begun(head, lengths, seed=1):
+def begin_context(head, lengths, seed=1):
     ids, mask = sources(lengths, seed)
     return head.begin(ids, mask, torch.zeros(*ids.shape, WIDTH))
 
@@ -159,7 +159,7 @@ def test_the_distribution_is_the_softmax_over_the_candidates():
     ids, mask = sources([11, 1, 7])
     owners = torch.tensor([2, 0, 1, 1, 0])
     hidden = states(5)
-    found = head.next_token(hidden, begun(head, [11, 1, 7]).select(owners)).log_probs()
+    found = head.next_token(hidden, begin_context(head, [11, 1, 7]).select(owners)).log_probs()
     logits = F.linear(hidden, head.softmax.weight, head.softmax.bias)
     for row, owner in enumerate(owners.tolist()):
         listed = expected_candidates(head, ids[owner], mask[owner])
@@ -183,7 +183,7 @@ def test_topk_equals_the_full_ranking_with_a_bias(draws, k, seed):
     mask = None if shape is None else torch.rand(shape, generator=torch.Generator().manual_seed(seed)) > 0.3
     bias = draws.draw(st.sampled_from([None, Bias(place, ids, torch.tensor(values), mask)]))
     with torch.no_grad():
-        context = begun(head, [5, 1, 3], seed).select(torch.tensor([0, 0, 1, 2, 2, 2, 1]))
+        context = begin_context(head, [5, 1, 3], seed).select(torch.tensor([0, 0, 1, 2, 2, 2, 1]))
         belief = head.next_token(states(rows, seed), context)
     scores = belief.log_probs()
     ranks, wanted = exact_topk(scores if bias is None else bias.add_to(scores), k)
@@ -198,7 +198,7 @@ def test_topk_equals_the_full_ranking_with_a_bias(draws, k, seed):
 @torch.no_grad()
 def test_samples_are_candidates_drawn_with_their_probabilities():
     head = head_of()
-    belief = head.next_token(states(2), begun(head, [3, 1]))
+    belief = head.next_token(states(2), begin_context(head, [3, 1]))
     chances = belief.log_probs().exp()
     drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(3)))
     for row in range(2):
@@ -228,19 +228,19 @@ def test_a_sentences_distribution_does_not_depend_on_its_batch(lengths, seed):
 @torch.no_grad()
 def test_the_full_product_is_used_if_the_lists_are_long_together(monkeypatch):
     head, owners = head_of(), torch.tensor([0, 0, 1, 2])
-    alone = head.next_token(states(4), begun(head, [5, 2, 9]).select(owners)).log_probs()
+    alone = head.next_token(states(4), begin_context(head, [5, 2, 9]).select(owners)).log_probs()
     shuffled = torch.tensor([2, 0, 3, 1])
-    apart = head.next_token(states(4)[shuffled], begun(head, [5, 2, 9]).select(owners[shuffled])).log_probs()
+    apart = head.next_token(states(4)[shuffled], begin_context(head, [5, 2, 9]).select(owners[shuffled])).log_probs()
     torch.testing.assert_close(apart, alone[shuffled])
     monkeypatch.setattr("translume.heads.shortlist.MAX_ROW_SHARE", 0.1)
-    whole = head.next_token(states(4), begun(head, [5, 2, 9]).select(owners)).log_probs()
+    whole = head.next_token(states(4), begin_context(head, [5, 2, 9]).select(owners)).log_probs()
     torch.testing.assert_close(whole, alone)
 
 
 @torch.no_grad()
 def test_selecting_twice_equals_selecting_once():
     head = head_of()
-    context = begun(head, [5, 2, 9])
+    context = begin_context(head, [5, 2, 9])
     first, second = torch.tensor([2, 0, 0, 1]), torch.tensor([3, 3, 1, 0])
     twice, once = context.select(first).select(second), context.select(first[second])
     assert torch.equal(twice.owners, once.owners)
@@ -252,7 +252,7 @@ def test_selecting_twice_equals_selecting_once():
 def test_training_uses_the_softmax(bias):
     head = head_of(bias=bias).train()
     hidden, labels = states(17).requires_grad_(), torch.arange(17)
-    assert begun(head, [5, 2]) is None
+    assert begin_context(head, [5, 2]) is None
     loss, wanted = (each.loss(hidden, labels, None, LossOptions(0.1, 1e-3)) for each in (head, head.softmax))
     assert (float(loss.objective.detach()), float(loss.nll)) == (float(wanted.objective.detach()), float(wanted.nll))
     assert torch.equal(head.score(hidden, labels, None), head.softmax.score(hidden, labels, None))
@@ -262,7 +262,7 @@ def test_training_uses_the_softmax(bias):
 def test_validation_measures_the_full_softmax():
     head = head_of()
     hidden, labels = states(5), torch.arange(5)
-    loss = head.loss(hidden, labels, begun(head, [3, 1, 2, 2, 7]), LossOptions())
+    loss = head.loss(hidden, labels, begin_context(head, [3, 1, 2, 2, 7]), LossOptions())
     assert loss.nll is None
     assert float(loss.objective) == float(head.softmax.loss(hidden, labels, None, LossOptions()).nll)
 
@@ -270,7 +270,7 @@ def test_validation_measures_the_full_softmax():
 @torch.no_grad()
 def test_without_learned_candidates_all_tokens_are_possible():
     head = head_of(learn=False)
-    assert begun(head, [5, 2]) is None
+    assert begin_context(head, [5, 2]) is None
     assert bool(head.next_token(states(2), None).log_probs().isfinite().all())
 
 
@@ -278,7 +278,7 @@ def test_without_learned_candidates_all_tokens_are_possible():
 def test_tables_are_saved_with_the_weights():
     head, other = head_of(), head_of(learn=False, seed=6)
     other.load_state_dict(head.state_dict())
-    left, right = (each.next_token(states(3), begun(each, [5, 2, 3])).log_probs() for each in (head, other))
+    left, right = (each.next_token(states(3), begin_context(each, [5, 2, 3])).log_probs() for each in (head, other))
     assert torch.equal(left, right)
 
 

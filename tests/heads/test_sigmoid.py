@@ -17,7 +17,7 @@ WIDTH, VOCABULARY, ROWS = 13, 101, 67
 PLAIN = LossOptions()
 
 
-def sigmoid(negatives=1.0, bias=True, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH):
+def sigmoid_head(negatives=1.0, bias=True, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH):
     torch.manual_seed(5)
     sizes = HeadSizes(width=width, vocabulary=vocabulary, source_vocabulary=vocabulary)
     head = SigmoidHead(SigmoidSettings(tie="none", negatives=negatives, bias=bias), sizes, None)
@@ -71,7 +71,7 @@ def test_one_label_of_three_worked_by_hand():
 @pytest.mark.parametrize("chunks", [1, 7])
 def test_loss_and_gradients_equal_torchs_binary_cross_entropy(monkeypatch, bias, negatives, smoothing, chunks):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
-    head = sigmoid(negatives, bias)
+    head = sigmoid_head(negatives, bias)
     hidden, labels = states()
     for smoothed in (None, torch.arange(VOCABULARY) > 3):
         share = None if smoothed is None else smoothed.double() / smoothed.sum()
@@ -85,7 +85,7 @@ def test_loss_and_gradients_equal_torchs_binary_cross_entropy(monkeypatch, bias,
 @pytest.mark.parametrize("vocabulary", [11, 1009, 20011])
 @torch.no_grad()
 def test_a_uniform_prediction_costs_about_ln_v_and_alpha(vocabulary):
-    head = sigmoid(vocabulary=vocabulary, bias=False, dtype=torch.float32)
+    head = sigmoid_head(vocabulary=vocabulary, bias=False, dtype=torch.float32)
     head.weight.zero_()
     hidden, labels = states(vocabulary=vocabulary, dtype=torch.float32)
     each = float(head.loss(hidden, labels, None, PLAIN).objective) / ROWS
@@ -96,7 +96,7 @@ def test_a_uniform_prediction_costs_about_ln_v_and_alpha(vocabulary):
 
 @torch.no_grad()
 def test_a_small_loss_is_not_lost_to_rounding():
-    head = sigmoid(bias=False, dtype=torch.float32)
+    head = sigmoid_head(bias=False, dtype=torch.float32)
     hidden, labels = states(rows=1, dtype=torch.float32)
     head.weight.copy_(-20 * hidden / hidden.square().sum())
     head.weight[labels[0]].mul_(-1.5)
@@ -105,7 +105,7 @@ def test_a_small_loss_is_not_lost_to_rounding():
 
 
 def test_the_loss_in_bf16_is_close_to_fp32():
-    head = sigmoid(dtype=torch.bfloat16, vocabulary=1009, width=61)
+    head = sigmoid_head(dtype=torch.bfloat16, vocabulary=1009, width=61)
     hidden, labels = states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     loss = head.loss(hidden, labels, None, LossOptions(0.1)).objective
     grown = gradients(loss, hidden, head)
@@ -119,7 +119,7 @@ def test_the_loss_in_bf16_is_close_to_fp32():
 
 @torch.no_grad()
 def test_a_score_reads_no_other_token():
-    head = sigmoid()
+    head = sigmoid_head()
     hidden, labels = states()
     before = head.score(hidden, labels, None)
     head.weight[~torch.isin(torch.arange(VOCABULARY), labels)] += 1

@@ -126,11 +126,11 @@ def test_a_tail_is_computed_only_for_rows_that_may_rank_its_tokens():
     opened = []
     inner = belief._open
 
-    def watched(rows, groups):
+    def recording_open(rows, groups):
         opened.append((rows.tolist(), groups.tolist()))
         return inner(rows, groups)
 
-    belief._open = watched
+    belief._open = recording_open
     belief.topk(3)
     assert opened == [([1], [0])]
 

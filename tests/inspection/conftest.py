@@ -74,12 +74,12 @@ def make() -> Callable[..., Translator]:
 
 
 @pytest.fixture(scope="session", params=kinds(), ids=lambda kind: kind.model_fields["kind"].default)
-def of_every_kind(request: pytest.FixtureRequest) -> Translator:
+def translator_of_every_head(request: pytest.FixtureRequest) -> Translator:
     return build(request.param)
 
 
 @pytest.fixture(scope="session", params=["pre", "post"])
-def of_both_norms(request: pytest.FixtureRequest) -> Translator:
+def translator_of_both_norms(request: pytest.FixtureRequest) -> Translator:
     return build(norm=request.param)
 
 

@@ -60,10 +60,10 @@ def assert_same(found, expected):
     torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=2e-6)
 
 
-def test_attention_equals_that_from_the_linear_maps_of_each_layer(of_both_norms):
-    trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("attention",))
-    hooks, labels = observed(of_both_norms)
-    heads = of_both_norms.config.model.attention_heads
+def test_attention_equals_that_from_the_linear_maps_of_each_layer(translator_of_both_norms):
+    trace = translume.trace(translator_of_both_norms, SOURCE, TARGET, show=("attention",))
+    hooks, labels = observed(translator_of_both_norms)
+    heads = translator_of_both_norms.config.model.attention_heads
     assert (len(trace.attention.encoder), len(trace.attention.decoder), len(trace.attention.cross)) == (2, 3, 3)
     for layer, found in enumerate(trace.attention.encoder):
         query, keys, _ = hooks.wrote[f"encoder.layers.{layer}.self_attention.query_key_value"].chunk(3, -1)
@@ -78,8 +78,8 @@ def test_attention_equals_that_from_the_linear_maps_of_each_layer(of_both_norms)
         assert (len(found), len(found[0]), len(found[0][0])) == (heads, len(labels), len(trace.source_tokens))
 
 
-def test_attention_sums_to_one_and_is_causal(of_both_norms):
-    attention = translume.trace(of_both_norms, SOURCE, TARGET, show=("attention",)).attention
+def test_attention_sums_to_one_and_is_causal(translator_of_both_norms):
+    attention = translume.trace(translator_of_both_norms, SOURCE, TARGET, show=("attention",)).attention
     for layer in (*attention.encoder, *attention.decoder, *attention.cross):
         rows = torch.tensor(layer).sum(-1)
         torch.testing.assert_close(rows, torch.ones_like(rows), rtol=0, atol=1e-4)
@@ -108,10 +108,10 @@ def test_a_layer_without_self_attention_reports_none(make):
     assert trace.log_p == pytest.approx(make(decoder_mixing="ssru").score(SOURCE, TARGET).log_prob, abs=1e-4)
 
 
-def test_the_lens_applies_the_last_norm_to_each_layers_state(of_both_norms):
-    trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("lens",), k=5)
-    hooks, labels = observed(of_both_norms)
-    model = of_both_norms.checkpoint.model
+def test_the_lens_applies_the_last_norm_to_each_layers_state(translator_of_both_norms):
+    trace = translume.trace(translator_of_both_norms, SOURCE, TARGET, show=("lens",), k=5)
+    hooks, labels = observed(translator_of_both_norms)
+    model = translator_of_both_norms.checkpoint.model
     weight, bias = model.head.plain()["weight"], model.head.plain()["bias"]
     for layer in range(3):
         state = hooks.wrote[f"decoder.layers.{layer}"]
@@ -129,8 +129,8 @@ def test_the_lens_applies_the_last_norm_to_each_layers_state(of_both_norms):
         assert all(candidate.p_used is None for each in shown for candidate in each.top.candidates)
 
 
-def test_the_lens_of_the_last_layer_is_the_models_distribution(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("lens",))
+def test_the_lens_of_the_last_layer_is_the_models_distribution(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=("lens",))
     for step in trace.steps:
         last = step.lens[-1]
         assert (last.log_p, last.rank, last.entropy) == (step.log_p_model, step.rank, step.entropy)

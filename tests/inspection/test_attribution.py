@@ -46,10 +46,10 @@ def compare(found, expected):
     torch.testing.assert_close(found[finite], expected[finite], rtol=1e-4, atol=2e-5)
 
 
-def test_the_prior_is_the_same_step_with_only_an_end_mark_as_source(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("prior",))
-    blank = forced(of_every_kind, source_of(of_every_kind)[-1:])
-    own = forced(of_every_kind, source_of(of_every_kind))
+def test_the_prior_is_the_same_step_with_only_an_end_mark_as_source(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=("prior",))
+    blank = forced(translator_of_every_head, source_of(translator_of_every_head)[-1:])
+    own = forced(translator_of_every_head, source_of(translator_of_every_head))
     for step, expected, whole in zip(trace.steps, blank.tolist(), own.tolist(), strict=True):
         assert step.prior.log_p == pytest.approx(expected, abs=1e-4)
         known = math.isfinite(expected) and math.isfinite(whole)
@@ -57,20 +57,20 @@ def test_the_prior_is_the_same_step_with_only_an_end_mark_as_source(of_every_kin
 
 
 @pytest.mark.parametrize("method", ["occlusion", "occlusion-mask", "occlusion-unknown"])
-def test_occlusion_equals_leaving_out_each_token_in_turn(of_every_kind, method):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=(method,))
+def test_occlusion_equals_leaving_out_each_token_in_turn(translator_of_every_head, method):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=(method,))
     (found,) = trace.attributions
     assert found.method == method
-    source = source_of(of_every_kind)
-    whole, columns = forced(of_every_kind, source), []
+    source = source_of(translator_of_every_head)
+    whole, columns = forced(translator_of_every_head, source), []
     for place in range(len(source)):
         if method == "occlusion":
-            without = forced(of_every_kind, [*source[:place], *source[place + 1 :]])
+            without = forced(translator_of_every_head, [*source[:place], *source[place + 1 :]])
         elif method == "occlusion-mask":
-            without = forced(of_every_kind, source, [each != place for each in range(len(source))])
+            without = forced(translator_of_every_head, source, [each != place for each in range(len(source))])
         else:
-            unknown = of_every_kind.checkpoint.source_tokenizer.specials.unk
-            without = forced(of_every_kind, [*source[:place], unknown, *source[place + 1 :]])
+            unknown = translator_of_every_head.checkpoint.source_tokenizer.specials.unk
+            without = forced(translator_of_every_head, [*source[:place], unknown, *source[place + 1 :]])
         columns.append(whole - without)
     compare(as_tensor(found.values), torch.stack(columns, 1))
 
@@ -95,12 +95,12 @@ def test_occlusion_by_the_unknown_token_is_refused_if_there_is_none(make, monkey
     )
 
 
-def test_input_times_gradient_is_the_directional_derivative_of_each_score(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=("input-gradient",))
+def test_input_times_gradient_is_the_directional_derivative_of_each_score(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=("input-gradient",))
     found = as_tensor(trace.attributions[0].values)
     model, sentence = (
-        of_every_kind.checkpoint.model,
-        inputs.trace_inputs(of_every_kind, SOURCE, TARGET, None).sentence(),
+        translator_of_every_head.checkpoint.model,
+        inputs.trace_inputs(translator_of_every_head, SOURCE, TARGET, None).sentence(),
     )
     table = model.encoder.embedding.table
     vectors = []
@@ -122,12 +122,12 @@ def test_input_times_gradient_is_the_directional_derivative_of_each_score(of_eve
                 torch.testing.assert_close(found[place], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_integrated_gradients_sum_to_the_difference_from_the_baseline(of_both_norms):
+def test_integrated_gradients_sum_to_the_difference_from_the_baseline(translator_of_both_norms):
     pytest.importorskip("captum")
-    trace = translume.trace(of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
+    trace = translume.trace(translator_of_both_norms, SOURCE, TARGET, show=("integrated-gradients",))
     (found,) = trace.attributions
-    sentence = inputs.trace_inputs(of_both_norms, SOURCE, TARGET, None).sentence()
-    model = of_both_norms.checkpoint.model
+    sentence = inputs.trace_inputs(translator_of_both_norms, SOURCE, TARGET, None).sentence()
+    model = translator_of_both_norms.checkpoint.model
     with torch.no_grad():
         places = torch.arange(len(sentence.labels))
         scores = attribution.scores_of(model, sentence)
@@ -138,7 +138,9 @@ def test_integrated_gradients_sum_to_the_difference_from_the_baseline(of_both_no
     gaps = (as_tensor(found.values).sum(-1) - (whole - baseline)).abs()
     assert float(gaps.max()) == pytest.approx(found.error, abs=1e-4)
     assert float(gaps.max()) < 0.05 * float((whole - baseline).abs().max())
-    torch.testing.assert_close(whole.double(), forced(of_both_norms, source_of(of_both_norms)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        whole.double(), forced(translator_of_both_norms, source_of(translator_of_both_norms)), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_without_captum_integrated_gradients_name_the_package_to_install(make, monkeypatch):

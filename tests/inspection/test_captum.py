@@ -41,29 +41,31 @@ def values_of(translator, method):
     return torch.tensor(trace.attributions[0].values, dtype=torch.float32)
 
 
-def test_input_times_gradient_equals_captums(of_both_norms):
-    forward = Forward(of_both_norms)
+def test_input_times_gradient_equals_captums(translator_of_both_norms):
+    forward = Forward(translator_of_both_norms)
     expected = captum.InputXGradient(forward).attribute(
         forward.vectors.clone().requires_grad_(), additional_forward_args=(forward.places,)
     )
-    found = values_of(of_both_norms, "input-gradient")
+    found = values_of(translator_of_both_norms, "input-gradient")
     torch.testing.assert_close(found, expected.sum(-1).detach(), rtol=1e-4, atol=1e-5)
     assert found.abs().max() > 1e-2
 
 
-def test_integrated_gradients_equal_captums_from_a_zero_baseline(of_both_norms):
-    forward = Forward(of_both_norms)
+def test_integrated_gradients_equal_captums_from_a_zero_baseline(translator_of_both_norms):
+    forward = Forward(translator_of_both_norms)
     expected = captum.IntegratedGradients(forward).attribute(
         forward.vectors.clone(), baselines=0.0, additional_forward_args=(forward.places,), n_steps=32
     )
-    found = values_of(of_both_norms, "integrated-gradients")
+    found = values_of(translator_of_both_norms, "integrated-gradients")
     torch.testing.assert_close(found, expected.sum(-1).detach(), rtol=1e-4, atol=1e-5)
     assert found.abs().max() > 1e-2
 
 
-def test_occlusion_by_the_unknown_token_equals_captums_feature_ablation(of_both_norms):
-    forward = Forward(of_both_norms)
-    unknown = forward.model.encoder.embedding.table.weight[of_both_norms.checkpoint.source_tokenizer.specials.unk]
+def test_occlusion_by_the_unknown_token_equals_captums_feature_ablation(translator_of_both_norms):
+    forward = Forward(translator_of_both_norms)
+    unknown = forward.model.encoder.embedding.table.weight[
+        translator_of_both_norms.checkpoint.source_tokenizer.specials.unk
+    ]
     features = torch.arange(forward.source.size(1))[None, :, None].expand(1, -1, forward.vectors.size(-1))
     with torch.no_grad():
         expected = captum.FeatureAblation(forward).attribute(
@@ -72,5 +74,5 @@ def test_occlusion_by_the_unknown_token_equals_captums_feature_ablation(of_both_
             additional_forward_args=(forward.places,),
             feature_mask=features,
         )
-    found = values_of(of_both_norms, "occlusion-unknown")
+    found = values_of(translator_of_both_norms, "occlusion-unknown")
     torch.testing.assert_close(found, expected[..., 0], rtol=1e-4, atol=2e-5)

@@ -217,11 +217,11 @@ def test_a_pair_that_the_model_cannot_read_is_left_out_and_counted(translator):
     assert {view.line for view in lens.suspects} == {1, 2, 5, 6, 7, 8, 9}
 
 
-def test_every_head_has_a_lens_with_null_for_impossible_tokens(of_every_kind):
-    lens = inspect_corpus(of_every_kind, PAIRS)
-    scores = list(of_every_kind.score_all(PAIRS))
+def test_every_head_has_a_lens_with_null_for_impossible_tokens(translator_of_every_head):
+    lens = inspect_corpus(translator_of_every_head, PAIRS)
+    scores = list(translator_of_every_head.score_all(PAIRS))
     assert lens.impossible == sum(value == -math.inf for score in scores for value in score.token_log_probs)
-    assert lens.normalised is of_every_kind.checkpoint.model.head.normalised
+    assert lens.normalised is translator_of_every_head.checkpoint.model.head.normalised
     assert (lens.nll is None) == (bool(lens.impossible) or not lens.normalised)
     assert (lens.places[0].entropy is None) == (not lens.normalised)
     if lens.impossible:

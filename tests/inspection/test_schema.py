@@ -173,9 +173,9 @@ def test_an_invalid_value_is_refused_with_its_path(change, message):
     assert str(error.value) == message
 
 
-def test_a_trace_of_every_head_follows_the_schema_and_is_read_back(of_every_kind):
+def test_a_trace_of_every_head_follows_the_schema_and_is_read_back(translator_of_every_head):
     show = ("attention", "lens", "prior", "terms", "occlusion", "input-gradient")
-    trace = translume.trace(of_every_kind, SOURCE, "le chat!", show=show)
+    trace = translume.trace(translator_of_every_head, SOURCE, "le chat!", show=show)
     content = json.loads(json.dumps(trace.to_dict(), allow_nan=False))
     schema = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     assert problems(content, schema, schema["$defs"]) == []

@@ -56,7 +56,7 @@ def reference_search(translator, width):
     return looked_at, survivors, finished
 
 
-def spelt(record):
+def tokens_by_node(record):
     """The tokens of each node."""
     found = {}
     for node in record.nodes:
@@ -69,7 +69,7 @@ def test_a_record_equals_the_reference_search(make, width):
     translator = make(options=(f"decoding.beam={width}",))
     record = translume.record_beam(translator, SOURCE)
     looked_at, survivors, finished = reference_search(translator, width)
-    tokens = spelt(record)
+    tokens = tokens_by_node(record)
     assert {tokens[node.id] for node in record.nodes} == set(looked_at)
     for node in record.nodes:
         assert node.total == node.log_prob == pytest.approx(looked_at[tokens[node.id]], abs=1e-4)
@@ -83,7 +83,7 @@ def test_a_record_equals_the_reference_search(make, width):
     assert {target.ids: pytest.approx(target.score, abs=1e-5) for target in record.finished} == finished
 
 
-def causes(record):
+def allowed_fates(record):
     """The possible fates of each node, from the tree alone."""
     kept = {node.parent for node in record.nodes if node.place is not None or node.fate in ("finished", "best")}
     ended = {target.node for target in record.finished}
@@ -120,7 +120,7 @@ def causes(record):
 def test_every_fate_agrees_with_the_tree(make, options):
     translator = make(options=options)
     record = translume.record_beam(translator, SOURCE)
-    for node, allowed in causes(record):
+    for node, allowed in allowed_fates(record):
         assert node.fate in allowed, (node, allowed)
     result = translator.translate(SOURCE).hypotheses[0]
     best = record.finished[0]
@@ -135,15 +135,15 @@ def test_every_fate_agrees_with_the_tree(make, options):
 def test_a_dead_end_by_rules_has_the_fate_forbidden(make):
     translator = make(options=("decoding.beam=2",))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_record.SentenceSearch, "prepare", starved(search_record.SentenceSearch.prepare))
+        patch.setattr(search_record.SentenceSearch, "prepare", with_dead_end(search_record.SentenceSearch.prepare))
         record = translume.record_beam(translator, SOURCE)
     assert Counter(node.fate for node in record.nodes)["forbidden"] == 1
 
 
-def starved(prepare):
+def with_dead_end(prepare):
     """Make every hypothesis that begins with the second best token a dead end."""
 
-    def with_a_trap(self, prefix=(), *, greedy=False):
+    def prepare_with_dead_end(self, prefix=(), *, greedy=False):
         ready = prepare(self, prefix, greedy=greedy)
 
         def trap(tokens, context):
@@ -155,7 +155,7 @@ def starved(prepare):
 
         return replace(ready, rules=[*ready.rules[:1], trap])
 
-    return with_a_trap
+    return prepare_with_dead_end
 
 
 def settings_of(translator, *options):

@@ -108,14 +108,14 @@ def test_places_above_the_maximum_are_counted_at_the_maximum():
 
 
 def test_unnormalised_scores_have_no_entropy_and_no_nll():
-    class Affirmative(Logits):
+    class Unnormalised(Logits):
         normalised = False
 
     statistics = TokenStatistics(FiveTokens())
     rows = [0, 1, 2]
     statistics.add(
         TokenBeliefs(
-            belief=Affirmative(torch.tensor([TABLE[row] for row in rows]).log()),
+            belief=Unnormalised(torch.tensor([TABLE[row] for row in rows]).log()),
             labels=token_beliefs(rows).labels,
             pairs=token_beliefs(rows).pairs,
             places=token_beliefs(rows).places,

@@ -39,9 +39,9 @@ def forced_log_probs(translator, source, target):
     return torch.stack(found), torch.tensor(labels)
 
 
-def test_every_step_equals_forced_decoding(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=CHEAP)
-    log_probs, labels = forced_log_probs(of_every_kind, SOURCE, TARGET)
+def test_every_step_equals_forced_decoding(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=CHEAP)
+    log_probs, labels = forced_log_probs(translator_of_every_head, SOURCE, TARGET)
     assert [token.id for token in trace.target_tokens] == labels.tolist()
     expected = log_probs.gather(1, labels[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(steps_of(trace), dtype=torch.float64), expected, rtol=1e-5, atol=1e-5)
@@ -56,12 +56,15 @@ def test_every_step_equals_forced_decoding(of_every_kind):
         assert (row > row[label])[~near].sum() + 1 <= step.rank <= (row > row[label])[~near].sum() + near.sum()
 
 
-def test_log_probs_sum_to_those_of_forced_decoding_and_of_the_loss(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=CHEAP)
-    score = of_every_kind.score(SOURCE, TARGET)
+def test_log_probs_sum_to_those_of_forced_decoding_and_of_the_loss(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=CHEAP)
+    score = translator_of_every_head.score(SOURCE, TARGET)
     assert trace.log_p == pytest.approx(score.log_prob, abs=1e-5 * len(trace.steps))
     assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
-    model, specials = of_every_kind.checkpoint.model, of_every_kind.checkpoint.source_tokenizer.specials
+    model, specials = (
+        translator_of_every_head.checkpoint.model,
+        translator_of_every_head.checkpoint.source_tokenizer.specials,
+    )
     labels = torch.tensor([[token.id for token in trace.target_tokens]])
     given_ = torch.cat([torch.tensor([[specials.bos]]), labels[:, :-1]], 1)
     source = torch.tensor([[token.id for token in trace.source_tokens]])
@@ -71,8 +74,8 @@ def test_log_probs_sum_to_those_of_forced_decoding_and_of_the_loss(of_every_kind
         assert -trace.log_p == pytest.approx(float(loss.nll.detach()), abs=1e-5 * len(trace.steps))
 
 
-def test_candidates_and_tail_sum_to_one(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, k=7, show=("lens",))
+def test_candidates_and_tail_sum_to_one(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, k=7, show=("lens",))
     tops = [(step.top_used, "p_used") for step in trace.steps]
     if trace.facts.normalised:
         tops += [(step.top_model, "p_model") for step in trace.steps]
@@ -95,8 +98,10 @@ def test_no_number_depends_on_k(make, ks):
             assert blank == other
 
 
-def test_no_number_of_any_head_depends_on_k(of_every_kind):
-    few, many = (translume.trace(of_every_kind, SOURCE, TARGET, k=k, show=("lens", "prior", "terms")) for k in (2, 13))
+def test_no_number_of_any_head_depends_on_k(translator_of_every_head):
+    few, many = (
+        translume.trace(translator_of_every_head, SOURCE, TARGET, k=k, show=("lens", "prior", "terms")) for k in (2, 13)
+    )
     assert few.terms == many.terms
     for step, other in zip(few.steps, many.steps, strict=True):
         for name in ("top_model", "top_used"):
@@ -107,10 +112,10 @@ def test_no_number_of_any_head_depends_on_k(of_every_kind):
         assert replace(step, top_model=other.top_model, top_used=other.top_used, lens=other.lens) == other
 
 
-def test_no_number_of_any_head_depends_on_other_sentences_in_the_batch(of_every_kind):
+def test_no_number_of_any_head_depends_on_other_sentences_in_the_batch(translator_of_every_head):
     pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
-    for (source, target), score in zip(pairs, of_every_kind.score_all(pairs), strict=True):
-        trace = translume.trace(of_every_kind, source, target, show=())
+    for (source, target), score in zip(pairs, translator_of_every_head.score_all(pairs), strict=True):
+        trace = translume.trace(translator_of_every_head, source, target, show=())
         assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
 
 
@@ -183,10 +188,10 @@ def test_p_used_equals_the_reshaped_and_ruled_distribution_of_a_search_step(make
     assert trace.facts.temperature == 0.7
 
 
-def test_numbers_equal_those_of_a_batch(of_both_norms):
+def test_numbers_equal_those_of_a_batch(translator_of_both_norms):
     pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
-    for (source, target), score in zip(pairs, of_both_norms.score_all(pairs), strict=True):
-        trace = translume.trace(of_both_norms, source, target, show=())
+    for (source, target), score in zip(pairs, translator_of_both_norms.score_all(pairs), strict=True):
+        trace = translume.trace(translator_of_both_norms, source, target, show=())
         assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
 
 
@@ -252,9 +257,9 @@ def test_a_head_that_defines_smoothing_differently_has_no_floor(make):
     assert trace.facts.smoothing_floor is None
 
 
-def test_a_trace_records_device_dtype_norm_head_and_temperature(of_both_norms):
-    facts = translume.trace(of_both_norms, SOURCE, TARGET, show=()).facts
-    assert (facts.dtype, facts.device, facts.norm) == ("float32", "cpu", of_both_norms.config.model.norm)
+def test_a_trace_records_device_dtype_norm_head_and_temperature(translator_of_both_norms):
+    facts = translume.trace(translator_of_both_norms, SOURCE, TARGET, show=()).facts
+    assert (facts.dtype, facts.device, facts.norm) == ("float32", "cpu", translator_of_both_norms.config.model.norm)
     assert (facts.head, facts.normalised, facts.temperature) == ("softmax", True, 1.0)
 
 
@@ -289,9 +294,9 @@ def test_ensembles_and_language_models_are_refused(make):
     assert str(error.value) == wanted
 
 
-def test_unnormalised_scores_are_normalised_for_p_used(of_every_kind):
-    trace = translume.trace(of_every_kind, SOURCE, TARGET, show=())
-    belief = forced_log_probs(of_every_kind, SOURCE, TARGET)[0]
+def test_unnormalised_scores_are_normalised_for_p_used(translator_of_every_head):
+    trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=())
+    belief = forced_log_probs(translator_of_every_head, SOURCE, TARGET)[0]
 
     class Row:
         def log_probs(self):

@@ -38,7 +38,7 @@ def settings_of(path: Path | str = "", **changes: object) -> ModelSettings:
     return ModelSettings(**{**values, **changes})
 
 
-def built(settings, words):
+def build(settings, words):
     torch.manual_seed(1)
     return build_model(settings, len(words), len(words))
 
@@ -52,7 +52,7 @@ def row(words, piece):
 def test_words_in_the_file_get_their_vectors_and_others_keep_theirs(words, glove, header, scale):
     glove.write_text(header + glove.read_text())
     settings = settings_of(glove, scale_embeddings=scale)
-    model, before = built(settings, words), built(settings, words)
+    model, before = build(settings, words), build(settings, words)
     notes = load_pretrained(model, settings, words, words)
     assert notes == [f"{glove}: word vectors for 3 of {len(words) - 4} tokens"]
     embedding = model.encoder.embedding
@@ -68,7 +68,7 @@ def test_words_in_the_file_get_their_vectors_and_others_keep_theirs(words, glove
 def test_an_exact_match_is_preferred_to_the_lower_case_word(words, glove):
     glove.write_text("The 1 1 1 1\nthe 2 2 2 2\nTHE 3 3 3 3\n")
     settings = settings_of(glove, scale_embeddings=False)
-    model = built(settings, words)
+    model = build(settings, words)
     load_pretrained(model, settings, words, words)
     table = model.encoder.embedding.table.weight
     assert (float(table[row(words, "The"), 0].detach()), float(table[row(words, "the"), 0].detach())) == (1.0, 2.0)
@@ -94,7 +94,7 @@ def test_an_unreadable_or_unsuitable_file_is_refused_in_one_line(words, tmp_path
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     settings = settings_of(path)
     with pytest.raises(DataError) as caught:
-        load_pretrained(built(settings, words), settings, words, words)
+        load_pretrained(build(settings, words), settings, words, words)
     assert str(caught.value) == f"{path}{message}"
 
 
@@ -102,7 +102,7 @@ def test_an_unreadable_or_unsuitable_file_is_refused_in_one_line(words, tmp_path
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 def test_frozen_rows_keep_their_values_while_others_train(words, glove, tie, precision):
     settings = settings_of(glove, pretrained_target=str(glove), freeze_pretrained=True, head=SoftmaxSettings(tie=tie))
-    model = built(settings, words)
+    model = build(settings, words)
     assert "kept as they are," in load_pretrained(model, settings, words, words)[0]
     training = TrainingSettings(optimizer="adamw", weight_decay=0.1, precision=precision)
     updater = Updater(model, training, options=LossOptions(0.1), precision=precision, device=torch.device("cpu"))
@@ -123,7 +123,7 @@ def test_glove_and_word2vec_files_give_the_same_vectors(data_folder, words):
     folder, rows = data_folder / "word_vectors", []
     for name in ("glove.6B.100d.sample.txt", "glove.6B.100d.sample.word2vec.txt"):
         settings = settings_of(folder / name, width=100)
-        model = built(settings, words)
+        model = build(settings, words)
         (note,) = load_pretrained(model, settings, words, words)
         assert "word vectors for " in note
         rows.append(model.encoder.embedding.table.weight)
@@ -131,14 +131,14 @@ def test_glove_and_word2vec_files_give_the_same_vectors(data_folder, words):
     settings = settings_of(folder / "glove.6B.300d.sample.txt", width=100)
     message = r"300d\.sample\.txt:1: vectors of 300 numbers, expected 100, the model's width$"
     with pytest.raises(DataError, match=message):
-        load_pretrained(built(settings, words), settings, words, words)
+        load_pretrained(build(settings, words), settings, words, words)
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe", "character", "byte"])
 def test_segments_follow_the_separator_in_the_text_for_every_tokenizer_kind(kind):
     tokenizer = train_tokenizer(TokenizerSettings(kind=kind, size=300), ["a dog | the end | ok"] * 3)
     settings = settings_of(segments=2)
-    model = built(settings, tokenizer)
+    model = build(settings, tokenizer)
     mark_separators(model, settings, tokenizer)
     embedding, ids = model.encoder.embedding, tokenizer.encode("a dog | the end | ok")
     segments = embedding.segments_of(torch.tensor([ids]))[0].tolist()
@@ -155,7 +155,7 @@ def test_segments_follow_the_separator_in_the_text_for_every_tokenizer_kind(kind
 def test_a_separator_without_a_spelling_in_tokens_is_refused(words):
     settings = settings_of(segments=2, segment_separator="‖")
     with pytest.raises(SettingsError) as caught:
-        mark_separators(built(settings, words), settings, words)
+        mark_separators(build(settings, words), settings, words)
     assert str(caught.value) == (
         "model.segment_separator: no token of the source vocabulary holds '‖', "
         "expected a character that separates segments in the training text"
