@@ -17,12 +17,12 @@ from translume import Config, DataError, TranslationError, Translator
 from translume.training import Event, Started
 
 LONGEST = 23
-"""Most tokens of the model's sides, end mark included."""
+"""Maximum number of source or target tokens, including end of sentence."""
 
 NUMBERS = st.lists(st.sampled_from("012345"), min_size=1, max_size=7).map(lambda digits: "".join(digits) + "!")
 BLANKS = st.sampled_from(["", " ", "\t", "   "])
 LONG = st.lists(NUMBERS, min_size=4, max_size=6).map(" ".join)
-"""Numbers apart by spaces, each a sentence; together longer than the model reads, more often than not."""
+"""Numbers separated by spaces, each a sentence; the line is usually longer than the model's limit."""
 
 few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

@@ -38,7 +38,7 @@ PAGES = [
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 SECONDS = 600
-"""Longest a snippet may take."""
+"""Time limit of a snippet."""
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=[path.name for path in PAGES])
 

@@ -378,7 +378,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("how", "stuck"), [("", ""), ("", "yes"), ("fork", "")])
 def test_no_child_outlives_a_parent_that_is_killed(how: str, stuck: str) -> None:
     """Two hard cases: a child that reads nothing, and a socket that a fork of the parent holds open."""

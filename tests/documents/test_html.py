@@ -56,7 +56,7 @@ soups = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 
 STATES = {"script": "scriptDataState", "style": "rawtextState", "title": "rcdataState", "textarea": "rcdataState"}
-"""In what state a parser's tree builder puts html5lib's tokenizer in each of some elements."""
+"""The state of html5lib's tokenizer that the tree builder sets inside each element."""
 
 
 @given(soups | st.text(max_size=40))

@@ -22,7 +22,7 @@ class ResponseChecker:
         ]
         self._judges: dict[str, Any] = {}
         self.seen: set[tuple[str, str, int]] = set()
-        """Methods, addresses of the document and statuses that were held against it."""
+        """The (method, path, status) of every response that was checked."""
 
     def problem(self, method: str, path: str, status: int, kind: str, body: bytes) -> str:
         """Return the first violation, or an empty string for none and for paths that the document does not list."""
@@ -32,11 +32,11 @@ class ResponseChecker:
         if (operation := methods.get(method.lower())) is None:
             return ""
         self.seen.add((method, address, status))
-        told = operation["responses"].get(str(status))
-        if told is None:
+        response = operation["responses"].get(str(status))
+        if response is None:
             return f"{method} {place}: {status} is not described: {body[:200]!r}"
         kind = kind.partition(";")[0]
-        content = told["content"].get(kind, told["content"].get("*/*"))
+        content = response["content"].get(kind, response["content"].get("*/*"))
         if content is None:
             return f"{method} {place}: {status} in {kind!r} is not described"
         if kind != "application/json" or "schema" not in content:

@@ -48,8 +48,8 @@ def test_the_background_of_each_token_shows_its_probability(tab: Any, translator
     for each, (_, log_prob) in zip(shown, spelt, strict=True):
         share = float(each.evaluate("(token) => token.style.getPropertyValue('--share')"))
         assert share == pytest.approx(min(1, -log_prob / 4) * 0.85, abs=2e-3)
-        told = float(re.search(r"([\d.]+) %", each.get_attribute("title"))[1])
-        assert told == pytest.approx(100 * math.exp(log_prob), abs=0.1)
+        shown = float(re.search(r"([\d.]+) %", each.get_attribute("title"))[1])
+        assert shown == pytest.approx(100 * math.exp(log_prob), abs=0.1)
 
 
 def test_clicking_a_token_shows_its_alternatives_and_the_remaining_probability(

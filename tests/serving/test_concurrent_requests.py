@@ -12,7 +12,7 @@ from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 TOLERANCE = 2e-4
-"""Of numbers; what they are made of depends on the company within rounding, unless an engine's self-test says not."""
+"""For numbers: rounding may depend on the batch, unless the engine's self-test has shown that it does not."""
 KINDS: list[dict[str, Any]] = [
     {},
     {"strategy": "greedy"},
@@ -41,18 +41,18 @@ def mixed(count: int, seed: int = 11) -> list[tuple[str, dict[str, Any]]]:
     def text() -> str:
         return "\n".join(line() for _ in range(draw.choice([1, 1, 1, 2, 3])))
 
-    asked: list[tuple[str, dict[str, Any]]] = []
+    requests: list[tuple[str, dict[str, Any]]] = []
     for _ in range(count):
         pair = dict(zip(("source", "target"), draw.choice([("en", "de"), ("de", "fr")]), strict=True))
         way = draw.choice(["/v1/translate"] * 4 + ["/v1/translate/stream"] * 3 + ["/v1/score", "/translate"])
         if way == "/v1/score":
-            asked.append((way, {"sources": [line(), line()], "targets": [line(), line()], **pair}))
+            requests.append((way, {"sources": [line(), line()], "targets": [line(), line()], **pair}))
         elif way == "/translate":
-            asked.append((way, {"q": line() or "a", "alternatives": draw.randint(0, 2), **pair}))
+            requests.append((way, {"q": line() or "a", "alternatives": draw.randint(0, 2), **pair}))
         else:
             texts = text() if draw.random() < 0.5 else [text() for _ in range(draw.randint(1, 3))]
-            asked.append((way, {"text": texts, "max_length": 8, **pair, **draw.choice(KINDS)}))
-    return asked
+            requests.append((way, {"text": texts, "max_length": 8, **pair, **draw.choice(KINDS)}))
+    return requests
 
 
 def last_of(answer: Any) -> Any:
@@ -69,14 +69,14 @@ def last_of(answer: Any) -> Any:
     return last
 
 
-def alike(found: Any, wanted: Any) -> bool:
-    """nearly_equal"""
+def nearly_equal(found: Any, wanted: Any) -> bool:
+    """Return whether two values are equal, numbers within the tolerance."""
     if isinstance(found, float) or isinstance(wanted, float):
         return abs(found - wanted) <= TOLERANCE
     if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(alike(found[name], wanted[name]) for name in wanted)
+        return found.keys() == wanted.keys() and all(nearly_equal(found[name], wanted[name]) for name in wanted)
     if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(alike(*pair) for pair in zip(found, wanted, strict=True))
+        return len(found) == len(wanted) and all(nearly_equal(*pair) for pair in zip(found, wanted, strict=True))
     return bool(found == wanted)
 
 
@@ -90,12 +90,12 @@ def test_concurrent_mixed_requests_get_the_responses_they_get_alone(
     first, second = make("decoding.beam=3"), make("decoding.beam=2", "data.source_language=de",
                                                   "data.target_language=fr", seed=5)  # fmt: skip
     live = start(Served.of("en-de", first), Served.of("de-fr", second), requests=2000, queue=20_000, workers=workers)
-    asked = mixed(count)
-    alone = [last_of(live.post(path, body)) for path, body in asked]
+    requests = mixed(count)
+    alone = [last_of(live.post(path, body)) for path, body in requests]
     with ThreadPoolExecutor(count) as clients:
-        found = list(clients.map(lambda each: last_of(live.post(*each)), asked))
-    for each, one, other in zip(asked, found, alone, strict=True):
-        assert alike(one, other), each
+        found = list(clients.map(lambda each: last_of(live.post(*each)), requests))
+    for each, one, other in zip(requests, found, alone, strict=True):
+        assert nearly_equal(one, other), each
     # Batches of several texts were formed.
     counted = live.server.metrics.text().decode().splitlines()
     lines, batches = (

@@ -49,25 +49,25 @@ def test_every_line_is_counted_and_a_sample_is_traced(start: Callable[..., Any],
 
 
 def test_tracing_takes_one_percent_of_the_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, looked = [1000.0], list[str]()
+    clock, traced = [1000.0], list[str]()
 
     def slowly(source: str, *_: object) -> list[float]:
-        looked.append(source)
+        traced.append(source)
         clock[0] += 0.5
         return [1.0]
 
     monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     slow: Any = SimpleNamespace(checkpoint=translator.checkpoint, entropies=slowly)
     background = SimpleNamespace(run_if_idle=lambda do: do(lambda: None))
-    looking = DriftMonitor(Metrics(lambda: 0, 1), background)  # type: ignore[arg-type]  # does at once what there is to do
+    monitor = DriftMonitor(Metrics(lambda: 0, 1), background)  # type: ignore[arg-type]  # runs jobs immediately
     for seconds, source in enumerate(("a", "b", "c")):
         done: list[Future[Any]] = [Future() for _ in range(ENTROPY_SAMPLE)]
-        looking.watch(Translating(slow, translator.config.decoding), done)
+        monitor.watch(Translating(slow, translator.config.decoding), done)
         translation = translator.translate(source)
         for future in done:
             future.set_result(translation)
         clock[0] = 1000.0 + 49.9 * (seconds + 1)
-    assert looked == ["a", "c"]
+    assert traced == ["a", "c"]
 
 
 def test_target_tokens_of_files_include_all_hypotheses(start: Callable[..., Any], translator: Translator) -> None:

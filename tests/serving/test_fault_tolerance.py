@@ -27,12 +27,13 @@ Start = Callable[..., Any]
 
 
 stalling = pytest.mark.skipif(
-    not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system ends no connection that stalls"
+    not hasattr(socket, "TCP_USER_TIMEOUT"),
+    reason="the system has no timeout for stalled connections (TCP_USER_TIMEOUT)",
 )
 
 
 class Disturbed:
-    """A translator that waits for permission after each result and before each batch, and that can be told to fail."""
+    """A translator that waits for permission after each result and before each batch, and that raises given errors."""
 
     def __init__(self, translator: Translator) -> None:
         self.errors: list[BaseException] = []

@@ -23,7 +23,7 @@ FILE = (
     b'--xx\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--xx--\r\n'
 )
 NO_SUCCESS = ("POST", "/suggest")
-"""It is always refused."""
+"""This path is always refused."""
 
 
 class English:

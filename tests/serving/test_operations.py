@@ -245,10 +245,12 @@ def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Sta
 
 def test_100_concurrent_clients_get_the_responses_they_get_alone(start: Start, translator: Translator) -> None:
     live = start(Served.of("en-de", translator))
-    asked = [({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)]
-    alone = {json.dumps(each): live.post("/v1/translate", each).json() for each in asked[:21]}
+    bodies = [
+        ({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)
+    ]
+    alone = {json.dumps(each): live.post("/v1/translate", each).json() for each in bodies[:21]}
     with ThreadPoolExecutor(32) as clients:
-        found = list(clients.map(lambda each: (each, live.post("/v1/translate", each).json()), asked))
+        found = list(clients.map(lambda each: (each, live.post("/v1/translate", each).json()), bodies))
     assert all(answer == alone[json.dumps(each)] for each, answer in found)
 
 

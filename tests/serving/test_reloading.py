@@ -177,9 +177,9 @@ def test_a_damaged_folder_leaves_the_old_model_serving(
     line = next(json.loads(JsonLines().format(each)) for each in caplog.records if each.message == "reloaded")
     assert (line["level"], line["problems"], line["kept"]) == ("error", {"models.en-de": reason}, ["en-de"])
     assert running.says() == running.of("one")
-    told = ready(running)["last_reload"]
-    assert (told["done"], told["kept_as_before"]) == (False, ["models.en-de"])
-    assert str(running.folder) not in json.dumps(told)
+    last_reload = ready(running)["last_reload"]
+    assert (last_reload["done"], last_reload["kept_as_before"]) == (False, ["models.en-de"])
+    assert str(running.folder) not in json.dumps(last_reload)
     shutil.rmtree(running.folder / "model", ignore_errors=True)
     shutil.copytree(running.folder / "two", running.folder / "model")
     assert running.reloader.reload().problems == {}
@@ -468,7 +468,7 @@ def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(
         server.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the terminal is taken as Linux has it")
+@pytest.mark.skipif(sys.platform != "linux", reason="uses a Linux pseudo-terminal")
 def test_closing_the_terminal_ends_the_server(running: Running) -> None:
     running.write('port = 0\n[models]\nen-de = "model"\n')
     terminal, side = os.openpty()

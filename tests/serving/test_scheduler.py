@@ -47,10 +47,10 @@ def opened() -> Doubling:
 
 @contextmanager
 def scheduler(
-    queue: int = 100, batch_tokens: int = 10, told: list[BatchDone] | None = None, workers: int = 1
+    queue: int = 100, batch_tokens: int = 10, batches: list[BatchDone] | None = None, workers: int = 1
 ) -> Iterator[Scheduler]:
-    telling = None if told is None else told.append
-    made = Scheduler(queue=queue, batch_tokens=batch_tokens, on_batch=telling, workers=workers)
+    on_batch = None if batches is None else batches.append
+    made = Scheduler(queue=queue, batch_tokens=batch_tokens, on_batch=on_batch, workers=workers)
     try:
         yield made
     finally:
@@ -61,8 +61,8 @@ def scheduler(
 def test_every_item_gets_its_own_result_and_no_batch_exceeds_the_budget(
     requests: list[list[int]], workers: int
 ) -> None:
-    work, told = opened(), list[BatchDone]()
-    with scheduler(told=told, workers=workers) as made:
+    work, batches = opened(), list[BatchDone]()
+    with scheduler(batches=batches, workers=workers) as made:
         futures = [made.submit(work, items, 60) for items in requests]
         for items, found in zip(requests, futures, strict=True):
             for item, future in zip(items, found, strict=True):
@@ -75,8 +75,8 @@ def test_every_item_gets_its_own_result_and_no_batch_exceeds_the_budget(
                 broken = "the server failed at this text (RuntimeError); its log says where"
                 assert str(caught.value) == wanted.get(item, broken)
     assert all(len(batch) == 1 or sum(map(abs, batch)) <= 10 for batch in work.batches)
-    assert sum(each.items for each in told) == sum(item != -1 for items in requests for item in items)
-    assert all(seconds >= 0 for each in told for seconds in each.waited)
+    assert sum(each.items for each in batches) == sum(item != -1 for items in requests for item in items)
+    assert all(seconds >= 0 for each in batches for seconds in each.waited)
 
 
 def test_items_of_the_same_work_are_batched_together_and_others_apart() -> None:
@@ -101,9 +101,9 @@ def test_an_item_whose_size_cannot_be_computed_fails_alone() -> None:
     work.open.set()
     with scheduler(batch_tokens=100) as made:
         found = made.submit(work, [1, -1, 7, 2, 7, 3], 60)
-        told = [future.exception(10) for future in found]
-        assert [future.result(0) for future, error in zip(found, told, strict=True) if error is None] == [2, 4, 6]
-    assert [error.status if isinstance(error, RequestError) else 0 for error in told] == [0, 422, 500, 0, 500, 0]
+        errors = [future.exception(10) for future in found]
+        assert [future.result(0) for future, error in zip(found, errors, strict=True) if error is None] == [2, 4, 6]
+    assert [error.status if isinstance(error, RequestError) else 0 for error in errors] == [0, 422, 500, 0, 500, 0]
 
 
 def test_a_full_queue_refuses_immediately_with_retry_after() -> None:
@@ -317,10 +317,10 @@ def test_deadlines_do_not_depend_on_the_system_clock(monkeypatch: pytest.MonkeyP
 
 
 def test_an_error_in_the_batch_callback_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    def told(done: BatchDone) -> None:
+    def failing_callback(done: BatchDone) -> None:
         raise ValueError("no")
 
-    made = Scheduler(queue=9, batch_tokens=10, on_batch=told)
+    made = Scheduler(queue=9, batch_tokens=10, on_batch=failing_callback)
     assert [made.submit(opened(), [number], 60)[0].result(10) for number in (1, 2)] == [2, 4]
     assert made.close(10)
     assert "work failed" in caplog.text

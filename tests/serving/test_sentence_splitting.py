@@ -21,8 +21,8 @@ def copied(line: str) -> Translation:
 
 
 def split(*texts: str, language: str | None = "en", **limits: int) -> SplitTexts:
-    asked = RequestTexts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
-    return asked.split(Limits(**limits))
+    request = RequestTexts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
+    return request.split(Limits(**limits))
 
 
 SIGNS = st.text(st.sampled_from(" .!?…\"'()“”。！\t\r\n\u2028\u00a0\u3000ABcdé漢1"), max_size=60)

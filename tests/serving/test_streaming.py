@@ -43,11 +43,11 @@ class Stepwise:
         self, lines: Any, settings: Any, on_prefix: Mapping[int, Callable[[str], None]], check_cancelled: Any = None
     ) -> Iterator[Any]:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
-            def told(text: str) -> None:
+            def report_and_wait(text: str) -> None:
                 say(text)
                 assert self.steps.acquire(timeout=30)
 
-            return told
+            return report_and_wait
 
         held = {number: waiting(say) for number, say in on_prefix.items()}
         return self._translator.translate_lines(lines, settings, held, check_cancelled)

@@ -170,8 +170,8 @@ def test_errors_keep_their_class_and_message(remote: Served) -> None:
     with pytest.raises(LineError) as caught:
         done.extend(translator.translate_lines(lines, DecodingSettings()))
     assert caught.value.line.number == before + 1
-    told = f"line {before + 1}: a sentence has 50 tokens, expected at most 40; decoding.max_length_act"
-    assert str(caught.value).startswith(told)
+    expected = f"line {before + 1}: a sentence has 50 tokens, expected at most 40; decoding.max_length_act"
+    assert str(caught.value).startswith(expected)
     assert [each.source for each in done] == [line.text for line in lines[:before]]
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"^decoding.calibrated: no temperature was fitted"):
@@ -400,7 +400,7 @@ def running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux has them")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("how", ["ctrl-c", "sigkill"])
 def test_no_process_outlives_its_server(folder: Path, how: str) -> None:
     command = [sys.executable, "-m", "translume", "serve", str(folder), "--port", "0", "--engine", "plain"]
