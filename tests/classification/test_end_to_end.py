@@ -315,7 +315,7 @@ def test_a_label_not_in_the_training_data_is_an_error(make, files, tmp_path):
         (
             {"model": {"head": {"kind": "classify", "labels": "several"}}},
             {"r_drop": 1.0, "label_smoothing": 0.0},
-            "training.r_drop: found 1.0, must be 0 with model.head.labels = 'several', whose decisions are no "
+            "training.r_drop: found 1.0, must be 0 with model.head.labels = 'several', whose decisions are not a "
             "distribution over classes",
         ),
     ],

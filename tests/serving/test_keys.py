@@ -176,7 +176,7 @@ def test_keys_added_concurrently_are_all_stored(path: Path) -> None:
 def test_the_command_shows_a_key_only_when_it_is_added(path: Path) -> None:
     added = run("add", path, "alice", "--burst", "3", "--requests-per-minute", "1.5", "--characters-per-day", "2000")
     secret = added.stdout.strip()
-    assert added.stderr == f"added alice to {path}; the key is shown this once\n"
+    assert added.stderr == f"added alice to {path}; the key is not shown again\n"
     key = Keys.read(path).find(secret)
     assert key is not None
     usage = Usage(path.with_name("keys.json.usage"))
@@ -198,7 +198,7 @@ def test_the_command_shows_a_key_only_when_it_is_added(path: Path) -> None:
         "characters": 1234,
     }
     assert (
-        run("remove", path, "alice").output == f"removed alice from {path}; a server that runs forgets it at SIGHUP\n"
+        run("remove", path, "alice").output == f"removed alice from {path}; a running server rejects it after SIGHUP\n"
     )
     assert run("list", path).output == ""
     usage.close()

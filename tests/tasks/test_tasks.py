@@ -21,7 +21,7 @@ TOY = '''
 
 from dataclasses import dataclass, replace
 
-from translume.checkpoint import Checkpoint
+from translume.checkpoint import Checkpoint, load_any
 from translume.tasks.sequence import TASK as SEQUENCE
 
 
@@ -32,6 +32,10 @@ class CopyCheckpoint(Checkpoint):
 class Copier:
     def __init__(self, checkpoint):
         self.checkpoint = checkpoint
+
+    @classmethod
+    def load(cls, folder, options):
+        return cls(load_any(folder, device=options.device))
 
     @property
     def config(self):

@@ -18,6 +18,7 @@ from translume.text import Tokenizer
 from translume.text.segmentation import character_class
 from translume.translator import TextHypothesis, Translator
 from translume.translator.constraints import build_rules
+from translume.translator.engines import DeferredEngine
 from translume.translator.planning import Piece
 from translume.translator.search import PreparedSearch, prepare_search, target_limit
 
@@ -132,7 +133,7 @@ def trace_inputs(
     Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
     reads: a line is always inspected as a whole.
     """
-    check_single_model(translator)
+    translator = single_model(translator)
     checkpoint = translator.checkpoint
     chosen = settings or translator.config.decoding
     translator.check(chosen)
@@ -161,8 +162,19 @@ def trace_inputs(
     )
 
 
-def check_single_model(translator: Translator) -> None:
-    """Raise SettingsError unless the translator has exactly one model and no language model."""
+def without_default_engine(translator: Translator) -> Translator:
+    """Return the translator with the plain model in place of an engine that was only chosen by default.
+
+    The command line and the server inspect the plain model too, so all give the same numbers. An engine from `compile`
+    or `load(engine="fast")` stays.
+    """
+    members = translator.models.members
+    by_default = len(members) == 1 and isinstance(members[0].engine, DeferredEngine)
+    return Translator(translator.checkpoint, fusion=translator.fusion) if by_default else translator
+
+
+def single_model(translator: Translator) -> Translator:
+    """Return `without_default_engine(translator)`; raise SettingsError for an ensemble or with a language model."""
     if not isinstance(translator, Translator):
         raise TypeError(f"translator: found {type(translator).__name__}, expected a Translator; call load(folder)")
     if len(translator.models) > 1:
@@ -172,6 +184,7 @@ def check_single_model(translator: Translator) -> None:
         )
     if translator.fusion is not None:
         raise SettingsError("inspection: found a translator with a language model, expected one without")
+    return without_default_engine(translator)
 
 
 def encoded_source(checkpoint: Checkpoint, text: str) -> tuple[int, ...]:
@@ -206,6 +219,7 @@ class SentenceSearch:
     @classmethod
     def of(cls, translator: Translator, source: str, settings: DecodingSettings | None) -> "SentenceSearch":
         """Encode the source; raise TranslationError if it is blank or too long."""
+        translator = without_default_engine(translator)
         chosen = settings or translator.config.decoding
         translator.check(chosen)
         return cls(

@@ -10,7 +10,7 @@ import torch
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
 from translume.errors import TranslationError
-from translume.inspection.inputs import SentenceSearch, check_length, check_single_model
+from translume.inspection.inputs import SentenceSearch, check_length, single_model
 from translume.inspection.json_values import Document
 from translume.inspection.passes import Sentence, forward
 from translume.inspection.step_distributions import ranks
@@ -120,7 +120,7 @@ def force_token(
     target: the target to change (default: the best translation). Raises TranslationError if the target has no such
     step, the vocabulary has no such token, or rules forbid it.
     """
-    check_single_model(translator)
+    translator = single_model(translator)
     search = SentenceSearch.of(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
     before = _outcome(search.best(), tokenizer) if target is None else _of_text(target)
@@ -139,7 +139,7 @@ def force_token(
 
 def why_not(translator: Translator, source: str, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
     """Compare `text` with the translation: the first difference, both probabilities there, and both continuations."""
-    check_single_model(translator)
+    translator = single_model(translator)
     search = SentenceSearch.of(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
@@ -168,7 +168,7 @@ def edit_source(
     translator: Translator, source: str, edited: str, *, settings: DecodingSettings | None = None
 ) -> Edited:
     """Translate an edited source, and measure how the log-probabilities of the original translation change."""
-    check_single_model(translator)
+    translator = single_model(translator)
     tokenizer = translator.checkpoint.target_tokenizer
     one, other = (SentenceSearch.of(translator, text, settings) for text in (source, edited))
     before, after = one.best(), other.best()
