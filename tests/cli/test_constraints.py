@@ -47,7 +47,7 @@ def test_bad_terminology_file_and_strategy_without_constraints_are_one_line_erro
     found = run(*words, text="one\n")
     assert (found.exit_code, found.stdout) == (1, "")
     assert found.stderr == (
-        f"Error: {files}/terms.tsv:1: found 1 field, expected 2 parted by a tab: a source term and a target term\n"
+        f"Error: {files}/terms.tsv:1: found 1 field, expected 2 separated by a tab: a source term and a target term\n"
     )
     found = run(*words, "--strategy", "sampling", text="one\n")
     assert (found.exit_code, found.stdout) == (1, "")

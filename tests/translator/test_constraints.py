@@ -254,8 +254,8 @@ def test_a_term_inside_a_longer_term_is_ignored(tokenizers: dict[str, Tokenizer]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("haus\tx\nmann\n", "2: found 1 field, expected 2 parted by a tab: a source term and a target term"),
-        ("a\tb\tc\n", "1: found 3 fields, expected 2 parted by a tab: a source term and a target term"),
+        ("haus\tx\nmann\n", "2: found 1 field, expected 2 separated by a tab: a source term and a target term"),
+        ("a\tb\tc\n", "1: found 3 fields, expected 2 separated by a tab: a source term and a target term"),
         ("\tb\n", "1: found a source term without a word, expected a word or a phrase"),
         ("a\t \n", "1: found a target term without a word, expected a word or a phrase"),
     ],

@@ -12,10 +12,9 @@ from starlette.requests import Request
 
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.scheduler import public_error
+from translume.translator.search import CancelCheck
 
 T = TypeVar("T")
-CancelCheck = Callable[[], None]
-"""Called between the steps of a task; raises if the task was cancelled."""
 
 
 class BackgroundExecutor:

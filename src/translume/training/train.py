@@ -50,7 +50,7 @@ def train(
     A run in `folder` is resumed, even if its process was killed; on the same machine's CPU the result is the same, bit
     for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
     any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM
-    the run is saved and ends with `Interrupted`, if the generator runs in the main thread.
+    the run is saved and ends with `Interrupted`, if the generator runs in the main thread and the data are prepared.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")

@@ -380,7 +380,7 @@ def _read(path: str, stamp: tuple[int, int], source: Tokenizer, target: Tokenize
         fields = line.split("\t")
         if len(fields) != 2:
             found = f"found {len(fields)} field{'s' if len(fields) > 1 else ''}"
-            raise DataError(f"{path}:{number}: {found}, expected 2 parted by a tab: a source term and a target term")
+            raise DataError(f"{path}:{number}: {found}, expected 2 separated by a tab: a source term and a target term")
         words = words_of(source.normalise(fields[0]))
         for side, text in (("source", words), ("target", target.normalise(fields[1]).strip())):
             if not text:

@@ -2,7 +2,7 @@
 
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from translume.translator import Classification, TargetScore, TextHypothesis, Tr
 from translume.translator.assembly import ProgressCallback
 from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
 from translume.translator.planning import Line
+from translume.translator.search import CancelCheck
 
 if TYPE_CHECKING:
     from translume.serving.workers.pool import WorkerPool
@@ -87,7 +88,7 @@ class TranslatorProxy:
         lines: Sequence[Line],
         settings: DecodingSettings,
         on_prefix: Mapping[int, ProgressCallback] | None = None,
-        check_cancelled: Callable[[], None] | None = None,
+        check_cancelled: CancelCheck | None = None,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_lines` yields."""
         on_prefix = on_prefix or {}
@@ -107,9 +108,7 @@ class TranslatorProxy:
             for message in call.responses(HANG_TIMEOUT_SECONDS):
                 yield SCORE.validate_json(message.body)
 
-    def inspected(
-        self, values: Mapping[str, Any], limits: Limits, form: str, check_cancelled: Callable[[], None]
-    ) -> str:
+    def inspected(self, values: Mapping[str, Any], limits: Limits, form: str, check_cancelled: CancelCheck) -> str:
         """Return the response to a request to inspect: JSON or a page, as `inspection.inspect` returns it."""
         about = {"values": values, "limits": limits.to_dict(), "form": form}
         return self._request("inspect", about, check_cancelled).decode()
@@ -119,9 +118,7 @@ class TranslatorProxy:
         about = {"source": source, "target": asdict(target), "settings": encode_settings(settings)}
         return NUMBERS.validate_json(self._request("entropies", about))
 
-    def _request(
-        self, method: str, values: Mapping[str, Any], check_cancelled: Callable[[], None] | None = None
-    ) -> bytes:
+    def _request(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None = None) -> bytes:
         """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
         try:
             try:
@@ -131,7 +128,7 @@ class TranslatorProxy:
         except ProcessLostError as error:
             raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
 
-    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: Callable[[], None] | None) -> bytes:
+    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None) -> bytes:
         call = self._pool.next_worker().request(method, {"model": self._key, **values})
         return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled)])
 

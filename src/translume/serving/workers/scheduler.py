@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from translume.errors import TranslumeError
 from translume.processes import ProcessLostError, UnexpectedChildError
 from translume.serving.api.errors import RequestError
+from translume.translator.search import CancelCheck
 
 MIN_SPACING_SECONDS: Final = 0.01
 """Minimum spacing between the due times of consecutive items of a request."""
@@ -44,10 +45,6 @@ class Work(Protocol):
 
     def run(self, items: Sequence[Any]) -> Sequence[Any]:
         """Return a result per item, in order; a TranslumeError where it failed. Results do not depend on the batch."""
-
-
-CancelCheck = Callable[[], None]
-"""Called between the steps of a batch. Raises once its result is no longer needed."""
 
 
 @runtime_checkable

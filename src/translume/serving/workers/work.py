@@ -1,7 +1,7 @@
 """The kinds of work of the scheduler: translate lines, score pairs, classify texts."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
@@ -22,6 +22,7 @@ from translume.translator.planning import (
     Piece,
     plan_line,
 )
+from translume.translator.search import CancelCheck
 
 PROBE = "a"
 """Text with which a model is tested."""
@@ -136,7 +137,7 @@ class Translating:
         return self.run_cancellable(items, lambda: None)
 
     def run_cancellable(
-        self, items: Sequence[Part], check_cancelled: Callable[[], None]
+        self, items: Sequence[Part], check_cancelled: CancelCheck
     ) -> list[Translation | TranslumeError]:
         """Do the same.  check_cancelled: called between decoding steps; raises once no result is needed any more."""
         if not self.settings.prefix:
@@ -147,7 +148,7 @@ class Translating:
         return [next(first) if item.first else next(rest) for item in items]
 
     def _lines(
-        self, items: Sequence[Part], settings: DecodingSettings, check_cancelled: Callable[[], None]
+        self, items: Sequence[Part], settings: DecodingSettings, check_cancelled: CancelCheck
     ) -> list[Translation | TranslumeError]:
         lines = [
             Line(number=number, text=item.text, constraints=item.constraints)
