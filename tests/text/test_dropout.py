@@ -59,12 +59,6 @@ def test_full_dropout_leaves_characters(tokenizer):
     assert shown == ["▁", "n", "e", "w", "e", "s", "t", "▁", "4", "2", "!"]
 
 
-def test_each_text_has_its_own_dropout_seed(tokenizer):
-    texts = CORPUS[:2]
-    found = tokenizer.encode_all_dropped(texts, 0.3, [5, 6])
-    assert found == [tokenizer.encode_dropped(texts[0], 0.3, 5), tokenizer.encode_dropped(texts[1], 0.3, 6)]
-
-
 def test_frequencies_are_those_worked_out_by_hand():
     """Pieces a b c ab abc, merges ab then ab+c: "abc" stays whole with (1-p)², ends as ab c with (1-p)p, else a b c."""
     merging = MergeDropout(["<s>", "a", "b", "c", "ab", "abc"], {(1, 2): 4, (4, 3): 5}, 1)

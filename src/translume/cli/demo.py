@@ -87,11 +87,7 @@ def _train(recipe: Path, folder: Path, resume: str, compute: Compute) -> None:
 
 def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compute) -> None:
     """Measure on the test pairs, translate some, inspect one, and print what to do next."""
-    from translume.translator import load_translator
-
-    translator = load_translator(
-        folder, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
-    )
+    translator = compute.load_plain(folder)
     _measure(translator, corpus)
     click.echo(f"\n{SHOWN} sentences it was not trained on:")
     translations = [translator.translate(source) for source, _ in corpus.test[:SHOWN]]

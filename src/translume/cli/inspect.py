@@ -218,7 +218,6 @@ def _refuse_unused(options: InspectOptions) -> None:
 def inspect_translator(options: InspectOptions) -> None:
     """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
     from translume.inspection.tracing import ATTRIBUTION_METHODS
-    from translume.translator import load_translator
 
     if options.corpus is not None:
         from translume.cli.inspect_corpus import inspect_files
@@ -226,10 +225,7 @@ def inspect_translator(options: InspectOptions) -> None:
         inspect_files(options)
         return
     chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses unknown methods before the model is loaded
-    compute = options.compute
-    translator = load_translator(
-        options.model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
-    )
+    translator = options.compute.load_plain(options.model)
     if options.what_if:
         _answer(translator, options)
     else:

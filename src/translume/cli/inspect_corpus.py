@@ -9,7 +9,7 @@ import click
 
 from translume.atomic import write_file
 from translume.cli.inspect import CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES, InspectOptions, print_lines
-from translume.cli.options import Compute, changed
+from translume.cli.options import changed
 from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def inspect_files(options: InspectOptions) -> None:
     count = options.top or (CORPUS_ENTRIES if html is None else CORPUS_PAGE_ENTRIES)
     files = DataSettings(train_source=(str(corpus[0]),), train_target=(str(corpus[1]),))
     total = _length(files)
-    translator = _load(model, options.compute)
+    translator = options.compute.load_plain(model)
     compared_model = None if other is None else _ComparedModel.load(translator, other, options)
     checkpoint = translator.checkpoint
     tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
@@ -73,14 +73,6 @@ def _length(files: "DataSettings") -> int | None:
     return count_lines(origin.file)
 
 
-def _load(model: Path, compute: Compute) -> "Translator":
-    from translume.translator import load_translator
-
-    return load_translator(
-        model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _ComparedModel:
     """The model to compare with, and the settings of both searches, validated before anything is computed."""
@@ -90,7 +82,7 @@ class _ComparedModel:
 
     @classmethod
     def load(cls, translator: "Translator", other: Path, options: InspectOptions) -> "_ComparedModel":
-        both = translator, _load(other, options.compute)
+        both = translator, options.compute.load_plain(other)
         first, second = (changed(each.config, options.overrides, "decoding").decoding for each in both)
         both[0].check(first)
         both[1].check(second)

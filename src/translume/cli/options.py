@@ -12,6 +12,7 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
+    from translume.translator import Translator
     from translume.translator.engines import ComputeOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -69,6 +70,12 @@ class Compute:
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
         """The dtype for a command without the fast engine. Raises SettingsError for int8, which needs the engine."""
         return self.to_load().plain_dtype
+
+    def load_plain(self, model: Path) -> "Translator":
+        """Load a translator for a command that never uses the fast engine."""
+        from translume.translator import load_translator
+
+        return load_translator(model, device=self.device, dtype=self.plain_dtype, threads=self.threads, engine="plain")
 
     def words(self) -> list[str]:
         """Return the options that differ from their defaults, as typed on the command line."""

@@ -24,11 +24,8 @@ def command(model: Path, source: Path, target: Path, as_json: bool, compute: Com
     """Print the log-probability of each target given its source, end mark included, in nats, one a line."""
     from translume.config import DataSettings
     from translume.data import read_pairs
-    from translume.translator import load_translator
 
-    translator = load_translator(
-        model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads, engine="plain"
-    )
+    translator = compute.load_plain(model)
     files = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     impossible = 0

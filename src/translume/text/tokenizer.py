@@ -128,10 +128,6 @@ class Tokenizer:
         """Return the ids of the text with BPE-dropout, deterministic in the arguments; `encode(text)` for dropout 0."""
         return self.drop(self.encode(text), dropout, seed)
 
-    def encode_all_dropped(self, texts: Sequence[str], dropout: float, seeds: Sequence[int]) -> list[list[int]]:
-        """Return the ids of each text with BPE-dropout, each with its own seed."""
-        return [self.encode_dropped(text, dropout, seed) for text, seed in zip(texts, seeds, strict=True)]
-
     def drop(self, ids: Sequence[int], dropout: float, seed: int) -> list[int]:
         """Segment the text of `ids` again with BPE-dropout (Provilkov et al. 2020); the same ids for dropout 0.
 
