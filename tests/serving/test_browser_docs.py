@@ -42,6 +42,7 @@ def test_every_path_is_shown_with_its_fields_and_their_types(docs: Any, live: An
         .map((each) => [each.querySelector(".method").textContent, each.querySelector("code").textContent])""")
     assert sorted(map(tuple, shown)) == sorted(wanted)
     docs.page.click(f"{TRANSLATE} > summary")
+    docs.page.wait_for_selector(f"{TRANSLATE} .inside > dl")  # Drawn by the toggle event, which comes after the click.
     rows = docs.page.locator(f"{TRANSLATE} .inside > dl, {TRANSLATE} .more > dl")
     names = rows.locator("dt code").all_text_contents()
     body = document["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
