@@ -118,10 +118,21 @@ def test_libretranslate_clients_send_the_key_in_the_body(gate: Gate, translator:
     assert answer.status == 200
     assert gate.used(gate.small) == (2, 6)
     for wrong in ({}, {"api_key": ""}, {"api_key": 5}, {"api_key": None}, {"api_key": ["x"]}):
-        assert status_and_json(gate.live.post("/translate", q="ab", source="en", target="de", **wrong)) == (401, NO_KEY)
-    assert gate.live.post("/translate", q="ab", source="en", target="de", api_key="x").json()["code"] == "unknown_key"
+        assert status_and_json(gate.live.post("/translate", q="ab", source="en", target="de", **wrong)) == (
+            400,
+            {
+                "error": "Please contact the server operator to get an API key, and send it in the field api_key",
+                "code": "no_key",
+                "field": "api_key",
+            },
+        )
+    for path in ("/translate", "/translate/", "/detect"):
+        assert status_and_json(gate.live.post(path, q="ab", source="en", target="de", api_key="x")) == (
+            403,
+            {"error": "Invalid API key", "code": "unknown_key", "field": "api_key"},
+        )
     assert gate.ask("/translate", gate.small, q="ab", source="en", target="de").status == 200
-    assert gate.ask("/translate", "wrong", q="ab", source="en", target="de", api_key=gate.small).status == 401
+    assert gate.ask("/translate", "wrong", q="ab", source="en", target="de", api_key=gate.small).status == 403
 
 
 def test_a_key_in_the_url_is_refused(gate: Gate, start: Start, translator: Translator) -> None:
@@ -218,11 +229,13 @@ def test_every_path_needs_a_key_except_the_public_ones(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()["paths"]
     for path, methods in listed.items():
         for method in methods:
+            refused = 400 if path in IN_BODY else 401
             place = path.partition("{")[0]
             form = path == "/translate_file"
             kind = "multipart/form-data; boundary=x" if form else "application/json"
             answer = gate.live.ask(method.upper(), place, b"--x--\r\n" if form else b"{}", content_type=kind)
-            assert (answer.status == 401) == (path not in OPEN and not path.startswith(OPEN_BELOW)), path
+            is_open = path in OPEN or path.startswith(OPEN_BELOW)
+            assert (answer.status == refused and b'"no_key"' in answer.body) == (not is_open), path
     assert set(listed) >= IN_BODY
 
 

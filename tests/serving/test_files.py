@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -128,6 +128,8 @@ def test_the_form_of_libretranslate_requires_both_languages(live: Any) -> None:
         ("a\x00\x1b.txt", "a_de.txt"),
         (f"{'a' * 250}.txt", f"{'a' * 100}_de.txt"),
         ("a;b.txt", "ab_de.txt"),
+        (f"{'漢' * 120}.txt", f"{'漢' * 66}_de.txt"),
+        (f"{'漢' * 255}.txt", f"{'漢' * 66}_de.txt"),
     ],
 )
 def test_a_file_name_is_shown_without_directories(live: Any, given: str, shown: str | None) -> None:
@@ -137,6 +139,25 @@ def test_a_file_name_is_shown_without_directories(live: Any, given: str, shown: 
         return
     assert finished_status(live, answer)["name"] == shown
     assert live.get(f"{answer.headers['Location']}/result").status == 200
+
+
+def test_a_long_file_name_may_be_percent_encoded(live: Any) -> None:
+    name = quote("\u6f22" * 255 + ".txt")
+    asked = form(b"a", "a.txt")
+    body = asked["body"].replace(b'filename="a.txt"', f"filename*=UTF-8''{name}".encode())
+    answer = live.ask("POST", "/v1/files", **{**asked, "body": body})
+    assert finished_status(live, answer)["name"] == f"{'漢' * 66}_de.txt"
+
+
+def test_a_file_name_beyond_all_file_systems_is_refused_by_its_missing_suffix(live: Any) -> None:
+    answer = live.ask("POST", "/v1/files", **form(b"a", f"{'a' * 9000}.txt"))
+    assert (answer.status, answer.json()["code"]) == (415, "unsupported_format")
+
+
+def test_a_file_in_the_target_language_is_returned_unchanged(live: Any) -> None:
+    answer = live.ask("POST", "/translate_file", **form(b"ein \xc3\xa9\n", source="de", target="de-AT"))
+    address = urlsplit(answer.json()["translatedFileUrl"]).path
+    assert live.get(address).body == b"ein \xc3\xa9\n"
 
 
 @pytest.mark.parametrize("name", ["nope", "..%2f..%2fetc%2fpasswd", "%00", ".", "a.txt", "\u00e9".encode().hex()])

@@ -18,8 +18,8 @@ class English:
     """A detector that takes every text for English with a confidence of 75 %, but finds no language in z only."""
 
     def languages(self, text: str, among: Sequence[str]) -> list[tuple[str, float]]:
-        assert list(among) == ["en", "de", "pb"]
-        return [] if set(text) <= {"z", "\n"} else [("en", 0.75), ("de", 0.2), ("pb", 0.04), ("fr", 0.01)]
+        assert list(among) == ["en", "de", "pt-BR"]
+        return [] if set(text) <= {"z", "\n"} else [("en", 0.75), ("de", 0.2), ("pt-BR", 0.04), ("fr", 0.01)]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_the_confidence_is_zero_when_no_language_is_detected(
     found = multilingual.post("/translate", q="zz", source="auto", target="pt-br").json()
     assert found["detectedLanguage"] == {"confidence": 0.0, "language": "de"}
     found = multilingual.post("/translate", q="zz", source="auto", target="en").json()
-    assert found["error"] == "English (en) is not available as a target language from English (en)"
+    assert found == {"detectedLanguage": nothing, "translatedText": "zz"}
 
 
 def test_texts_without_words_are_returned_unchanged(live: Any, translator: Translator) -> None:
@@ -111,8 +111,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no text": (pair(), "Invalid request: missing q parameter", "missing_field"),
     "no source": ({"q": "a", "target": "de"}, "Invalid request: missing source parameter", "missing_field"),
     "no target": ({"q": "a", "source": "en"}, "Invalid request: missing target parameter", "missing_field"),
-    "an unknown target": (pair(q="a", target="xx"), "xx is not supported", "unknown_language"),
-    "an unknown source": (pair(q="a", source="xx"), "xx is not supported", "unknown_language"),
+    "an unknown target": (pair(q="a", target="xx"), "xx is not supported; expected one of: en, de", "unknown_language"),
+    "an unknown source": (pair(q="a", source="xx"), "xx is not supported; expected one of: en, de", "unknown_language"),
     "a pair without a model": (
         pair(q="a", target="en", source="de"),
         "English (en) is not available as a target language from German (de)",
@@ -252,6 +252,56 @@ def test_languages_list_their_targets(live: Any, multilingual: Any) -> None:
     ]
     for code in ("pb", "pt-BR", "PT-br"):
         assert multilingual.post("/translate", q="a", source="de", target=code).status == 200
+
+
+@pytest.mark.parametrize("same", [("en", "en"), ("de", "de-AT"), ("en_GB", "EN-us")])
+def test_a_text_in_the_target_language_is_returned_unchanged(live: Any, same: tuple[str, str]) -> None:
+    source, target = same
+    found = live.post("/translate", q=["Hello", " a "], source=source, target=target, alternatives=1)
+    assert (found.status, found.json()) == (200, {"translatedText": ["Hello", " a "], "alternatives": [[], []]})
+    found = live.form("/translate", q="<b>a</b> &amp; b", source=source, target=target, format="html").json()
+    assert found == {"translatedText": "<b>a</b> &amp; b"}
+    assert live.post("/translate", q="a", source="xx", target="xx").status == 400
+
+
+@pytest.fixture(scope="module")
+def chinese(start: Callable[..., Any], make: Callable[..., Translator]) -> Any:
+    """Return a server from English to Chinese."""
+    return start(Served.of("en-zh", make("data.target_language=zh", "decoding.strategy=greedy")))
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/translate_file"])
+def test_language_codes_are_understood_in_every_usual_spelling(chinese: Any, path: str) -> None:
+    for target in ("zh", "zh-CN", "zh_Hans", "zh-Hans", "ZH-hans-cn", "zh-SG"):
+        for source in ("en", "en-US", "EN_gb"):
+            if "file" in path:
+                fields = ('name="source"', source), ('name="target"', target), ('name="file"; filename="a.txt"', "a")
+                parts = (f"--xx\r\nContent-Disposition: form-data; {name}\r\n\r\n{text}\r\n" for name, text in fields)
+                body = "".join(parts).encode() + b"--xx--\r\n"
+                answer = chinese.ask("POST", path, body, content_type="multipart/form-data; boundary=xx")
+            else:
+                text = {"q" if path == "/translate" else "text": "a man"}
+                answer = chinese.post(path, {**text, "source": source, "target": target})
+            assert answer.status in (200, 202), answer.body
+    for target in ("zh-TW", "zt", "zh_Hant"):
+        answer = chinese.post("/translate", q="a", source="en", target=target)
+        assert (answer.status, answer.json()["error"]) == (
+            400,
+            f"{target.lower()} is not supported; expected one of: en, zh-Hans",
+        )
+
+
+def test_models_and_languages_have_the_same_codes(chinese: Any) -> None:
+    (model,) = chinese.get("/v1/models").json()["models"]
+    assert [each["code"] for each in chinese.get("/languages").json()] == [model["source"], model["target"]]
+    assert (model["source"], model["target"]) == ("en", "zh-Hans")
+
+
+@pytest.mark.parametrize("path", ["/translate/", "//translate", "//translate/"])
+def test_extra_slashes_of_a_path_are_ignored(live: Any, path: str) -> None:
+    assert live.form(path, **pair(q="Hello")).json() == live.form("/translate", **pair(q="Hello")).json()
+    assert live.get("/languages/").json() == live.get("/languages").json()
+    assert live.get("/page//").status == 404
 
 
 def test_detect_returns_languages_by_confidence(live: Any, multilingual: Any) -> None:

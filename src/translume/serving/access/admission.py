@@ -47,12 +47,19 @@ class Access:
     async def admit(self, scope: Scope, secret: str) -> None:
         """Admit a request, and count it if it is a POST.
 
-        Raises RequestError if the key is missing or unknown (401), or its requests are used up (429).
+        Raises RequestError if the key is missing or unknown (401; 400 and 403 at the paths of LibreTranslate), or its
+        requests are used up (429).
         """
+        libretranslate = scope["path"] in IN_BODY
         if not secret:
+            if libretranslate:
+                reason = "Please contact the server operator to get an API key, and send it in the field api_key"
+                raise RequestError(400, reason, code="no_key", field="api_key")
             raise RequestError(401, "found no key, expected 'Authorization: Bearer KEY'", code="no_key")
         key = self.keys.find(secret)
         if key is None:
+            if libretranslate:
+                raise RequestError(403, "Invalid API key", code="unknown_key", field="api_key")
             raise RequestError(401, "the key is unknown to this server", code="unknown_key")
         works = scope["method"] == "POST"
         if works and (wait := await self._counted(lambda: self.usage.take(key.id, self._requests(key), 1))):

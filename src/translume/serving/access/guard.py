@@ -38,6 +38,8 @@ CORS_RESPONSE_HEADERS: Final = "Retry-After, X-Request-Id"
 CORS_MAX_AGE_SECONDS: Final = 600
 QUEUED: Final = frozenset({"/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"})
 """Paths whose work goes through the queue. While the queue is full, they are refused without reading the body."""
+_REPEATED: Final = re.compile("/{2,}")
+"""Slashes that clients write twice after a base URL that ends in one."""
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = logging.getLogger("translume.serving")
@@ -56,6 +58,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started = time.monotonic()
+        scope["path"] = _REPEATED.sub("/", scope["path"]).removesuffix("/") or "/"
         note: dict[str, Any] = {"request_id": _request_id(scope), "status": 0, "code": ""}
         scope["translume.note"] = note
         headers = {**HEADERS, **_cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}

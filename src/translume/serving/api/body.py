@@ -16,12 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, shown
 
-MOST_PARTS, LONGEST_HEAD = 64, 2000
+MOST_PARTS, LONGEST_HEAD = 64, 8000
 """Most parts of a multipart form, and most bytes of a part's headers that are read."""
 _BOUNDARY: Final = re.compile(r'boundary="?([^";,\s]{1,70})')
 _NAME: Final = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
 _FILE_NAME: Final = re.compile(
-    rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]{0,300})"|\*=utf-8''([^;\s]{0,900}))"""
+    rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]*+)|\*=utf-8''([^;\s]*+))"""
 )
 
 

@@ -1,4 +1,4 @@
-"""Languages of a request: their names and codes, the model for a pair, and detection of the source language."""
+"""Languages of a request: the model for a pair, and detection of the source language."""
 
 import functools
 from collections.abc import Sequence
@@ -8,92 +8,18 @@ from starlette.concurrency import run_in_threadpool
 
 from translume.documents.sentences import iso_code
 from translume.serving.api.errors import RequestError
+from translume.serving.api.language_codes import find_language, name_of
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
 
 if TYPE_CHECKING:
     from lingua import Language, LanguageDetector
 
-NAMES: Final = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "bn": "Bengali",
-    "ca": "Catalan",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "eo": "Esperanto",
-    "es": "Spanish",
-    "et": "Estonian",
-    "eu": "Basque",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "ga": "Irish",
-    "gl": "Galician",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "is": "Icelandic",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "mk": "Macedonian",
-    "ms": "Malay",
-    "nb": "Norwegian Bokmål",
-    "nl": "Dutch",
-    "nn": "Norwegian Nynorsk",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "pt-br": "Portuguese (Brazil)",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sq": "Albanian",
-    "sr": "Serbian",
-    "sv": "Swedish",
-    "sw": "Swahili",
-    "ta": "Tamil",
-    "th": "Thai",
-    "tl": "Tagalog",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "ur": "Urdu",
-    "vi": "Vietnamese",
-    "zh-hans": "Chinese",
-    "zh-hant": "Chinese (traditional)",
-}
-PUBLIC: Final = {
-    "pb": "pt-BR",
-    "pt-br": "pt-BR",
-    "zh": "zh-Hans",
-    "zh-hans": "zh-Hans",
-    "zt": "zh-Hant",
-    "zh-hant": "zh-Hant",
-}
-"""Codes that clients know by another form."""
 LONGEST: Final = 2000
 """Characters at the beginning of a text that detection reads."""
 UNKNOWN: Final[dict[str, Any]] = {"confidence": 0.0, "language": "en"}
 """The result for a text without a language."""
 MOST_DETECTED: Final = 3
-
-
-def public(code: str) -> str:
-    """Return a language code in the form that clients know."""
-    return PUBLIC.get(code.lower(), code)
-
-
-def name_of(code: str) -> str:
-    """Return a language's English name, or the code if the name is unknown."""
-    return NAMES.get(public(code).lower(), code)
 
 
 class Detector(Protocol):
@@ -132,19 +58,27 @@ def installed_detector() -> Detector | None:
     return Lingua()
 
 
-def between(server: Server, source: str, target: str) -> Served:
-    """Return the model from one language to another; RequestError (400) in LibreTranslate's words if there is none."""
-    known = {public(code).lower(): code for code in server.models.sources()}
+def between(server: Server, source: str, target: str) -> Served | None:
+    """Return the model from one language to another; None if both are the same language.
+
+    Raises RequestError (400) in LibreTranslate's words if the server does not have them.
+    """
+    known, found = server.models.sources(), []
     for name, code in (("source", source), ("target", target)):
-        if public(code).lower() not in known:
+        language = find_language(code, known)
+        if language is None:
             short = code if len(code) <= 40 else f"{code[:39]}…"
-            raise RequestError(400, f"{short} is not supported", code="unknown_language", field=name)
-    source, target = known[public(source).lower()], known[public(target).lower()]
-    found = server.models.between(source, target)
-    if found is None:
+            reason = f"{short} is not supported; expected one of: {', '.join(known) or 'none'}"
+            raise RequestError(400, reason, code="unknown_language", field=name)
+        found.append(language)
+    source, target = found
+    if source == target:
+        return None
+    served = server.models.between(source, target)
+    if served is None:
         reason = f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
         raise RequestError(400, reason, code="unknown_pair", field="target")
-    return found
+    return served
 
 
 async def detect_source(texts: Sequence[str], target: str, server: Server, detector: Detector | None) -> dict[str, Any]:
@@ -156,10 +90,9 @@ async def detect_source(texts: Sequence[str], target: str, server: Server, detec
     if found:
         return found[0]
     sources = server.models.sources()
-    code = public(target).lower()
-    into = [source for source, targets in sources.items() if code in (public(each).lower() for each in targets)]
+    into = [source for source, targets in sources.items() if find_language(target, targets) is not None]
     first = UNKNOWN["language"] if UNKNOWN["language"] in into or not into else into[0]
-    return {**UNKNOWN, "language": public(first)}
+    return {**UNKNOWN, "language": first}
 
 
 async def detect(text: str, server: Server, detector: Detector | None) -> list[dict[str, Any]]:
@@ -175,7 +108,7 @@ async def detect(text: str, server: Server, detector: Detector | None) -> list[d
             field="source",
         )
     found = await run_in_threadpool(detector.languages, text, list(server.models.sources()))
-    best = [{"confidence": round(100 * probability, 1), "language": public(code)} for code, probability in found]
+    best = [{"confidence": round(100 * probability, 1), "language": code} for code, probability in found]
     return best[:MOST_DETECTED]
 
 

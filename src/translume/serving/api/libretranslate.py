@@ -18,7 +18,8 @@ from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
 from translume.serving.api.body import form_fields, media_type, parse_json, read_body
 from translume.serving.api.errors import RequestError
-from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source, name_of, public
+from translume.serving.api.language_codes import name_of
+from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source
 from translume.serving.api.openapi import ALWAYS, JSON, KEYED, READ, body, list_of, refusals, responses
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list, settings_with
 from translume.serving.api.responses import (
@@ -58,9 +59,12 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         if call.source == "auto":
             visible = await run_in_threadpool(_visible, texts) if html else texts
             language = await detect_source(visible, call.target, server, detector)
+        unchanged = [_unchanged(text) for text in given]
         if language is not None and not texts:
-            return json_response(_response(call, [_unchanged(text) for text in given], language))
+            return json_response(_response(call, unchanged, language))
         served = between(server, language["language"] if language else call.source, call.target)
+        if served is None:
+            return json_response(_response(call, unchanged, language))
         if html:
             return json_response(_response(call, await _translate_html(request, server, served, given), language))
         work = Translating(served.translator, await run_in_threadpool(_settings, served, call.alternatives, server))
@@ -92,10 +96,7 @@ def _add_facts(router: APIRouter, server: Server) -> None:
         """List the source languages, and the target languages of each."""
         sources = server.models.sources()
         return json_response(
-            [
-                {"code": public(code), "name": name_of(code), "targets": [public(target) for target in targets]}
-                for code, targets in sources.items()
-            ]
+            [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
         )
 
     @router.get("/frontend/settings", responses=responses(FrontendSettings, "The settings.", *ALWAYS))
@@ -194,8 +195,8 @@ def _frontend(server: Server) -> dict[str, Any]:
         "frontendTimeout": 500,
         "keyRequired": server.access is not None,
         "language": {
-            "source": {"code": public(source), "name": name_of(source)},
-            "target": {"code": public(target), "name": name_of(target)},
+            "source": {"code": source, "name": name_of(source)},
+            "target": {"code": target, "name": name_of(target)},
         },
         "suggestions": False,
         "supportedFilesFormat": list(FORMATS),

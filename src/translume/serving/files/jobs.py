@@ -51,14 +51,14 @@ log = logging.getLogger("translume.serving")
 class FileTask:
     """A file to be translated.  language: of its text.
 
-    work: returns the scheduler's work for sentences with markup (True) or without.
+    work: returns the scheduler's work for sentences with markup (True) or without; None to return the file unchanged.
     """
 
     name: str
     suffix: str
     data: bytes
-    language: str
-    work: Callable[[bool], Work]
+    language: str = ""
+    work: Callable[[bool], Work] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,6 +186,9 @@ class Jobs:
 
     def _translate(self, job: Job, task: FileTask) -> None:
         """Translate a file and store the result."""
+        if task.work is None:
+            self._store(job, task.data)
+            return
         document = FORMATS[task.suffix].read(task.data)
         segments = document.segments
         splits = [

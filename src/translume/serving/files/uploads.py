@@ -27,6 +27,8 @@ AT_ONCE: Final = 4
 FORM_BYTES: Final = 20_000
 """Most bytes of a form besides its file."""
 LONGEST_NAME: Final = 100
+LONGEST_NAME_BYTES: Final = 200
+"""Most bytes of a name in UTF-8: with its language and suffix, most file systems take 255."""
 DETECTED_BY: Final = 20
 """Segments of a file from which its language is detected."""
 
@@ -41,8 +43,10 @@ class Upload:
     fields: dict[str, str]
     texts: tuple[str, ...]
 
-    def task(self, served: Served, limits: Limits) -> FileTask:
-        """Return the task of translating the file with a model."""
+    def task(self, served: Served | None, limits: Limits) -> FileTask:
+        """Return the task of translating the file with a model; of returning it unchanged without one."""
+        if served is None:
+            return FileTask(name=f"{self.name}{self.suffix}", suffix=self.suffix, data=self.data)
 
         def work(marked: bool) -> Work:
             # Alignment takes another pass, and only sentences with markup need it.
@@ -133,7 +137,8 @@ def _name(given: str) -> tuple[str, str]:
     plain = "".join(each for each in own if each.isprintable() and each not in "\"';%&<>|:*?").strip(" .")
     path = Path(plain or "file")
     suffix = path.suffix.lower()[:10]
-    return (path.stem[:LONGEST_NAME] or "file", suffix)
+    stem = path.stem[:LONGEST_NAME].encode()[:LONGEST_NAME_BYTES].decode(errors="ignore")
+    return (stem or "file", suffix)
 
 
 def _texts(suffix: str, data: bytes, most: int) -> tuple[str, ...]:

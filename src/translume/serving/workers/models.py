@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
+from translume.serving.api.language_codes import find_language, public
 from translume.serving.workers.messages import LoadedModel
 from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
 from translume.serving.workers.work import PROBE, PROBE_SETTINGS
@@ -18,7 +19,7 @@ from translume.translator.planning import Line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A translation model.  source, target: language codes; empty if the model's settings have none.
+    """A translation model.  source, target: language codes as clients know them; empty if the settings have none.
 
     facts: values for clients, besides name and languages.
     """
@@ -54,8 +55,7 @@ class Served:
             },
             "offers": ["translate", "score", "inspect"],
         }
-        data = settings.data
-        source, target = data.source_language, data.target_language
+        source, target = public(settings.data.source_language), public(settings.data.target_language)
         # In a worker process, the translator itself takes the place of the proxy.
         local = cast(TranslatorProxy, translator)
         return cls(name=name, translator=local, source=source, target=target, facts=facts)
@@ -70,7 +70,7 @@ class Served:
         """Return a translator in worker processes."""
         translator = TranslatorProxy(pool, key, loaded)
         data = translator.config.data
-        source, target = data.source_language, data.target_language
+        source, target = public(data.source_language), public(data.target_language)
         return cls(name=name, translator=translator, source=source, target=target, facts=loaded.facts)
 
     @property
@@ -183,9 +183,11 @@ class ServedModels:
         return self._served[name]
 
     def between(self, source: str, target: str) -> Served | None:
-        """Return the first model from one language to another, or None."""
-        pair = (source.lower(), target.lower())
-        return next((each for each in self if (each.source.lower(), each.target.lower()) == pair), None)
+        """Return the first model from one language to another, in any spelling of their codes, or None."""
+        into = self.sources()
+        first = find_language(source, (each for each, targets in into.items() if targets))
+        second = None if first is None else find_language(target, into[first])
+        return next((each for each in self if (each.source, each.target) == (first, second)), None)
 
     def choose(self, name: str, source: str, target: str) -> Served:
         """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""

@@ -1,0 +1,106 @@
+"""Language codes: which of a server's languages a client means, and the names and codes that clients know."""
+
+from collections.abc import Iterable
+from typing import Final
+
+NAMES: Final = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "eo": "Esperanto",
+    "es": "Spanish",
+    "et": "Estonian",
+    "eu": "Basque",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fr": "French",
+    "ga": "Irish",
+    "gl": "Galician",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "is": "Icelandic",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "mk": "Macedonian",
+    "ms": "Malay",
+    "nb": "Norwegian Bokmål",
+    "nl": "Dutch",
+    "nn": "Norwegian Nynorsk",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "pt-br": "Portuguese (Brazil)",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sq": "Albanian",
+    "sr": "Serbian",
+    "sv": "Swedish",
+    "sw": "Swahili",
+    "ta": "Tamil",
+    "th": "Thai",
+    "tl": "Tagalog",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "vi": "Vietnamese",
+    "zh-hans": "Chinese",
+    "zh-hant": "Chinese (traditional)",
+}
+ALIASES: Final = {"in": "id", "iw": "he", "no": "nb", "pb": "pt-br", "zt": "zh-hant"}
+"""Other codes of languages: of LibreTranslate, and withdrawn ones."""
+TRADITIONAL: Final = frozenset({"hant", "tw", "hk", "mo"})
+"""Scripts and regions of Traditional Chinese; other Chinese is simplified."""
+
+
+def public(code: str) -> str:
+    """Return a language code as clients write it, such as zh-Hans for zh, zh_CN and zt (BCP 47, section 2.1.1)."""
+    first, *rest = _normal(code).split("-")
+    return "-".join([first, *(_cased(part) for part in rest)])
+
+
+def name_of(code: str) -> str:
+    """Return a language's English name, or the code if the name is unknown."""
+    normal = _normal(code)
+    return NAMES.get(normal) or NAMES.get(normal.partition("-")[0]) or code
+
+
+def find_language(code: str, known: Iterable[str]) -> str | None:
+    """Return the known code that a client's code means; None if there is none.
+
+    That is the same language in any spelling, else the longest beginning of the code (en for en-US; RFC 4647, section
+    3.4), else, if the code names no region or script, the first known code of the language (pt-BR for pt).
+    """
+    codes = {_normal(each): each for each in reversed([*known])}
+    parts = _normal(code).split("-")
+    for count in range(len(parts), 0, -1):
+        if (found := codes.get("-".join(parts[:count]))) is not None:
+            return found
+    if code.strip().lower() != parts[0]:
+        return None
+    return next((each for normal, each in reversed(codes.items()) if normal.partition("-")[0] == parts[0]), None)
+
+
+def _normal(code: str) -> str:
+    """Return a code in lower case and with hyphens, and one code for each script of Chinese."""
+    first, *rest = code.strip().lower().replace("_", "-").split("-")
+    first, *own = ALIASES.get(first, first).split("-")
+    rest = own + rest
+    return "-".join(["zh", "hant" if TRADITIONAL & {*rest} else "hans"] if first == "zh" else [first, *rest])
+
+
+def _cased(part: str) -> str:
+    """Return a subtag as it is usually written: scripts capitalised, regions in capitals."""
+    return part.title() if len(part) == 4 else part.upper() if len(part) == 2 else part
