@@ -4,12 +4,26 @@ The message of a `TranslumeError` is one line: the place, the value found, the v
 the nearest valid one. The command line prints it without a traceback and exits with code 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TranslumeError(Exception):
     """Base class of all deliberate errors. The message is one line."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and the attributes, whatever the parameters of a subclass's constructor."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[TranslumeError], args: tuple[object, ...]) -> TranslumeError:
+    return kind.__new__(kind, *args)
 
 
 class SettingsError(TranslumeError):
@@ -41,3 +55,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(word, names, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(names)}"
+
+
+def refuse_unknown_keywords(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for the first keyword argument in `given` that is not in `known`, in the words of Python 3.13."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f". Did you mean '{close[0]}'?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+
+
+def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function name the nearest parameter when it gets an unknown keyword argument, as Python 3.13 does."""
+    known = [each.name for each in signature(function).parameters.values() if each.kind != each.POSITIONAL_ONLY]
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        refuse_unknown_keywords(function.__name__, kwargs, known)
+        return function(*args, **kwargs)
+
+    return checked

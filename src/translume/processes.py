@@ -83,6 +83,9 @@ class UnexpectedChildError(RuntimeError):
         self.kind, self.trace = kind, trace
         self.add_note(trace)
 
+    def __reduce__(self) -> tuple[type["UnexpectedChildError"], tuple[str, str]]:
+        return UnexpectedChildError, (self.kind, self.trace)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

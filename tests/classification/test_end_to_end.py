@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 
 import pytest
 import torch
@@ -42,6 +43,16 @@ def test_a_classifier_learns_the_deciding_words(trained):
     assert found.probabilities[0][0] == "animal"
     assert sum(p for _, p in found.probabilities) == pytest.approx(1, abs=1e-5)
     assert classifier.classify("").label in classifier.labels.names
+
+
+def test_a_classifier_is_pickled_by_its_folder_and_says_what_it_is(trained):
+    classifier = translume.load_classifier(trained, device="cpu")
+    again = pickle.loads(pickle.dumps(classifier))
+    assert again.classify("a b owl c") == classifier.classify("a b owl c")
+    size = sum(weight.numel() for weight in classifier.checkpoint.model.parameters())
+    assert repr(again) == f"<Classifier: {size:,} parameters, 1 layer, width 12, 3 labels, {trained}>"
+    with pytest.raises(TypeError, match=r"^Classifier: it has no model folder, so it cannot be pickled; "):
+        pickle.dumps(translume.Classifier(classifier.checkpoint))
 
 
 def test_ngram_filters_learn_without_encoder_layers(make, tmp_path):

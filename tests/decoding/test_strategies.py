@@ -15,8 +15,8 @@ from translume.decoding import (
     ForcedPrefix,
     MinimumLength,
     SearchError,
-    refuse_unread,
     reshaped,
+    resolve_strategy,
     search,
     strategy_from,
 )
@@ -148,7 +148,8 @@ def test_a_nan_raises_with_its_sentence(toy, name):
 def test_settings_that_a_strategy_reads_exist_and_are_accepted(name):
     strategy = type(build_strategy(name, temperature=0.9))
     assert strategy.reads <= set(DecodingSettings.model_fields)
-    refuse_unread(DecodingSettings(strategy=name), strategy.reads)
+    settings = DecodingSettings(strategy=name)
+    assert resolve_strategy(settings, [*strategy.reads, "strategy"]) == settings
 
 
 @every
@@ -165,7 +166,7 @@ def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(t
     other = strategy_from(wanted.model_copy(update={setting: others[setting]}), KEYS)
     assert run(toy(3), strategy, [4, 4, 4]) == run(toy(3), other, [4, 4, 4])
     with pytest.raises(SettingsError) as error:
-        refuse_unread(wanted, ["max_length", setting])
+        resolve_strategy(wanted, ["strategy", "max_length", setting])
     readers = sorted(each for each in STRATEGIES if setting in type(build_strategy(each)).reads)
     assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, expected ")
     assert all(f"'{reader}'" in str(error.value) for reader in readers)
@@ -173,8 +174,16 @@ def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(t
 
 def test_a_setting_of_another_strategy_is_refused_in_one_line():
     with pytest.raises(SettingsError) as error:
-        refuse_unread(DecodingSettings(strategy="greedy"), ["prefix", "beam", "seed"])
-    assert "'beam'" in str(error.value)
+        resolve_strategy(DecodingSettings(strategy="greedy"), ["prefix", "beam", "strategy"])
+    assert str(error.value) == "decoding.beam: strategy 'greedy' does not read it, expected 'beam' or 'diverse'"
     with pytest.raises(SettingsError) as error:
-        refuse_unread(DecodingSettings(), ["top_p"])
+        resolve_strategy(DecodingSettings(), ["top_p"])
     assert str(error.value) == "decoding.top_p: strategy 'beam' does not read it, expected 'sampling'"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_beam_width_chooses_beam_search_unless_the_models_strategy_uses_a_beam(name):
+    expected = "diverse" if name == "diverse" else "beam"
+    settings = DecodingSettings(strategy=name, beam=3)
+    assert resolve_strategy(settings, ["beam"]) == settings.model_copy(update={"strategy": expected})
+    assert resolve_strategy(settings, ["max_length"]) == settings

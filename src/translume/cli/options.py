@@ -257,9 +257,9 @@ def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config
         raise SettingsError(str(error).removeprefix("--set: ")) from None
     given = [path.partition("=")[0].strip().removeprefix("decoding.") for path in overrides]
     if given:
-        from translume.decoding import refuse_unread
+        from translume.decoding import resolve_strategy
 
-        refuse_unread(found.decoding, given)
+        return found.model_copy(update={"decoding": resolve_strategy(found.decoding, given)})
     return found
 
 

@@ -2,7 +2,7 @@
 
 from translume.config.base import Settings, to_toml
 from translume.config.data import CleaningSettings, DataSettings
-from translume.config.decoding import DecodingSettings
+from translume.config.decoding import DecodingOptions, DecodingSettings
 from translume.config.evaluation import EvaluationSettings
 from translume.config.heads import (
     AdaptiveSettings,
@@ -31,6 +31,7 @@ __all__ = [
     "Config",
     "CopySettings",
     "DataSettings",
+    "DecodingOptions",
     "DecodingSettings",
     "EntmaxSettings",
     "EvaluationSettings",

@@ -1,6 +1,6 @@
 """[decoding]: defaults of the search; every call may override them."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
@@ -132,6 +132,46 @@ class DecodingSettings(Settings):
                 "set calibrated = false or unsmooth = 0"
             )
         return self
+
+
+class DecodingOptions(TypedDict, total=False):
+    """The settings of `DecodingSettings` as keyword arguments of `translate` and `translate_all`."""
+
+    strategy: str
+    beam: int
+    nbest: int
+    length_penalty: float
+    length_penalty_form: Literal["power", "gnmt"]
+    coverage_penalty: float
+    stop: Literal["optimal", "first"]
+    patience: float
+    groups: int
+    diversity: float
+    min_length: int
+    max_length_ratio: float
+    max_length_extra: int
+    max_length: int
+    prefix: str
+    ban: str | tuple[str, ...] | list[str]
+    no_repeat_ngram: int
+    repetition_penalty: float
+    vocabulary: str
+    terminology: str
+    placeholders: str | tuple[str, ...] | list[str]
+    alignment: bool
+    max_tokens: int
+    max_length_action: Literal["error", "truncate"]
+    samples: int
+    seed: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    epsilon: float
+    eta: float
+    utility: Literal["none", "chrf", "bleu"]
+    calibrated: bool
+    unsmooth: float
 
 
 def names_file(banned: str) -> bool:

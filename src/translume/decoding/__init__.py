@@ -22,7 +22,7 @@ from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.decoding.stable_prefix import SearchObserver, StablePrefix
 from translume.decoding.step import AttentionState, AttentionStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
-from translume.decoding.strategy import Strategy, refuse_unread, strategy_from
+from translume.decoding.strategy import Strategy, resolve_strategy, strategy_from
 from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
 from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
@@ -79,8 +79,8 @@ __all__ = [
     "Unsmoothed",
     "best_of",
     "decode",
-    "refuse_unread",
     "reshaped",
+    "resolve_strategy",
     "search",
     "strategy_from",
 ]

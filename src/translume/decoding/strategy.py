@@ -74,12 +74,17 @@ def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Str
     return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)
 
 
-def refuse_unread(settings: DecodingSettings, given: Iterable[str]) -> None:
-    """Raise SettingsError for the first setting in `given` that other strategies read and the chosen one does not.
+def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> DecodingSettings:
+    """Return the settings with a strategy that reads all in `given`, the names of the settings that a call changes.
 
+    `beam` in `given` chooses beam search, unless `strategy` is in `given` too or the model's strategy uses a beam.
+    Raises SettingsError for the first setting in `given` that other strategies read and the chosen one does not.
     Settings that no strategy names in `reads`, such as limits, are read by the search itself.
     """
+    given = list(given)
     readers = {name: _class_of(name).reads for name in STRATEGIES}
+    if "beam" in given and "strategy" not in given and "beam" not in readers[settings.strategy]:
+        settings = settings.model_copy(update={"strategy": "beam"})
     for setting in given:
         others = [name for name, reads in readers.items() if setting in reads]
         if others and settings.strategy not in others:
@@ -87,6 +92,7 @@ def refuse_unread(settings: DecodingSettings, given: Iterable[str]) -> None:
             raise SettingsError(
                 f"decoding.{setting}: strategy '{settings.strategy}' does not read it, expected {expected}"
             )
+    return settings
 
 
 def _class_of(name: str) -> type[StrategyClass]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from translume.config import DecodingSettings, EvaluationSettings
-from translume.errors import DataError, SettingsError, nearest
+from translume.errors import DataError, SettingsError, nearest, suggest_keywords
 from translume.evaluation.error_rates import exact_match, phone_error_rate, word_error_rate
 from translume.evaluation.sacrebleu_metrics import bleu, chrf, ter
 from translume.evaluation.scores import Metric, Score, Scores
@@ -28,6 +28,7 @@ def metric_from(name: str, settings: EvaluationSettings) -> Metric:
     return METRICS[name](settings)
 
 
+@suggest_keywords
 def evaluate(
     translator: Translator,
     sources: Sequence[str],
@@ -45,7 +46,8 @@ def evaluate(
     Raises DataError if the lists are empty or differ in length.
     """
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
-        raise TypeError(f"translator: found {type(translator).__name__}, expected a Translator; call load(folder)")
+        found = type(translator).__name__
+        raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
     settings = (settings or translator.config.evaluation).of_language(translator.config.data.target_language)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)

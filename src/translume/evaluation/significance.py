@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config import EvaluationSettings
-from translume.errors import SettingsError
+from translume.errors import SettingsError, suggest_keywords
 from translume.evaluation.metrics import check_lengths, metric_from
 from translume.evaluation.scores import Comparison, Counts, Interval, Metric
 
@@ -17,6 +17,7 @@ SEED = 12345
 Values = NDArray[np.float64]
 
 
+@suggest_keywords
 def compare(
     first: Sequence[str],
     second: Sequence[str],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import ClassifierCheckpoint
-from translume.errors import TranslationError
+from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.attribution import (
     DECIMALS,
     MASKED,
@@ -41,6 +41,7 @@ ATTRIBUTION_METHODS = PARTS[1:]
 """Parts that attribute the prediction of classes to tokens."""
 
 
+@suggest_keywords
 def trace_classification(
     classifier: Classifier, text: str, *, k: int = 3, show: Collection[ClassPart] = DEFAULT_PARTS
 ) -> ClassTrace:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
+from translume.errors import suggest_keywords
 from translume.inspection.corpus import (
     WINDOW_LINES,
     Continuation,
@@ -27,6 +28,7 @@ from translume.translator.scoring import ScoredPair, score_pairs
 Settings = tuple[DecodingSettings | None, DecodingSettings | None]
 
 
+@suggest_keywords
 def compare_on_corpus(
     translator: Translator,
     other: Translator,

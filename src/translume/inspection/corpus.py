@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
-from translume.errors import DataError
+from translume.errors import DataError, suggest_keywords
 from translume.inspection.json_values import Document
 from translume.reliability import BINS, Bins, Reliability
 from translume.text import Tokenizer
@@ -340,6 +340,7 @@ class TokenStatistics:
         )
 
 
+@suggest_keywords
 def inspect_corpus(
     translator: Translator,
     pairs: Iterable[tuple[str, str]],

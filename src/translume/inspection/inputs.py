@@ -176,7 +176,8 @@ def without_default_engine(translator: Translator) -> Translator:
 def single_model(translator: Translator) -> Translator:
     """Return `without_default_engine(translator)`; raise SettingsError for an ensemble or with a language model."""
     if not isinstance(translator, Translator):
-        raise TypeError(f"translator: found {type(translator).__name__}, expected a Translator; call load(folder)")
+        found = type(translator).__name__
+        raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
     if len(translator.models) > 1:
         raise SettingsError(
             f"inspection: found an ensemble of {len(translator.models)} models, expected one model; "

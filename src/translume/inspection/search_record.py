@@ -13,6 +13,7 @@ from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding import Beam, BeamStatus, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
 from translume.decoding.scoring import Coverage
+from translume.errors import suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length
 from translume.inspection.json_values import Document
 from translume.text import Tokenizer
@@ -98,6 +99,7 @@ class BeamRecord(Document):
     verdict: Verdict
 
 
+@suggest_keywords
 def record_beam(
     translator: Translator, source: str, *, reference: str | None = None, settings: DecodingSettings | None = None
 ) -> BeamRecord:

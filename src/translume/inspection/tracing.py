@@ -10,6 +10,7 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.config import DecodingSettings
 from translume.decoding import reshaped
+from translume.errors import suggest_keywords
 from translume.inspection.attribution import DECIMALS, input_gradient, integrated_gradients, log_probs_after, occluded
 from translume.inspection.inputs import TraceInputs, check_parts, special_tokens, tokens_of, trace_inputs, words_of
 from translume.inspection.passes import Pass, Sentence, forward
@@ -58,6 +59,7 @@ ATTRIBUTION_METHODS: tuple[Part, ...] = (
 PARTS: tuple[Part, ...] = (*DEFAULT_PARTS, *ATTRIBUTION_METHODS[1:])
 
 
+@suggest_keywords
 def trace(
     translator: Translator,
     source: str,

@@ -9,7 +9,7 @@ import torch
 
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
-from translume.errors import TranslationError
+from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length, single_model
 from translume.inspection.json_values import Document
 from translume.inspection.passes import Sentence, forward
@@ -104,6 +104,7 @@ class Edited(Document):
     moves: tuple[float | None, ...]
 
 
+@suggest_keywords
 def force_token(
     translator: Translator,
     source: str,
@@ -137,6 +138,7 @@ def force_token(
     )
 
 
+@suggest_keywords
 def why_not(translator: Translator, source: str, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
     """Compare `text` with the translation: the first difference, both probabilities there, and both continuations."""
     translator = single_model(translator)
@@ -164,6 +166,7 @@ def why_not(translator: Translator, source: str, text: str, *, settings: Decodin
     )
 
 
+@suggest_keywords
 def edit_source(
     translator: Translator, source: str, edited: str, *, settings: DecodingSettings | None = None
 ) -> Edited:

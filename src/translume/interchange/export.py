@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from translume.checkpoint import load_checkpoint
-from translume.errors import SettingsError, TranslumeError, nearest
+from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 
 TARGETS = {
@@ -19,6 +19,7 @@ TARGETS = {
 Writer = Callable[..., Certificate]
 
 
+@suggest_keywords
 def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "float32") -> Certificate:
     """Export `model` for `target` into the new folder, and return how far the reloaded export is from the original.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from translume.checkpoint import Card, load_checkpoint, save_model
-from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest
+from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.huggingface.reader import ForeignModel, Sinusoids, read_huggingface
 
@@ -32,6 +32,7 @@ class Imported:
         return {"certificate": self.certificate.to_dict(), "notes": list(self.notes)}
 
 
+@suggest_keywords
 def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf") -> Imported:
     """Import the MarianMTModel or PegasusForConditionalGeneration in `source` into the new model folder `folder`.
 

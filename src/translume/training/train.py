@@ -9,7 +9,7 @@ import torch
 from translume.checkpoint import Card, FolderLock, build_network, choose_device, refuse_threads, write_card
 from translume.config import Config, TrainingSettings
 from translume.data.pairs import SPLITS, origins
-from translume.errors import TrainingError
+from translume.errors import TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather
@@ -35,6 +35,7 @@ from translume.training.validation import Quality, Validator, better, measured_b
 _NAMED_PAIRS = 8
 
 
+@suggest_keywords
 def train(
     config: Config,
     folder: Path | str,

@@ -1,6 +1,6 @@
 """The classifier: texts to labels with probabilities."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,20 +58,42 @@ class Classifier:
 
     def __init__(self, checkpoint: ClassifierCheckpoint) -> None:
         self.checkpoint = checkpoint
+        self.folder: Path | None = None
+        """The model folder that it was loaded from, if any."""
+        self._options = ComputeOptions()
 
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Classifier":
         """The classifier in a model folder, which has no engine; ModelFolderError if the folder holds none."""
-        options = options or ComputeOptions()
+        folder, options = Path(folder).absolute(), options or ComputeOptions()
         if options.engine == "fast":
             raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a classifier has no engine")
         dtype = options.plain_dtype
         set_threads(options.threads)
-        return cls(load_classifier_checkpoint(folder, device=options.device, dtype=dtype))
+        classifier = cls(load_classifier_checkpoint(folder, device=options.device, dtype=dtype))
+        classifier.folder, classifier._options = folder, options
+        return classifier
 
     def __repr__(self) -> str:
-        model = self.config.model
-        return f"<Classifier: {model.encoder_layers} layers, width {model.width}, {len(self.labels.names)} labels>"
+        model, language = self.config.model, self.config.data.source_language
+        parts = [
+            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
+            f"{model.encoder_layers} {'layer' if model.encoder_layers == 1 else 'layers'}",
+            f"width {model.width}",
+            f"{len(self.labels.names)} labels",
+        ]
+        if self.folder is not None:
+            parts.append(str(self.folder))
+        return f"<Classifier{f' of {language}' if language else ''}: {', '.join(parts)}>"
+
+    def __reduce__(self) -> tuple[Callable[..., "Classifier"], tuple[Path, ComputeOptions]]:
+        """Pickle by the model's folder and options; TypeError for a classifier that no folder holds.
+
+        Unpickling loads the model again.
+        """
+        if self.folder is None:
+            raise TypeError("Classifier: it has no model folder, so it cannot be pickled; load_classifier(folder) can")
+        return type(self).load, (self.folder, self._options)
 
     @property
     def config(self) -> Config:

@@ -48,6 +48,11 @@ class DeferredEngine:
         self._lock = Lock()
         self._built: tuple[Engine | None] | None = None
 
+    @property
+    def is_built(self) -> bool:
+        """Whether `get` has been called."""
+        return self._built is not None
+
     def get(self) -> Engine | None:
         """The engine; None where there is none."""
         with self._lock:

@@ -1,10 +1,10 @@
 """The translator and the functions that load one."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Unpack
 
 from torch import Tensor
 
@@ -14,16 +14,17 @@ from translume.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from translume.config import Config, DecodingSettings
+from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import (
     Average,
     Fusion,
     LanguageModel,
     SearchError,
+    resolve_strategy,
     strategy_from,
 )
 from translume.engine import Engine
-from translume.errors import SettingsError
+from translume.errors import SettingsError, refuse_unknown_keywords, suggest_keywords
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.classifier import Classifier
@@ -80,6 +81,10 @@ class Translator:
         self.checkpoint = checkpoint
         self.models = models or EnsembleMembers(members=(Member(checkpoint=checkpoint, engine=engine),))
         self.fusion = fusion
+        self.folder: Path | None = None
+        """The model folder that it was loaded from, if any."""
+        self._made_by: tuple[Callable[..., Translator], tuple[Any, ...]] | None = None
+        """The function and arguments that returned it, for `__reduce__`."""
 
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Translator":
@@ -89,7 +94,12 @@ class Translator:
         Raises ModelFolderError if the folder holds no translator, EngineError (a SettingsError) if the engine that the
         options name cannot be built.
         """
+        folder = Path(folder).absolute()
         options = options or ComputeOptions()
+        return cls._load(folder, options)._remember(folder, cls.load, folder, options)
+
+    @classmethod
+    def _load(cls, folder: Path, options: ComputeOptions) -> "Translator":
         set_threads(options.threads)
         device, engine, dtype = options.device, options.engine, options.dtype
         if dtype == "int8":
@@ -111,15 +121,34 @@ class Translator:
         return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
 
     def __repr__(self) -> str:
-        model = self.config.model
+        model, data = self.config.model, self.config.data
+        languages = f" {data.source_language}→{data.target_language}" if data.target_language else ""
         parts = [
+            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
             f"{model.encoder_layers}+{model.decoder_layers} layers",
             f"width {model.width}",
             f"{model.head.kind} head over {len(self.checkpoint.target_tokenizer):,} tokens",
+            self.models.members[0].engine_name(),
         ]
         if len(self.models) > 1:
             parts.append(f"ensemble of {len(self.models)}")
-        return f"<Translator: {', '.join(parts)}>"
+        if self.folder is not None:
+            parts.append(str(self.folder))
+        return f"<Translator{languages}: {', '.join(parts)}>"
+
+    def __reduce__(self) -> tuple[Callable[..., "Translator"], tuple[Any, ...]]:
+        """Pickle by the model's folder and options; TypeError for a translator that no folder holds.
+
+        Unpickling loads the model again.
+        """
+        if self._made_by is None:
+            raise TypeError("Translator: it has no model folder, so it cannot be pickled; load_translator(folder) can")
+        return self._made_by
+
+    def _remember(self, folder: Path | None, function: Callable[..., "Translator"], *arguments: Any) -> "Translator":
+        """Keep what returned this new translator, and return it."""
+        self.folder, self._made_by = folder, (function, arguments)
+        return self
 
     @property
     def config(self) -> Config:
@@ -137,7 +166,8 @@ class Translator:
         dtype: of the packed weights. Log-probabilities are fp32, and forced decoding (`score`) uses the plain model.
         Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
-        return Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
+        made = Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
+        return made._remember(self.folder, Translator.compile, self, dtype)
 
     def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
         """A translator that averages the distributions of this model and others at each step.
@@ -147,33 +177,34 @@ class Translator:
         Raises SettingsError unless all have the same tokenizers and are on the same device.
         """
         models = combine([self.models, *(other.models for other in others)], average)
-        return Translator(ensemble_checkpoint(models), models=models, fusion=self.fusion)
+        made = Translator(ensemble_checkpoint(models), models=models, fusion=self.fusion)
+        return made._remember(self.folder, partial(Translator.ensemble_with, average=average), self, *others)
 
     def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
         """A translator that ranks by log p + weight · log p_lm (shallow fusion).  weight: above 0.
 
         `log_prob`, also from `score`, remains the translator's own.
         """
-        return Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
+        made = Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
+        return made._remember(self.folder, Translator.fuse_with, self, model, weight)
 
     def translate(
         self,
         text: str,
         *,
         settings: DecodingSettings | None = None,
-        strategy: str | None = None,
-        beam: int | None = None,
-        nbest: int | None = None,
-        length_penalty: float | None = None,
         constraints: Iterable[str] = (),
+        **options: Unpack[DecodingOptions],
     ) -> Translation:
         """The translation of one text, which may have many sentences; a blank one has an empty translation.
 
-        settings: instead of the model's own [decoding]; the other options replace single ones of them.
+        settings: instead of the model's own [decoding].
+        options: single settings of `DecodingSettings`, which replace those of `settings`. `beam` chooses beam search,
+        unless `strategy` is given too or the model's strategy uses a beam.
         constraints: words and phrases that it must hold; a warning, `constraint_unmet: …`, says why it cannot.
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
-        chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
+        chosen = self._choose("translate", settings, options)
         if not isinstance(text, str):
             raise TypeError(
                 f"translate: found {type(text).__name__}, expected one text (str); translate_all takes many"
@@ -186,11 +217,8 @@ class Translator:
         texts: Iterable[str],
         *,
         settings: DecodingSettings | None = None,
-        strategy: str | None = None,
-        beam: int | None = None,
-        nbest: int | None = None,
-        length_penalty: float | None = None,
         constraints: Iterable[Iterable[str]] | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> Iterator[Translation]:
         """One translation a text, in order, whatever the number of texts; see `translate` for the options.
 
@@ -200,7 +228,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise TypeError("translate_all: found one text, expected many; use translate")
-        chosen = self._choose(settings, strategy=strategy, beam=beam, nbest=nbest, length_penalty=length_penalty)
+        chosen = self._choose("translate_all", settings, options)
         return self._stream(numbered_lines(texts, constraints), chosen)
 
     def score(self, source: str, target: str | TextHypothesis) -> TargetScore:
@@ -231,15 +259,15 @@ class Translator:
             for found in beliefs_of_pairs(self.checkpoint, window, most, rows, self.models):
                 yield found.belief, found.labels
 
-    def _choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
-        """The settings with single options replaced, checked before any text is read."""
+    def _choose(self, function: str, settings: DecodingSettings | None, options: DecodingOptions) -> DecodingSettings:
+        """The settings with single options replaced, checked before any text is read.  function: for its errors."""
+        refuse_unknown_keywords(function, options, ("settings", "constraints", *DecodingSettings.model_fields))
         if settings is not None and not isinstance(settings, DecodingSettings):
             raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
         chosen = settings or self.config.decoding
-        given = {name: value for name, value in options.items() if value is not None}
-        if given:
-            values = {"decoding": {**chosen.model_dump(), **given}}
-            chosen = Config.build(values, place="translate").decoding
+        if options:
+            values = {"decoding": {**chosen.model_dump(), **options}}
+            chosen = resolve_strategy(Config.build(values, place="translate").decoding, options)
         self.check(chosen)
         return chosen
 
@@ -384,6 +412,7 @@ class Translator:
         return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens, self.models)
 
 
+@suggest_keywords
 def load(
     folder: Path | str,
     *,
@@ -405,6 +434,7 @@ def load(
     return user_class.load(folder, options)
 
 
+@suggest_keywords
 def load_translator(
     folder: Path | str,
     *,
@@ -417,6 +447,7 @@ def load_translator(
     return Translator.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
 
 
+@suggest_keywords
 def load_classifier(
     folder: Path | str,
     *,

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from translume.config import Config, DecodingSettings
-from translume.decoding import refuse_unread, strategy_from
+from translume.decoding import resolve_strategy, strategy_from
 from translume.errors import SettingsError, nearest
 from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
@@ -542,8 +542,8 @@ def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) ->
     own = served.translator.config.decoding
     given = {**changes, "ban": _escaped(changes["ban"])} if "ban" in changes else changes
     try:
-        settings = Config.build({"decoding": {**own.model_dump(), **given}}, place="request").decoding
-        refuse_unread(settings, changes)
+        changed = Config.build({"decoding": {**own.model_dump(), **given}}, place="request").decoding
+        settings = resolve_strategy(changed, changes)
         width = strategy_from(settings).width
         served.translator.check(settings)
     except SettingsError as error:
