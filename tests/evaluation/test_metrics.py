@@ -1,6 +1,7 @@
 """Translation metrics: equal to sacreBLEU's or worked out by hand, each with its signature."""
 
 import math
+from pathlib import Path
 
 import pytest
 import sacrebleu
@@ -127,7 +128,9 @@ def test_exact_match_worked_by_hand() -> None:
 @given(pairs=st.lists(st.tuples(sentences, sentences), min_size=1, max_size=5))
 def test_a_perfect_translation_is_perfect_by_every_metric(pairs: list[tuple[str, str]]) -> None:
     texts = [f"{one} {other} the end of it" for one, other in pairs]
-    for score in measure(texts, texts, settings(*METRICS, tokenize="none")):
+    # SARI is 0 where there is nothing to delete or add, and ROUGE ignores punctuation.
+    names = [name for name in METRICS if name != "sari"]
+    for score in measure(texts, texts, settings(*names, tokenize="none")):
         best = 100 if metric_from(score.name, settings()).higher_is_better else 0
         assert score.value == pytest.approx(best)
 
@@ -196,3 +199,85 @@ def test_invalid_input_is_refused_in_one_line(upper) -> None:
     with pytest.raises(SettingsError) as error:
         measure("ab", ["a", "b"], settings("wer"))
     assert str(error.value) == "evaluate: translations is one text, expected a list of texts"
+
+
+def test_every_metric_takes_texts_with_different_numbers_of_references() -> None:
+    chosen = settings("bleu", "chrf", "ter", "exact_match", "wer", "cer", "rougeL", "squad_f1", "sari")
+    second = [SECOND[0], None, *SECOND[2:]]
+    # To give a text its first reference again adds nothing to it, except to SARI, which counts references.
+    again = [SECOND[0], FIRST[1], *SECOND[2:]]
+    found, expected = (
+        measure(FOUND, FIRST, chosen, other_references=[others], sources=SECOND) for others in (second, again)
+    )
+    for score in found:
+        assert "nrefs:var" in score.signature
+        assert score.name == "sari" or score.value == expected[score.name].value
+
+
+def test_a_text_without_any_reference_is_refused() -> None:
+    with pytest.raises(DataError, match=r"^evaluate: sentence 2 has no reference, expected at least one$"):
+        measure(["a", "b"], ["a", None], settings("wer"), other_references=[["b", None]])
+
+
+@pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
+def test_rouge_is_that_of_rouge_score_with_the_best_reference(kind: str) -> None:
+    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="rouge-score is not installed").RougeScorer
+    values = [
+        scorer([kind], use_stemmer=True).score_multi([first, second], text)[kind].fmeasure
+        for text, first, second in zip(FOUND, FIRST, SECOND, strict=True)
+    ]
+    score = measure(FOUND, FIRST, settings(kind), other_references=[SECOND])[kind]
+    assert score.value == pytest.approx(100 * sum(values) / len(values))
+    assert str(score) == (f"ROUGE-{kind[-1]}|nrefs:2|case:lc|tok:ascii|stemmer:porter|best:f1 = {score.value:.2f}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "f1", "exact"),
+    [
+        ("The cat.", "a Cat", 100, 100),  # articles, case and punctuation do not count
+        ("in the old park", "park", 50, 0),  # of "in old park": precision 1/3, recall 1
+        ("a b b", "b b b c", 100 * 2 * 2 / 6, 0),  # "a" is an article: 2 of 2 and 2 of 4
+        ("", "the", 100, 100),
+        ("", "cat", 0, 0),
+    ],
+)
+def test_squad_scores_worked_by_hand(text: str, reference: str, f1: float, exact: float) -> None:
+    scores = measure([text], [reference], settings("squad_f1", "squad_exact"))
+    assert [score.value for score in scores] == pytest.approx([f1, exact])
+
+
+def test_cer_counts_blanks_between_words_once() -> None:
+    score = measure(["ab  cd"], ["ab ce"], settings("cer"))["cer"]
+    assert str(score) == "CER|nrefs:1|case:mixed|tok:char|edits:levenshtein = 20.00 (1 edits, 5 tokens)"
+
+
+def test_sari_worked_by_hand() -> None:
+    # Unigrams, with two references: "a" is kept (both have it: 2 of 2), "b" deleted (one reference keeps it: 1 of 2,
+    # to delete: 1), "d" added (one of "d" and "e" to add). No longer n-gram can be right.
+    score = measure(["a d"], ["a d"], settings("sari"), other_references=[["e b a"]], sources=["a b"])["sari"]
+    keep, delete, add = 2 * 2 / (2 + 3), 2 * 1 / (2 + 1), 2 * 1 / (1 + 2)
+    # Bigrams: "a b" is deleted (2 of 2, no reference has it); "a d" is added; to add: "a d", "e b", "b a".
+    delete2, add2 = 1.0, 2 * 1 / (1 + 3)
+    assert score.value == pytest.approx(100 * (keep + delete + delete2 + add + add2) / 4 / 3)
+    assert score.signature == "nrefs:2|case:lc|tok:13a|mean:corpus|delete:f1"
+
+
+def test_sari_needs_the_sources() -> None:
+    message = r"^evaluation.metrics: 'sari' compares with the sources; expected --source FILE$"
+    with pytest.raises(SettingsError, match=message):
+        measure(["a"], ["a"], settings("sari"))
+
+
+def test_sari_is_near_the_published_figures(data_folder: Path) -> None:
+    folder = data_folder / "simplification"
+
+    def lines(name: str) -> list[str]:
+        return (folder / name).read_text(encoding="utf-8").splitlines()
+
+    sources = lines("turkcorpus/test.src")
+    first, *others = (lines(f"turkcorpus/test.ref.{number}") for number in range(8))
+    published = {"Dress": 37.08, "Dress-Ls": 37.27, "PBMT-R": 38.56, "SBMT-SARI": 39.96, "Hybrid": 31.40}
+    for name, value in published.items():
+        texts = lines(f"system_outputs/wikilarge_test.{name}")
+        chosen = settings("sari", tokenize="none")
+        assert abs(measure(texts, first, chosen, other_references=others, sources=sources)["sari"].value - value) < 0.8

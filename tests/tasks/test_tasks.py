@@ -11,8 +11,9 @@ import pytest
 import translume
 import translume.tasks
 from translume.checkpoint import load_any, read_config
-from translume.config import Config
+from translume.config import Config, EvaluationSettings
 from translume.errors import ModelFolderError, SettingsError
+from translume.evaluation import METRICS, metric_from
 from translume.tasks import Task, find_task, metric_names, task_names
 from translume.training import Finished, Validated, train
 
@@ -72,7 +73,10 @@ def test_every_part_of_a_task_can_be_imported(name: str) -> None:
 
 def test_tasks_are_the_modules_of_the_package() -> None:
     assert task_names() == ["classification", "sequence"]
-    assert metric_names() == ["nll", "accuracy", "macro_f1", "bleu", "chrf", "exact_match", "wer"]
+    assert metric_names()[:6] == ["nll", "accuracy", "macro_f1", "bleu", "chrf", "exact_match"]
+    assert {*find_task("sequence").metrics} == {*METRICS}
+    for name, larger in find_task("sequence").metrics.items():
+        assert metric_from(name, EvaluationSettings()).higher_is_better == larger
     with pytest.raises(SettingsError) as caught:
         Config.parse('[data]\ntask = "sequense"', place="a.toml")
     assert str(caught.value) == "a.toml: data.task: found 'sequense'; did you mean 'sequence'?"

@@ -22,7 +22,8 @@ class EvaluationSettings(Settings):
     table: ClassVar[str] = "evaluation"
 
     metrics: Names = ("bleu", "chrf")
-    """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per"."""
+    """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
+    "squad_exact", "sari"."""
     tokenize: Literal["auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab"] = "auto"
     """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, "none" is for tokenized text."""
     lowercase: bool = False

@@ -1,12 +1,15 @@
-"""Error rates over whitespace-separated tokens (words of speech, phones of a pronunciation), and exact match."""
+"""Error rates over words, phones or characters, and exact match."""
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
 from translume.config import EvaluationSettings
-from translume.evaluation.scores import Counts, Metric, Score
+from translume.evaluation.scores import Counts, Metric, References, Score, count_references, known
+
+Unit = Literal["blank", "char"]
 
 
 def edits(found: Sequence[str], reference: Sequence[str]) -> int:
@@ -21,17 +24,24 @@ def edits(found: Sequence[str], reference: Sequence[str]) -> int:
     return row[-1]
 
 
-def _tokens(text: str, lowercase: bool) -> list[str]:
-    return (text.lower() if lowercase else text).split()
+def _blank_separated(text: str) -> list[str]:
+    return text.split()
+
+
+def _characters(text: str) -> list[str]:
+    return list(" ".join(text.split()))
 
 
 @lru_cache(maxsize=2)  # WER and PER of the same texts share the counts
-def _edit_counts(translations: tuple[str, ...], references: tuple[tuple[str, ...], ...], lowercase: bool) -> Counts:
+def _edit_counts(
+    texts: tuple[str, ...], references: tuple[tuple[str | None, ...], ...], unit: Unit, lowercase: bool
+) -> Counts:
     """Return [n, 2]: fewest edits to any reference, and the tokens of that reference."""
+    split = _characters if unit == "char" else _blank_separated
     rows = []
-    for translation, *texts in zip(translations, *references, strict=True):
-        found = _tokens(translation, lowercase)
-        choices = [_tokens(text, lowercase) for text in texts]
+    for text, *others in zip(texts, *references, strict=True):
+        found = split(text.lower() if lowercase else text)
+        choices = [split(other.lower() if lowercase else other) for other in known(others)]
         fewest, length = min((edits(found, tokens), -len(tokens)) for tokens in choices)
         rows.append((fewest, -length))
     counts: Counts = np.array(rows, dtype=np.float64)
@@ -43,18 +53,19 @@ class ErrorRate:
     """Insertions, deletions and substitutions per reference token, in percent, over the whole set.
 
     With several references, the one with the fewest edits counts; among equals, the longest.
+    unit: "blank" for tokens separated by blanks; "char" for characters, a run of blanks being one.
     """
 
     higher_is_better = False
 
-    def __init__(self, name: str, title: str, *, lowercase: bool) -> None:
-        self._name, self._title, self._lowercase = name, title, lowercase
-        self._references = 0
+    def __init__(self, name: str, title: str, *, unit: Unit, lowercase: bool) -> None:
+        self._name, self._title, self._unit, self._lowercase = name, title, unit, lowercase
+        self._references = ""
 
-    def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+    def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return [n, 2]: edits, and tokens of the reference."""
-        self._references = len(references)
-        return _edit_counts(tuple(translations), tuple(map(tuple, references)), self._lowercase)
+        self._references = count_references(references)
+        return _edit_counts(tuple(texts), tuple(map(tuple, references)), self._unit, self._lowercase)
 
     def score(self, total: Counts) -> Score:
         """Return a percentage, which may exceed 100; infinite if there are edits but no reference tokens."""
@@ -64,7 +75,7 @@ class ErrorRate:
             name=self._name,
             title=self._title,
             value=100 * wrong / tokens if tokens else (float("inf") if wrong else 0.0),
-            signature=f"nrefs:{self._references}|case:{case}|tok:blank|edits:levenshtein",
+            signature=f"nrefs:{self._references}|case:{case}|tok:{self._unit}|edits:levenshtein",
             detail=f"({wrong:.0f} edits, {tokens:.0f} tokens)",
         )
 
@@ -72,21 +83,22 @@ class ErrorRate:
 class ExactMatch:
     """Percentage of sentences that equal one of their references, ignoring white space at both ends.
 
-    In grapheme-to-phoneme work, 100 minus this number is called the word error rate.
+    In grapheme-to-phoneme work, 100 minus this number is called the word error rate; in dialogue state tracking, this
+    number of whole states is called the joint goal accuracy.
     """
 
     higher_is_better = True
 
     def __init__(self, *, lowercase: bool) -> None:
         self._lowercase = lowercase
-        self._references = 0
+        self._references = ""
 
-    def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+    def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return [n, 2]: 1 for a match, else 0; and 1."""
-        self._references = len(references)
+        self._references = count_references(references)
         rows = []
-        for translation, *texts in zip(translations, *references, strict=True):
-            rows.append((self._normalise(translation) in map(self._normalise, texts), 1))
+        for text, *others in zip(texts, *references, strict=True):
+            rows.append((self._normalise(text) in map(self._normalise, known(others)), 1))
         return np.array(rows, dtype=np.float64)
 
     def score(self, total: Counts) -> Score:
@@ -106,13 +118,18 @@ class ExactMatch:
 
 
 def word_error_rate(settings: EvaluationSettings) -> Metric:
-    """Return the word error rate: tokens are words."""
-    return ErrorRate("wer", "WER", lowercase=settings.lowercase)
+    """Return the word error rate, for words separated by blanks."""
+    return ErrorRate("wer", "WER", unit="blank", lowercase=settings.lowercase)
 
 
 def phone_error_rate(settings: EvaluationSettings) -> Metric:
-    """Return the phone error rate: tokens are phones."""
-    return ErrorRate("per", "PER", lowercase=settings.lowercase)
+    """Return the phone error rate, for phones separated by blanks."""
+    return ErrorRate("per", "PER", unit="blank", lowercase=settings.lowercase)
+
+
+def character_error_rate(settings: EvaluationSettings) -> Metric:
+    """Return the character error rate; blanks between words are characters."""
+    return ErrorRate("cer", "CER", unit="char", lowercase=settings.lowercase)
 
 
 def exact_match(settings: EvaluationSettings) -> Metric:

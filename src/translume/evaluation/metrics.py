@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from translume.config import DecodingSettings, EvaluationSettings
 from translume.errors import DataError, SettingsError, nearest, suggest_keywords
-from translume.evaluation.error_rates import exact_match, phone_error_rate, word_error_rate
+from translume.evaluation.error_rates import character_error_rate, exact_match, phone_error_rate, word_error_rate
+from translume.evaluation.overlap import rouge1, rouge2, rouge_l, squad_exact, squad_f1
 from translume.evaluation.sacrebleu_metrics import bleu, chrf, ter
-from translume.evaluation.scores import Metric, Score, Scores
+from translume.evaluation.sari import sari
+from translume.evaluation.scores import Metric, References, Score, Scores, known
 from translume.translator import Translator
 
 METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
@@ -17,6 +19,13 @@ METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
     "exact_match": exact_match,
     "wer": word_error_rate,
     "per": phone_error_rate,
+    "cer": character_error_rate,
+    "rouge1": rouge1,
+    "rouge2": rouge2,
+    "rougeL": rouge_l,
+    "squad_f1": squad_f1,
+    "squad_exact": squad_exact,
+    "sari": sari,
 }
 """Metrics by the name used in settings. A new metric is one module and one line here."""
 
@@ -35,26 +44,27 @@ def evaluate(
     references: Sequence[str],
     settings: EvaluationSettings | None = None,
     *,
-    other_references: Sequence[Sequence[str]] = (),
+    other_references: References = (),
     decoding: DecodingSettings | None = None,
     nll: bool = False,
 ) -> Scores:
     """Translate `sources` and score the translations by each metric of `settings` (default: the model's settings).
 
-    other_references: further lists of references, each as long as `sources`.  decoding: replaces the model's settings.
+    other_references: further lists of references, each as long as `sources`; None where a source has
+    fewer.  decoding: replaces the model's settings.
     nll: also measure −log p per token of `references`, in nats, and the perplexity.
     Raises DataError if the lists are empty or differ in length.
     """
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
         found = type(translator).__name__
         raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
-    settings = (settings or translator.config.evaluation).of_language(translator.config.data.target_language)
+    settings = (settings or translator.config.scoring).of_language(translator.config.data.target_language)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     for name in settings.metrics:
         metric_from(name, settings)
     translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
-    scores = measure(translations, references, settings, other_references=other_references).scores
+    scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
         scores += forced_scores(translator, sources, references)
     return Scores(scores=scores, translations=tuple(translations))
@@ -62,18 +72,19 @@ def evaluate(
 
 def measure(
     translations: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str | None],
     settings: EvaluationSettings,
     *,
-    other_references: Sequence[Sequence[str]] = (),
+    other_references: References = (),
+    sources: Sequence[str] = (),
 ) -> Scores:
-    """Score existing translations; see `evaluate`."""
+    """Score existing translations; see `evaluate`.  sources: for metrics that compare with them, such as SARI."""
     all_references = [references, *other_references]
-    check_lengths({"translations": translations}, all_references)
+    check_lengths({"translations": translations, **({"sources": sources} if sources else {})}, all_references)
     scores = []
     for name in settings.metrics:
         metric = metric_from(name, settings)
-        scores.append(metric.score(metric.count(translations, all_references).sum(0)))
+        scores.append(metric.score(metric.count(translations, all_references, sources).sum(0)))
     return Scores(scores=tuple(scores), translations=tuple(translations))
 
 
@@ -93,9 +104,9 @@ def forced_scores(translator: Translator, sources: Sequence[str], references: Se
     )
 
 
-def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str | None]]) -> None:
     """Raise DataError unless all lists have the same length, which is at least one."""
-    lists = {**texts, "references": references[0]}
+    lists: dict[str, Sequence[str | None]] = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}
     for name, found in lists.items():
         if isinstance(found, str):
@@ -106,3 +117,6 @@ def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence
             raise DataError(f"evaluate: {len(texts_found):,} {first} but {len(found):,} {name}, expected equally many")
     if not texts_found:
         raise DataError("evaluate: found no sentences, expected at least one")
+    for number, each in enumerate(zip(*references, strict=True), start=1):
+        if not known(each):
+            raise DataError(f"evaluate: sentence {number:,} has no reference, expected at least one")

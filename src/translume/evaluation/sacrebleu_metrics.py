@@ -1,6 +1,7 @@
 """Metrics computed by sacreBLEU (Post 2018): BLEU, chrF and TER."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from sacrebleu.metrics.base import Metric as SacreMetric
@@ -10,7 +11,7 @@ from sacrebleu.metrics.ter import TER
 
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError
-from translume.evaluation.scores import Counts, Metric, Score
+from translume.evaluation.scores import Counts, Metric, References, Score
 
 _CHARACTER_TOKENIZERS = ("zh", "char", "ja-mecab", "ko-mecab")
 """BLEU tokenizers for East Asian text, for which TER treats characters as words."""
@@ -23,9 +24,10 @@ class SacreBleuMetric:
         self._name, self._metric = name, metric
         self.higher_is_better = higher_is_better
 
-    def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+    def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return the statistics that sacreBLEU resamples in its own significance tests."""
-        return np.array(self._metric._extract_corpus_statistics(translations, references), dtype=np.float64)
+        streams = cast(Sequence[Sequence[str]], references)  # sacreBLEU skips None, whatever its annotation says
+        return np.array(self._metric._extract_corpus_statistics(texts, streams), dtype=np.float64)
 
     def score(self, total: Counts) -> Score:
         """Return the score with its signature; the detail is what sacreBLEU prints after the number."""

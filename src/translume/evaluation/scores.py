@@ -11,6 +11,20 @@ from translume.errors import SettingsError, nearest
 
 Counts = NDArray[np.float64]
 
+References = Sequence[Sequence[str | None]]
+"""One or more lists of n references; None where a text has fewer references than others."""
+
+
+def known(references: Sequence[str | None]) -> list[str]:
+    """Return the references of one text without the missing ones."""
+    return [reference for reference in references if reference is not None]
+
+
+def count_references(references: References) -> str:
+    """Return the number of references of each text for a signature, or "var" if texts have different numbers."""
+    numbers = {len(known(each)) for each in zip(*references, strict=True)}
+    return str(numbers.pop()) if len(numbers) == 1 else "var"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -47,8 +61,8 @@ class Metric(Protocol):
 
     higher_is_better: bool
 
-    def count(self, translations: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-        """Return the statistics [n, m] of n sentences; references: one or more lists of n texts."""
+    def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
+        """Return the statistics [n, m] of n texts. Raises SettingsError if the metric needs sources and has none."""
 
     def score(self, total: Counts) -> Score:
         """Return the score of a set of sentences from the sum [m] of their statistics; call after `count`."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError, suggest_keywords
 from translume.evaluation.metrics import check_lengths, metric_from
-from translume.evaluation.scores import Comparison, Counts, Interval, Metric
+from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References
 
 SAMPLES = 1000
 SEED = 12345
@@ -24,7 +24,8 @@ def compare(
     references: Sequence[str],
     settings: EvaluationSettings,
     *,
-    other_references: Sequence[Sequence[str]] = (),
+    other_references: References = (),
+    sources: Sequence[str] = (),
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> tuple[Comparison, ...]:
@@ -41,7 +42,7 @@ def compare(
     comparisons = []
     for name in settings.metrics:
         metric = metric_from(name, settings)
-        counts = [metric.count(texts, [references, *other_references]) for texts in (first, second)]
+        counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
         one, other = resample(metric, counts, samples, seed)
         scores = [metric.score(each.sum(0)) for each in counts]
         found = abs(scores[1].value - scores[0].value)

@@ -38,7 +38,11 @@ TASK = Task(
     keep_target="tokenizer.target_path = '{file}'",
     vocabulary_files=("source.json", "target.json"),
     predicts="tokens",
-    metrics={"bleu": True, "chrf": True, "exact_match": True, "wer": False},
+    metrics={
+        **dict.fromkeys(("bleu", "chrf", "exact_match", "rouge1", "rouge2", "rougeL"), True),
+        **dict.fromkeys(("squad_f1", "squad_exact", "sari"), True),
+        **dict.fromkeys(("ter", "wer", "per", "cer"), False),
+    },
     check=_check,
     describe_vocabulary=_describe_vocabulary,
     next_steps=_next_steps,

@@ -138,7 +138,7 @@ def translation_metrics(
                 return None
             part = sources[begin : begin + _AT_ONCE]
             found += [str(translation) for translation in translator.translate_all(part, settings=decoding)]
-        return {metric: measure(found, references, settings).scores[0].value}
+        return {metric: measure(found, references, settings, sources=sources).scores[0].value}
 
     return translate
 
