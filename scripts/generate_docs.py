@@ -47,7 +47,9 @@ COMMANDS = f"""# Commands
 The output of `--help` for every command. Commands take the model first, then the data. Text is read from standard input
 and written to standard output, one line out per line in; notes and progress go to standard error. `--json` prints one
 JSON object per line. The exit code is 1 for invalid input, with a one-line message, and 2 for wrong usage of the
-command line."""
+command line. If standard output is closed or cannot be written, the exit code is 1, or 141 if its reader is gone. Notes
+that standard error does not accept are lost, and the command goes on. A training ends for no log: if `--json` events,
+`history.jsonl` or TensorBoard's files cannot be written, it warns once and goes on."""
 
 TABLE = "<!-- table made by `make docs` -->"
 

@@ -1,17 +1,17 @@
 """The `translume` command: finds subcommands by name and turns errors into one line and an exit code."""
 
 import importlib
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
 from typing import Any
 
 import click
 
+from translume.cli.streams import OutputError, abandon_output, flushed_output, open_standard_streams
 from translume.errors import TranslumeError
 
 COMMANDS = (
@@ -85,17 +85,26 @@ class LazyCommands(CommandGroup):
         command: click.Command = importlib.import_module(f"translume.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
 
+    def main(  # type: ignore[override]  # without the keywords that are click's own business
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True
+    ) -> Any:
+        open_standard_streams()
+        try:
+            with flushed_output():
+                return super().main(args, prog_name, standalone_mode=standalone_mode)
+        except OutputError as error:
+            abandon_output()
+            if error.pipe_closed:
+                sys.exit(PIPE_CLOSED)
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(1)
+
     def invoke(self, ctx: click.Context) -> Any:
         _write_utf8()
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
+            return super().invoke(ctx)
         except TranslumeError as error:
             _fail(ctx, str(error))
-        except BrokenPipeError:
-            _abandon_output()
-            ctx.exit(PIPE_CLOSED)
         except (CommandInterruptedError, KeyboardInterrupt) as error:
             click.echo(f"\n{str(error) or 'Interrupted; the same command starts again.'}", err=True)
             ctx.exit(INTERRUPTED)
@@ -104,9 +113,8 @@ class LazyCommands(CommandGroup):
                 raise
             _fail(ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam")
         except OSError as error:
-            if not error.filename:
-                _abandon_output()
-            _fail(ctx, f"{error.filename or 'standard output'}: {error.strerror or error}")
+            reason = error.strerror or str(error)
+            _fail(ctx, f"{error.filename}: {reason}" if error.filename else reason)
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
@@ -125,12 +133,6 @@ def _write_utf8() -> None:
     """Write standard output as UTF-8 with \\n, whatever the locale: input is read as UTF-8 too."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-
-
-def _abandon_output() -> None:
-    """Discard buffered output that cannot be written: the reader is gone, or the disk is full."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(ctx: click.Context, message: str) -> None:

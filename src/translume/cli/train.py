@@ -1,6 +1,7 @@
 """translume train"""
 
 import shlex
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
+from translume.cli.terminal import note
 
 
 @click.command(
@@ -26,7 +28,8 @@ def command(
 ) -> None:
     """Train a model on the files that CONFIG names. The same command resumes an interrupted training.
 
-    --dtype is an alias of training.precision. --json prints each event as an object.
+    --dtype is an alias of training.precision. --json prints each event as an object; if standard output fails, the
+    training goes on without it and exits with 1 at its end.
     """
     from translume.cli.training_display import TrainingDisplay
     from translume.config import Config
@@ -40,17 +43,25 @@ def command(
     with interrupt_hint(f"Interrupted; continue with: {resume}"), TrainingDisplay(as_json=as_json) as display:
         for event in train(settings, folder, source=source, device=compute.device, threads=compute.threads):
             display.show(event)
-            if isinstance(event, Started) and find_spec("tensorboard"):
-                board = TensorBoard(folder, after_update=event.update)
-            if board is not None:
-                board.add(event)
             last = event
+            try:
+                if isinstance(event, Started) and find_spec("tensorboard"):
+                    board = TensorBoard(folder, after_update=event.update)
+                if board is not None:
+                    board.add(event)
+            except OSError as error:
+                board = None
+                reason = error.strerror or error
+                note(f"warning: {folder}/tensorboard: cannot be written: {reason}; the training goes on without it")
     if board is not None:
-        board.close()
+        with suppress(OSError):  # the curves are no part of the model
+            board.close()
     if isinstance(last, Interrupted):
         click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
         click.get_current_context().exit(TERMINATED if last.signal == "SIGTERM" else INTERRUPTED)
     display.next_steps(folder)
+    if display.output_error is not None:
+        raise display.output_error
 
 
 def _resume_command(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
+from translume.cli.streams import OutputError, abandon_output
 from translume.cli.terminal import DELAY_SECONDS, console, note, on_terminal
 from translume.training.events import (
     Event,
@@ -33,9 +34,13 @@ LOG_SECONDS = (2.0, 10.0, 60.0)
 
 
 class TrainingDisplay:
-    """Shows training events as they happen. A context manager, which removes the bar at the end."""
+    """Shows training events as they happen. A context manager, which removes the bar at the end.
+
+    output_error: why standard output cannot be written, if so. The training goes on without printing more events.
+    """
 
     def __init__(self, *, as_json: bool = False) -> None:
+        self.output_error: OutputError | None = None
         self._as_json = as_json
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -59,7 +64,7 @@ class TrainingDisplay:
         """Show an event."""
         self._cancel_notice()
         if self._as_json:
-            _print_json(event)
+            self._print_json(event)
             return
         match event:
             case Progress():
@@ -163,6 +168,17 @@ class TrainingDisplay:
             self._notice.cancel()
             self._notice = None
 
+    def _print_json(self, event: Event) -> None:
+        if self.output_error is not None:
+            return
+        values = asdict(event)
+        try:
+            click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))
+        except OutputError as error:
+            abandon_output()
+            self.output_error = error
+            note(f"warning: {error}; the training goes on and prints no more events")
+
     def _print(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, soft_wrap=True)
@@ -188,8 +204,3 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _print_json(event: Event) -> None:
-    values = asdict(event)
-    click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))

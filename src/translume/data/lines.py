@@ -1,5 +1,6 @@
 """Read lines of text files: plain, .gz and .zst; strict UTF-8; lines end with \\n or \\r\\n and nothing else."""
 
+import errno
 import gzip
 import sys
 import zlib
@@ -94,6 +95,8 @@ def unreadable(path: Path | str, error: OSError) -> str:
         return f"{path}: is a folder, expected a file"
     if isinstance(error, gzip.BadGzipFile):
         return f"{path}: damaged compression: {error}"
+    if str(path) == STANDARD_INPUT and error.errno == errno.EBADF:
+        return f"{display_name(path)}: is closed"
     return f"{display_name(path)}: cannot be read: {error.strerror or error}"
 
 

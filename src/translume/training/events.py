@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -148,7 +149,7 @@ class History:
 
     def __init__(self, folder: Path, *, keep_bytes: int) -> None:
         """Truncate the log to `keep_bytes`; later lines belong to updates that will be repeated."""
-        self._folder = folder
+        self._folder, self._size = folder, keep_bytes
         path = folder / NAME
         if path.exists() and path.stat().st_size > keep_bytes:
             os.truncate(path, keep_bytes)
@@ -161,13 +162,12 @@ class History:
         append_history(self._folder, {**line, **_plain(event)})
 
     def size(self) -> int:
-        """Return its length in bytes, after flushing it to disk."""
+        """Return its length in bytes, after flushing it to disk; the last known length if that fails."""
         path = self._folder / NAME
-        if not path.exists():
-            return 0
-        with path.open("rb") as file:
+        with suppress(OSError), path.open("rb") as file:
             os.fsync(file.fileno())
-            return os.fstat(file.fileno()).st_size
+            self._size = os.fstat(file.fileno()).st_size
+        return self._size
 
 
 def _plain(value: Any) -> Any:

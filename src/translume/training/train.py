@@ -9,7 +9,7 @@ import torch
 from translume.checkpoint import Card, FolderLock, build_network, choose_device, refuse_threads, write_card
 from translume.config import Config, TrainingSettings
 from translume.data.pairs import SPLITS, origins
-from translume.errors import TrainingError, suggest_keywords
+from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather
@@ -189,12 +189,16 @@ class Run:
         self._unsaved = prepared.outdated
         if prepared.outdated:
             self._state.forget_mean()
+        self._log_failure, self._log_warned = "", False
         self._earlier, self._clock = prepared.state.seconds, time.monotonic()
         self._busy, self._busy_tokens = 0.0, 0
 
     def record(self, event: Event) -> Event:
-        """Write an event to history.jsonl, and return it."""
-        self._history.add(event, elapsed=self._elapsed())
+        """Write an event to history.jsonl, and return it. A log that cannot be written does not end the training."""
+        try:
+            self._history.add(event, elapsed=self._elapsed())
+        except ModelFolderError as error:
+            self._log_failure = self._log_failure or str(error)
         return event
 
     def events(self) -> Iterator[Event]:
@@ -205,6 +209,7 @@ class Run:
         """
         with SignalFlag() as signals:
             while True:
+                yield from self._log_warning()
                 if self._validation_due():
                     yield from self._validate(signals)
                 reason = None if self._validation_due() else self._reason()
@@ -218,12 +223,20 @@ class Run:
                     last = Interrupted(update=self._state.update, signal=signals.caught, folder=self._store.folder)
                 if last is not None:
                     self.record(last)
+                    yield from self._log_warning()
                 if self._unsaved and (save or last is not None):
                     yield self._save()
                 if last is not None:
                     yield last
                     return
                 yield from self._update()
+
+    def _log_warning(self) -> Iterator[Event]:
+        """Yield a warning, once, that history.jsonl cannot be written."""
+        if self._log_failure and not self._log_warned:
+            self._log_warned = True
+            message = f"{self._log_failure}; the training goes on, and lines of this log are missing"
+            yield Warned(update=self._state.update, message=message)
 
     def _multiple_of(self, every: int) -> bool:
         return self._state.update > 0 and self._state.update % every == 0
