@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from translume.documents.encoding import EncodedText
 from translume.documents.html import HtmlText
-from translume.documents.segments import Segment
+from translume.documents.segments import Segment, check_segments
 from translume.documents.subtitles import Subtitles
 from translume.documents.word import WordFile
 
@@ -35,8 +35,9 @@ class PlainText:
 
     @classmethod
     def of(cls, data: bytes) -> "PlainText":
-        """Read the lines of a file; DocumentError if it is not Unicode text."""
+        """Read the lines of a file; DocumentError if it is not Unicode text or has too many lines."""
         encoded = EncodedText.of(data)
+        check_segments(sum(1 for _ in _BREAKS.finditer(encoded.text)))
         parts = [(part, Segment(runs=(part,))) for part in _BREAKS.split(encoded.text)]
         return cls(
             encoded=encoded,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from translume.documents.segments import Mark, Segment
+from translume.documents.segments import Mark, Segment, check_markup, check_segments
 
 _NAME = r"[A-Za-z][^\s/>]*+"
 _ATTRIBUTE = r"""=?[^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?)?"""
@@ -140,7 +140,8 @@ class HtmlText:
 
     @classmethod
     def of(cls, html: str) -> "HtmlText":
-        """Split a document, or a part of one, into segments."""
+        """Split a document, or a part of one, into segments; DocumentError if it has too many tags or segments."""
+        check_markup(html.count("<") + html.count("="))
         reader = _Reader()
         for token in tokens(html):
             reader.read(token)
@@ -263,6 +264,7 @@ class _Reader:
         if translated:
             self.segments.append(segment)
             self.raw.append(tuple(self.runs))
+            check_segments(len(self.segments))
         self.runs, self.between = [], []
 
 

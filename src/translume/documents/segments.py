@@ -5,6 +5,14 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Final
+
+from translume.errors import DocumentError
+
+MOST_SEGMENTS: Final = 200_000
+"""Most segments of a document."""
+MOST_MARKUP: Final = 1_000_000
+"""Most tags and attributes of a document. Each costs about 1 microsecond and 100 bytes to read."""
 
 
 class Mark(Enum):
@@ -79,6 +87,18 @@ class Segment:
     def runs_with_words(self, begin: int, end: int) -> set[int]:
         """Return the runs that have letters or digits in `text[begin:end]`."""
         return {self.owners[place] for place in range(begin, end) if self.text[place].isalnum()}
+
+
+def check_segments(count: int) -> None:
+    """Raise DocumentError if a document has more than `MOST_SEGMENTS` segments."""
+    if count > MOST_SEGMENTS:
+        raise DocumentError(f"found {count:,} lines or paragraphs, expected at most {MOST_SEGMENTS:,}")
+
+
+def check_markup(count: int) -> None:
+    """Raise DocumentError if a document has more than `MOST_MARKUP` tags and attributes."""
+    if count > MOST_MARKUP:
+        raise DocumentError(f"found {count:,} tags and attributes, expected at most {MOST_MARKUP:,}")
 
 
 def has_letters(text: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from translume.documents.encoding import EncodedText
-from translume.documents.segments import Mark, Segment
+from translume.documents.segments import Mark, Segment, check_markup, check_segments
 from translume.errors import DocumentError
 
 _TIMES: Final = re.compile(r"\s{0,20}[\d:.,]{4,20} {0,9}-->\s{0,9}[\d:.,]{4,20}(?:\s|$)")
@@ -31,9 +31,11 @@ class Subtitles:
 
     @classmethod
     def of(cls, data: bytes) -> "Subtitles":
-        """Read the subtitles of a file; DocumentError if it is not empty but has none."""
+        """Read the subtitles of a file; DocumentError if it is not empty but has none, or too many."""
         encoded = EncodedText.of(data)
+        check_markup(encoded.text.count("<") + encoded.text.count("{"))
         lines = encoded.text.splitlines(keepends=True)
+        check_segments(len(lines))
         times = [number for number, line in enumerate(lines) if "-->" in line and _TIMES.match(line)]
         if not times and encoded.text.strip():
             raise DocumentError("found no line with times, such as 00:00:01,000 --> 00:00:02,500")

@@ -1,9 +1,10 @@
 """Word documents (docx): each paragraph is a segment, split at tabs and line breaks.
 
 Parts of the archive without translated text are copied unchanged. XML is parsed without entities and external
-documents, and within limits that are checked before anything is unpacked.
+documents, and within limits that are checked before anything is unpacked or parsed.
 """
 
+import codecs
 import io
 import lzma
 import re
@@ -16,7 +17,7 @@ from typing import Final
 
 from lxml import etree
 
-from translume.documents.segments import Mark, Segment
+from translume.documents.segments import Mark, Segment, check_markup, check_segments
 from translume.errors import DocumentError
 
 MOST_PARTS, MOST_BYTES, MOST_RATIO = 5000, 100_000_000, 200
@@ -55,15 +56,24 @@ class WordFile:
     def of(cls, data: bytes) -> "WordFile":
         """Read the paragraphs of a document; DocumentError if it is invalid or too large when unpacked."""
         trees: dict[str, etree._ElementTree] = {}
+        markup = 0
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 for name, content in _unpacked(archive, len(data)):
+                    content = _as_utf8(name, content)
+                    # Counted in the bytes: the tree of a million elements takes a second and 100 MB.
+                    markup += content.count(b"<") + content.count(b"=")
+                    check_markup(markup)
                     trees[name] = _tree(name, content)
         except _BROKEN:
             raise DocumentError("it is not a Word document (docx), or it is damaged") from None
         if not any(map(_MAIN.fullmatch, trees)):
             raise DocumentError("it has no part word/document.xml, expected a Word document (docx)")
-        found = [(name, *each) for name, tree in trees.items() for each in _segments(tree)]
+        found = []
+        for name, tree in trees.items():
+            for each in _segments(tree):
+                found.append((name, *each))
+                check_segments(len(found))
         return cls(
             archive=data,
             trees=trees,
@@ -134,8 +144,19 @@ def _unpacked(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, bytes]
         yield entry.filename, content
 
 
+def _as_utf8(name: str, content: bytes) -> bytes:
+    """Return XML in UTF-8. Parts are in UTF-8 or UTF-16 (ECMA-376 part 2); others could hide their markup."""
+    if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content
+    try:
+        return content.decode("utf-16").encode()
+    except UnicodeDecodeError:
+        raise DocumentError(f"{name} is damaged: it is not XML") from None
+
+
 def _tree(name: str, content: bytes) -> "etree._ElementTree":
-    parser = etree.XMLParser(resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False)
+    # The encoding replaces the declared one.
+    parser = etree.XMLParser(encoding="utf-8", resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False)
     try:
         tree = etree.ElementTree(etree.fromstring(content, parser))
     except etree.XMLSyntaxError:
@@ -156,7 +177,8 @@ def _segments(tree: "etree._ElementTree") -> Iterator[tuple[tuple["etree._Elemen
                 elif texts:
                     yield from _segment(texts)
                     texts = []
-            yield from _segment(texts)
+            if texts:
+                yield from _segment(texts)
 
 
 def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element"]:

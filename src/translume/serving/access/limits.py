@@ -40,6 +40,8 @@ class Limits(Settings):
     """Most bytes of an uploaded file."""
     file_characters: int = 1_000_000
     """Most characters of an uploaded file's text."""
+    document_seconds: float = 20.0
+    """Time limit for reading or writing an uploaded file."""
     files: int = 8
     """Most files that wait or are being translated."""
     file_seconds: float = 3600.0

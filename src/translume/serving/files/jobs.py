@@ -16,14 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from translume.atomic import replace_file
-from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
+from translume.serving.files.documents import DocumentProcesses
 from translume.serving.workers.scheduler import Scheduler, Work, public_error
 from translume.serving.workers.work import Part
 from translume.translator import Translation
@@ -110,6 +111,7 @@ class Jobs:
         watch: called with the futures of translations.
         """
         self._scheduler, self._limits, self._parent, self._watch = scheduler, limits, parent, watch
+        self.documents = DocumentProcesses(limits.document_seconds)
         self._folder: PrivateFolder | None = None
         self._jobs: dict[str, Job] = {}
         self._lock = threading.RLock()
@@ -165,6 +167,7 @@ class Jobs:
         """Cancel all jobs and delete all results."""
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self.documents.close()
         if self._folder is not None:
             self._sweeper.join()
             self._folder.close()
@@ -189,8 +192,8 @@ class Jobs:
         if task.work is None:
             self._store(job, task.data)
             return
-        document = FORMATS[task.suffix].read(task.data)
-        segments = document.segments
+        check = partial(self._check_cancelled, job)
+        segments = self.documents.read(task.suffix, task.data, self._limits.file_characters, check)
         splits = [
             SplitSegments.of(segments[begin : begin + GROUP], task.language) for begin in range(0, len(segments), GROUP)
         ]
@@ -198,7 +201,7 @@ class Jobs:
         runs: list[tuple[str, ...]] = []
         for split in splits:
             runs += split.join(self._translated(job, task.work(split.marked), split.lines))
-        self._store(job, document.with_runs(runs))
+        self._store(job, self.documents.write(task.suffix, task.data, runs, check))
 
     def _translated(self, job: Job, work: Work, lines: Sequence[str]) -> list[Translation]:
         """Return the translations of sentences; RequestError with the number of the sentence that failed."""

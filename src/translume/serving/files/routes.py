@@ -33,7 +33,7 @@ FORM: Final = "multipart/form-data"
 def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
     """Return the routes of files."""
     router = APIRouter()
-    uploads = Uploads(server)
+    uploads = Uploads(server, jobs.documents)
     _add_version1(router, server, jobs, uploads, detector)
     translated = responses(TranslatedFile, "The address of the translated file.", 422, 501, 504, 507, *READ)
     form = body(LibreTranslateFileRequest, FORM, file=True)

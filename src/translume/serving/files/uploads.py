@@ -16,6 +16,7 @@ from translume.serving.access.limits import Limits
 from translume.serving.api.body import form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import missing_parameter, settings_with
+from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import FileTask
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
@@ -59,8 +60,8 @@ class Upload:
 class Uploads:
     """Reads the uploads of a server, a few at a time."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, documents: DocumentProcesses) -> None:
+        self._server, self._documents = server, documents
         # By whether the key was in the headers: clients without one cannot block those with one.
         self._reading = {False: 0, True: 0}
 
@@ -96,9 +97,14 @@ class Uploads:
                     code="file_too_large",
                     field="file",
                 )
-            texts = await run_in_threadpool(_texts, suffix, data, server.limits.file_characters)
+            texts = await run_in_threadpool(self._texts, suffix, data)
         await server.accept(request, texts)
         return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts)
+
+    def _texts(self, suffix: str, data: bytes) -> tuple[str, ...]:
+        """Return the texts of a file's segments; RequestError for a damaged file (422) or too much text (413)."""
+        segments = self._documents.read(suffix, data, self._server.limits.file_characters)
+        return tuple(segment.text for segment in segments)
 
     @asynccontextmanager
     async def _turn(self, known: bool) -> AsyncIterator[None]:
@@ -139,14 +145,3 @@ def _name(given: str) -> tuple[str, str]:
     suffix = path.suffix.lower()[:10]
     stem = path.stem[:LONGEST_NAME].encode()[:LONGEST_NAME_BYTES].decode(errors="ignore")
     return (stem or "file", suffix)
-
-
-def _texts(suffix: str, data: bytes, most: int) -> tuple[str, ...]:
-    """Return the texts of a file's segments; RequestError for a damaged file (422) or too much text (413)."""
-    texts = tuple(segment.text for segment in FORMATS[suffix].read(data).segments)
-    found = sum(map(len, texts))
-    if found > most:
-        raise RequestError(
-            413, f"file: found {found:,} characters, expected at most {most:,}", code="text_too_long", field="file"
-        )
-    return texts

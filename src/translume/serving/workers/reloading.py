@@ -28,7 +28,7 @@ AT_START: Final = ("host", "port", "metrics")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
     *("queue", "batch_tokens", "workers", "inspections", "drain_seconds"),
-    *("files", "file_seconds", "kept_seconds", "kept_bytes"),
+    *("files", "file_seconds", "document_seconds", "kept_seconds", "kept_bytes"),
 )
 """Limits that take effect only at startup."""
 
