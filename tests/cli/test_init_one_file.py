@@ -138,7 +138,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
         (
             "train.en",
             ["one two"],
-            (),
+            ("--task", "sequence"),
             "{file}:1: found no tab, expected two parallel files, or one TSV or JSONL file with source and target "
             "(named .jsonl, .ndjson or .json)",
         ),

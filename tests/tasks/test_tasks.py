@@ -61,7 +61,7 @@ TASK = replace(
 '''
 
 
-@pytest.mark.parametrize("name", ["sequence", "classification"])
+@pytest.mark.parametrize("name", ["sequence", "classification", "language_model"])
 def test_every_part_of_a_task_can_be_imported(name: str) -> None:
     task = find_task(name)
     parts = [field for field in Task.__dataclass_fields__ if ":" in str(getattr(task, field))[:200]]
@@ -72,8 +72,8 @@ def test_every_part_of_a_task_can_be_imported(name: str) -> None:
 
 
 def test_tasks_are_the_modules_of_the_package() -> None:
-    assert task_names() == ["classification", "sequence"]
-    assert metric_names()[:6] == ["nll", "accuracy", "macro_f1", "bleu", "chrf", "exact_match"]
+    assert task_names() == ["classification", "language_model", "sequence"]
+    assert metric_names()[:5] == ["nll", "accuracy", "macro_f1", "perplexity", "bits_per_byte"]
     assert {*find_task("sequence").metrics} == {*METRICS}
     for name, larger in find_task("sequence").metrics.items():
         assert metric_from(name, EvaluationSettings()).higher_is_better == larger

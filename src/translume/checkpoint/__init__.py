@@ -1,6 +1,13 @@
 """The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
-from translume.checkpoint.building import build_classifier, build_model, build_network, load_pretrained, mark_separators
+from translume.checkpoint.building import (
+    build_classifier,
+    build_language_model,
+    build_model,
+    build_network,
+    load_pretrained,
+    mark_separators,
+)
 from translume.checkpoint.folder import (
     FORMAT,
     Content,
@@ -17,6 +24,7 @@ from translume.checkpoint.loading import (
     AnyCheckpoint,
     Checkpoint,
     ClassifierCheckpoint,
+    LanguageModelCheckpoint,
     choose_device,
     choose_dtype,
     copy_decoding_files,
@@ -44,10 +52,12 @@ __all__ = [
     "Content",
     "Entry",
     "FolderLock",
+    "LanguageModelCheckpoint",
     "Manifest",
     "Temperature",
     "append_history",
     "build_classifier",
+    "build_language_model",
     "build_model",
     "build_network",
     "choose_device",

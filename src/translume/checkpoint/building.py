@@ -14,7 +14,7 @@ from translume.errors import DataError, SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
 from translume.model.embedding import BandedTable, Embedding
-from translume.model.transformer import Decoder, Encoder
+from translume.model.transformer import Decoder, EmptyEncoder, Encoder
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
 
@@ -53,6 +53,27 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
     head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
+    if tied is not None:
+        _limit_first_logits(model)
+    return model
+
+
+def build_language_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
+    """Return a freshly initialised language model: a decoder without cross-attention, and its head.
+
+    source_size: ignored.
+    """
+    embedding = Embedding(
+        target_size, settings, freezable=settings.freeze_pretrained and bool(settings.pretrained_target)
+    )
+    tie, banded = settings.head.tie, isinstance(settings.head, AdaptiveSettings)
+    if tie != "none" and isinstance(settings.head, AdaptiveSettings):
+        embedding.table = _in_bands(settings, settings.head, target_size)
+    embedding.keep_frozen()
+    tied = None if tie == "none" else embedding.table if banded else embedding.table.weight
+    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=target_size)
+    head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
+    model = Transformer(EmptyEncoder(settings, embedding), Decoder(settings, embedding, crosses=False), head)
     if tied is not None:
         _limit_first_logits(model)
     return model

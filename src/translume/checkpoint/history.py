@@ -63,7 +63,7 @@ def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
             on = ", ".join(files)
             for score in record.get("scores", []):
                 name = f"{score['title']}|{score['signature']}"
-                lines[on, name] = f"{on}: {name} = {score['value']:.2f}"
+                lines[on, name] = f"{on}: {name} = {score['value']:.{score.get('digits', 2)}f}"
         elif record.get("event") != CALIBRATED:
             lines = {}  # the weights were trained since
     return list(lines.values())

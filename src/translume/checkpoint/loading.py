@@ -78,6 +78,13 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModelCheckpoint(Checkpoint):
+    """A loaded language model; both tokenizers are that of its documents."""
+
+    MODEL: ClassVar[str] = "language model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierCheckpoint:
     """A loaded classifier.  digest: SHA-256 of the weights' file, empty for weights that come from no file."""
 

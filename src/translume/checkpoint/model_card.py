@@ -57,6 +57,17 @@ def describe_classifier(config: Config) -> CardWords:
     )
 
 
+def describe_language_model(config: Config) -> CardWords:
+    """Return the words for a language model."""
+    return CardWords(
+        kind="A language model, made with Translume.",
+        tag="text-generation",
+        output="text",
+        layers=str(config.model.decoder_layers),
+        vocabulary="of documents",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """The content of a model card besides the settings.

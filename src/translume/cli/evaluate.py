@@ -81,6 +81,9 @@ def command(
 
     For a classifier, name one TSV or JSONL file with texts and labels. Prints accuracy, a row for each class, the
     confusion matrix and the calibration error, which --calibration draws.
+
+    For a language model, name one text file. Prints the perplexity by token and by word, the bits for each byte and the
+    nats for each character.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of

@@ -26,13 +26,15 @@ class _TaskOption(click.Option):
 
         record = super().get_help_record(ctx)
         tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
-        return record and (record[0], f"{tasks}.  {record[1]}")
+        return record and (record[0], f"{tasks}.  [default: language_model for one file without tabs, else sequence]")
 
 
-def _task(ctx: click.Context, parameter: click.Parameter, value: str) -> "Task":
+def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "Task | None":
     from translume.errors import nearest
     from translume.tasks import find_task, task_names
 
+    if value is None:
+        return None
     if value not in task_names():
         raise click.BadParameter(f"found '{value}'{nearest(value, task_names())}", ctx, parameter)
     return find_task(value)
@@ -47,8 +49,8 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str) -> "Task":
 @click.argument("train_target", type=FILE, required=False)
 @click.option("--valid-source", type=FILE, help="Validation sources.  [default: next to the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
-@click.option("--valid", type=FILE, help="Validation data in one TSV or JSONL file.")
-@click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, default="sequence", show_default=True, help="")
+@click.option("--valid", type=FILE, help="Validation data in one TSV, JSONL or text file.")
+@click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, help="")
 @click.option(
     "--columns",
     metavar="A,B",
@@ -61,17 +63,19 @@ def command(
     valid_source: Path | None,
     valid_target: Path | None,
     valid: Path | None,
-    task: "Task",
+    task: "Task | None",
     columns: str | None,
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
-    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV or JSONL file of pairs. With
-    --task classification, the second file or column contains the labels of the texts in the first.
+    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV or JSONL file of pairs, or a text
+    file for a language model. With --task classification, the second file or column contains the labels of the texts in
+    the first.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.errors import DataError, SettingsError
-    from translume.recommend.columns import find_columns, parse_columns
+    from translume.recommend.columns import find_columns, is_text, parse_columns
+    from translume.tasks import find_task
 
     if (valid_source is None) != (valid_target is None):
         raise click.UsageError("--valid-source and --valid-target go together")
@@ -81,6 +85,11 @@ def command(
         raise SettingsError("--columns: found two training files, expected one TSV or JSONL file")
     if valid is not None and (train_target is not None or valid_source is not None):
         raise SettingsError("--valid: expected one TSV or JSONL training file, and no --valid-source")
+    if task is None:
+        text = train_target is None and columns is None and is_text(train_source)
+        task = find_task("language_model" if text else "sequence")
+    if task.reads == "documents" and train_target is not None:
+        raise SettingsError("init: found two files, expected one text file for a language model")
     files: dict[str, Value] = {}
     if train_target is not None:
         files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
@@ -89,8 +98,14 @@ def command(
             valid_target or _validation_file(train_target),
         )
     else:
-        labelled = task.predicts == "classes"
-        found = parse_columns(columns) if columns else find_columns(train_source, task.keys, labelled=labelled)
+        if task.reads == "documents":
+            if columns is not None or valid_source is not None:
+                raise SettingsError("--columns and --valid-source: expected neither for a language model")
+            found: tuple[int | str, ...] = ()
+        elif columns:
+            found = parse_columns(columns)
+        else:
+            found = find_columns(train_source, task.keys, labelled=task.predicts == "classes")
         if valid_source is None:
             valid = valid or _validation_file(train_source)
         files |= {"columns": found} if found else {}
@@ -117,7 +132,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task") -> None:
     named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
     first = [each for each in proposal.choices if each.path.endswith("_language") or each.path == "data.task"]
     rest = [each for each in proposal.choices if each not in first]
-    size = f"{count:,} {task.example}" + ("" if count == 1 else "s")
+    size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
     click.echo(_toml([*first, *named, *rest], size), nl=False)
     held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
     note(f"{size}{proposal.description}; {held}")

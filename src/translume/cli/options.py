@@ -239,6 +239,7 @@ evaluation_options = _group(
         _text("--metrics", "Such as bleu,chrf,ter: evaluation.metrics.", metavar="NAMES"),
         _text("--tokenize", "auto, none, 13a, zh, char, …: evaluation.tokenize."),
         click.option("--lowercase/--cased", type=bool, default=None, help="Ignore case or not: evaluation.lowercase."),
+        _number("--stride", int, "Tokens between windows of a language model: evaluation.stride."),
     ],
 )
 """Options named like settings of [evaluation], added to `overrides`."""

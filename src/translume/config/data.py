@@ -17,7 +17,7 @@ class CleaningSettings(Settings):
     table: ClassVar[str] = "data.cleaning"
 
     max_tokens: int = Field(default=256, ge=1)
-    """Maximum number of tokens of either side, end mark excluded."""
+    """Maximum number of tokens of either side, end mark excluded. Documents of a language model may be longer."""
     too_long: Literal["drop", "keep_first", "keep_last"] = "drop"
     """What to do with longer pairs. Texts to classify may also be cut at one end; cuts are counted."""
     max_ratio: float = Field(default=0.0, ge=0.0)
@@ -33,7 +33,10 @@ class CleaningSettings(Settings):
 
 
 class DataSettings(Settings):
-    """[data]: parallel text. Paths are relative to the TOML file; .gz and .zst files are decompressed."""
+    """[data]: pairs, labelled texts or documents.
+
+    Paths are relative to the TOML file; .gz and .zst files are decompressed.
+    """
 
     table: ClassVar[str] = "data"
 
@@ -42,7 +45,17 @@ class DataSettings(Settings):
     target_language: str = ""
     """Code of the target language, such as "de"."""
     task: Annotated[str, AfterValidator(OneOf("translume.tasks:task_names"))] = "sequence"
-    """The task: text to text, or the label of a text, which takes the place of the target."""
+    """The task: text to text; the label of a text, which takes the place of the target; or a language model."""
+    documents: Literal["line", "blank_line", "file"] = "line"
+    """For a language model, where a document of a text file ends: with its line, at a blank line, or with the file.
+
+    A .jsonl file has one document per line, under the key "text".
+    """
+    block_length: int = Field(default=256, ge=2, le=1_048_576)
+    """For a language model, the context in tokens: longer documents are cut into blocks of this length, none dropped.
+
+    From the second epoch on, the first cut of a long document is at random. A block holds text of one document only.
+    """
     label_separator: str = ","
     """Separator between the labels of a text if `model.head.labels` is "several"."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
@@ -55,13 +68,16 @@ class DataSettings(Settings):
     train_target: Names = ()
     """Training files of the target side, line by line the translations of `train_source`."""
     train: Names = ()
-    """TSV or JSONL training files with both sides, instead of `train_source` and `train_target`."""
+    """TSV or JSONL training files with both sides, instead of `train_source` and `train_target`.
+
+    For a language model, text files or JSONL files of documents.
+    """
     valid_source: Names = ()
     """Validation files of the source side; without any, a sample of the training data is held out."""
     valid_target: Names = ()
     """Validation files of the target side."""
     valid: Names = ()
-    """TSV or JSONL validation files with both sides."""
+    """TSV or JSONL validation files with both sides; for a language model, text files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     cleaning: CleaningSettings = CleaningSettings()

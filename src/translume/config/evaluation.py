@@ -2,6 +2,8 @@
 
 from typing import ClassVar, Literal, Self
 
+from pydantic import Field
+
 from translume.config.base import Names, Settings
 
 TOKENIZERS = {
@@ -28,6 +30,8 @@ class EvaluationSettings(Settings):
     """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, "none" is for tokenized text."""
     lowercase: bool = False
     """Ignore case."""
+    stride: int = Field(default=0, ge=0)
+    """Tokens by which the windows move in which a language model reads a long document; 0: half its context."""
 
     def of_language(self, language: str) -> Self:
         """Return a copy with "auto" replaced by the tokenizer for a language."""

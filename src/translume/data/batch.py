@@ -128,6 +128,28 @@ def _padded(
     return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
 
 
+def block_batch(
+    source: Ragged, target: Ragged, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, lines: tuple[int, ...]
+) -> Batch:
+    """Return a batch of blocks of documents, whose sources are one end mark each.
+
+    The labels are the tokens of a block. The decoder's first input is the token before the block, or bos if the block
+    begins a document; the token before that one is the end mark of the document before.
+    """
+    specials = target_tokenizer.specials
+    column = np.arange(int(target.lengths.max(initial=0)))
+    inside = column < target.lengths[:, None]
+    labels = np.full(inside.shape, specials.pad, np.int64)
+    labels[inside] = target.tokens[(target.starts[:, None] + column)[inside]]
+    before = target.tokens[np.maximum(target.starts - 1, 0)]
+    given = np.full_like(labels, specials.pad)
+    given[:, 0] = np.where((target.starts == 0) | (before == specials.eos), specials.bos, before)
+    np.copyto(given[:, 1:], labels[:, :-1], where=inside[:, 1:])
+    sources = np.full((len(lines), 1), source_tokenizer.specials.eos, np.int64)
+    arrays = (sources, np.ones_like(sources, np.bool_), given, labels, inside)
+    return _batch([torch.from_numpy(array) for array in arrays], lines, int(target.lengths.sum()))
+
+
 def labelled_batch(
     source: Ragged, target: Ragged, tokenizer: Tokenizer, labels: Labels, lines: tuple[int, ...]
 ) -> Batch:

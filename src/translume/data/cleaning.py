@@ -20,7 +20,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Counts of pairs, and one example for each reason (texts truncated to 200 characters).
+    """Counts of pairs or documents, and one example for each reason (texts truncated to 200 characters).
 
     read == used + held_out + sum of dropped; otherwise there is a bug in Translume, and ValueError is raised.
     """
@@ -32,6 +32,8 @@ class Account:
     examples: dict[str, Pair]
     truncated: int = 0
     """How many of the used or held-out texts were truncated."""
+    unit: str = "pairs"
+    """What is counted: "pairs" or "documents"."""
 
     def __post_init__(self) -> None:
         if self.read != self.used + self.held_out + sum(self.dropped.values()):
@@ -50,7 +52,8 @@ class Account:
             "dropped": dict(self.dropped),
             "examples": examples,
         }
-        return {**values, "truncated": self.truncated} if self.truncated else values
+        unit = {} if self.unit == "pairs" else {"unit": self.unit}
+        return {**values, **unit, **({"truncated": self.truncated} if self.truncated else {})}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Account":
@@ -67,11 +70,12 @@ class Account:
             dropped={str(reason): int(count) for reason, count in dropped.items()},
             examples={str(reason): Pair(**pair) for reason, pair in examples.items()},
             truncated=int(str(values.get("truncated", 0))),
+            unit=str(values.get("unit", "pairs")),
         )
 
     def summary(self, *, examples: bool = False) -> str:
         """Return the sums in one line, and one line for each reason, followed by its example if `examples`."""
-        parts = [f"{self.read:,} pairs read", f"{self.used:,} used"]
+        parts = [f"{self.read:,} {self.unit} read", f"{self.used:,} used"]
         if self.held_out:
             parts.append(f"{self.held_out:,} held out for validation")
         parts.append(f"{sum(self.dropped.values()):,} dropped")
@@ -89,7 +93,8 @@ class Account:
 class Ledger:
     """Running counts while pairs are read; `close` returns the Account."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "pairs") -> None:
+        self._unit = unit
         self.read = 0
         self.used = 0
         self.held_out = 0
@@ -116,6 +121,7 @@ class Ledger:
             dropped={reason: self._dropped[reason] for reason in reasons},
             examples={reason: self._examples[reason] for reason in reasons},
             truncated=self.truncated,
+            unit=self._unit,
         )
 
 
@@ -173,10 +179,18 @@ class Rules:
 
     Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. With `settings` None only
     the rules for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
-    `missing_target`: the reason under which pairs without a target are counted.
+    `missing_target`: the reason under which pairs without a target are counted.  sources: whether there are sources.
     """
 
-    def __init__(self, settings: CleaningSettings | None, limit: int | None, *, missing_target: str = "empty") -> None:
+    def __init__(
+        self,
+        settings: CleaningSettings | None,
+        limit: int | None,
+        *,
+        missing_target: str = "empty",
+        sources: bool = True,
+    ) -> None:
+        self._sources = sources
         self._settings = settings or CleaningSettings(max_ratio=0.0)
         self._limit = limit
         self._no_target = missing_target
@@ -186,7 +200,8 @@ class Rules:
         """Return codes by texts, in the order of REASONS up to duplicates (among the pairs not dropped before)."""
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
-        _mark(codes, np.array([not pair.source.strip() for pair in pairs], np.bool_), "empty")
+        if self._sources:
+            _mark(codes, np.array([not pair.source.strip() for pair in pairs], np.bool_), "empty")
         _mark(codes, np.array([not pair.target.strip() for pair in pairs], np.bool_), self._no_target)
         if settings.identical:
             same = [pair.source.strip() == pair.target.strip() for pair in pairs]
@@ -205,7 +220,8 @@ class Rules:
         """Return codes by numbers of tokens [n]: empty (after normalisation), too long, length ratio."""
         codes = np.full(len(source), KEPT, np.int8)
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        _mark(codes, source == 0, "empty")
+        if self._sources:
+            _mark(codes, source == 0, "empty")
         _mark(codes, target == 0, self._no_target)
         if self._limit is not None:
             _mark(codes, longer > self._limit, "too long")

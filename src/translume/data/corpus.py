@@ -50,6 +50,10 @@ class TokenizedCorpus:
     starts: NDArray[np.int64] = field(repr=False)
     """Start of every 32nd pair in `tokens`, ¼ byte per pair instead of 8. Adding lengths gives the other starts."""
     line_numbers: NDArray[np.uint32] = field(repr=False)
+    block_length: int = 0
+    """Above 0: the pairs are documents, targets with end marks and without sources, to be cut into such blocks."""
+    documents: NDArray[np.int64] | None = field(default=None, repr=False)
+    """If the pairs are blocks: for each, the number of its document."""
 
     def __len__(self) -> int:
         return self.pairs
@@ -75,6 +79,50 @@ class TokenizedCorpus:
         lengths = self.source_lengths[indices].astype(np.int64)
         source = Ragged(self.tokens, starts, lengths)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest source or target, or block, in tokens."""
+        sides = (self.source_lengths, self.target_lengths)
+        longest = max(int(lengths.max(initial=0)) for lengths in sides)
+        return min(longest, self.block_length) if self.block_length else longest
+
+    def of_epoch(self, seed: int, epoch: int) -> "TokenizedCorpus":
+        """Return the pairs that an epoch reads: these, or the blocks of the documents.
+
+        In epoch 0 the first block of a document begins at its start and has `block_length` tokens; in later ones, a
+        document that is longer than a block begins with a block of a length drawn by (seed, epoch). Each token is in
+        one block.
+        """
+        if not self.block_length:
+            return self
+        most, lengths = self.block_length, self.target_lengths.astype(np.int64)
+        first = np.full(self.pairs, most, np.int64)
+        if epoch:
+            drawn = np.random.default_rng([seed, epoch, most]).integers(1, most + 1, self.pairs)
+            first = np.where(lengths > most, drawn, first)
+        counts = 1 + -(-np.maximum(lengths - first, 0) // most)
+        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        owner = np.repeat(np.arange(self.pairs), counts)
+        place = np.arange(len(owner)) - bounds[owner]  # of a block in its document
+        begin = np.where(place > 0, first[owner] + (place - 1) * most, 0)
+        end = np.minimum(first[owner] + place * most, lengths[owner])
+        starts = np.cumsum(lengths) - lengths
+        return replace(
+            self,
+            pairs=len(owner),
+            source_lengths=np.zeros(len(owner), self.source_lengths.dtype),
+            target_lengths=(end - begin).astype(self.target_lengths.dtype),
+            first=tuple(int(bounds[number]) for number in self.first),
+            starts=(starts[owner] + begin)[::STRIDE],
+            line_numbers=self.line_numbers[owner],
+            block_length=0,
+            documents=owner,
+        )
+
+    def numbers(self, indices: NDArray[Any]) -> tuple[int, ...]:
+        """Return the numbers of pairs [B] in the corpus that `of_epoch` was called on."""
+        return tuple((indices if self.documents is None else self.documents[indices]).tolist())
 
     def place(self, number: int) -> str:
         """Return the file and line of a pair, such as "train.en:812"."""

@@ -16,19 +16,19 @@ _CHUNK = 1 << 14
 
 
 def source_hashes(pairs: list[Pair]) -> NDArray[np.uint64]:
-    """Return a hash for each pair [n] that depends only on its source text and SEED."""
-    return hashes((pair.source for pair in pairs), len(pairs), salt=SEED.to_bytes(16, "little"))
+    """Return a hash for each pair [n] that depends only on SEED and its source, or on the text of a document."""
+    return hashes((pair.source or pair.target for pair in pairs), len(pairs), salt=SEED.to_bytes(16, "little"))
 
 
-def choose(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
+def choose(pairs: Iterable[Pair], *, documents: bool = False) -> NDArray[np.uint64]:
     """Return the sorted source hashes of the sample: at most 2,000 pairs and 2 % of all, but at least one.
 
     Sources are sampled, not pairs: every copy and every other translation of a held-out source is held out too, so that
     no source of the sample is in training. Pairs with an empty side do not count, since no corpus keeps them. Makes one
-    pass over the pairs; memory is constant.
+    pass over the pairs; memory is constant.  documents: whether the pairs are documents, which have no source.
     """
     lowest, copies, read = np.zeros(0, np.uint64), np.zeros(0, np.int64), 0
-    filled = (pair for pair in pairs if pair.source.strip() and pair.target.strip())
+    filled = (pair for pair in pairs if (documents or pair.source.strip()) and pair.target.strip())
     for chunk in chunks(filled, _CHUNK):
         read += len(chunk)
         found = source_hashes(chunk)

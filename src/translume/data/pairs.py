@@ -1,8 +1,8 @@
-"""Read pairs lazily from the files in [data]: two parallel files, TSV or JSONL."""
+"""Read pairs or documents lazily from the files in [data]: two parallel files, TSV, JSONL or text."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,10 @@ _PAIR_KEYS = ("source", "target")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A source and its target. `file` and `line` (from 1) say where the source was read."""
+    """A source and its target. `file` and `line` (from 1) say where the source was read.
+
+    A document of a language model is a target with an empty source.
+    """
 
     source: str
     target: str
@@ -30,12 +33,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A source of pairs: two parallel files, or one TSV or JSONL file (`target_file` is empty)."""
+    """A source of pairs: two parallel files, or one TSV or JSONL file (`target_file` is empty).
+
+    documents: where the documents of a text file end, as in `data.documents`; empty for a file of pairs.
+    """
 
     file: str
     target_file: str
     columns: tuple[int | str, ...]
     weight: float
+    documents: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -44,13 +51,17 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """The format of the files: "parallel", "json" or "tsv"."""
+        """The format of the files: "parallel", "json" or "tsv"; for documents, how they are divided."""
+        if self.documents:
+            return "json documents" if _is_json(self.file) else f"documents by {self.documents}"
         return "parallel" if self.target_file else "json" if _is_json(self.file) else "tsv"
 
     def read(self) -> Iterator[Pair]:
         """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
         if self.target_file:
             return _parallel(self.file, self.target_file)
+        if self.documents:
+            return _json_documents(self.file) if _is_json(self.file) else _documents(self.file, self.documents)
         return _json_lines(self.file, self.columns) if _is_json(self.file) else _tab_separated(self.file, self.columns)
 
     def check_lengths(self) -> None:
@@ -83,6 +94,13 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
             "expected as many of each"
         )
     count = len(sources) + len(both)
+    documents = settings.documents if find_task(settings.task).reads == "documents" else ""
+    if documents and sources:
+        raise SettingsError(f"data.{split}_source: a language model reads documents; expected data.{split}")
+    if documents and training and not count:
+        raise SettingsError("data: no training files; expected data.train (text files)")
+    if documents and settings.columns:
+        raise SettingsError("data.columns: a language model reads whole lines, or the key 'text' of JSONL files")
     if training and not count:
         raise SettingsError(
             "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
@@ -103,12 +121,15 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
         *(Origin(file=a, target_file=b, columns=(), weight=w) for a, b, w in parallel),
-        *(Origin(file=file, target_file="", columns=_columns(settings, file), weight=w) for file, w in rest),
+        *(
+            Origin(file=file, target_file="", columns=_columns(settings, file), weight=w, documents=documents)
+            for file, w in rest
+        ),
     )
 
 
 def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
-    """Return the columns to read; empty for the default of pairs."""
+    """Return the columns to read; empty for the default of pairs, and for documents."""
     keys = find_task(settings.task).keys
     return settings.columns or (keys if _is_json(file) and keys != _PAIR_KEYS else ())
 
@@ -163,6 +184,29 @@ def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
         yield Pair(source=_text(value, source, place), target=_text(value, target, place), file=file, line=line)
     if not line:
         raise DataError(_empty_file(file))
+
+
+def _documents(file: str, end: str) -> Iterator[Pair]:
+    """Yield the documents of a text file, which end as `end` says; the lines of one are joined by line breaks."""
+    line, first, lines = 0, 1, list[str]()
+    for line, text in enumerate(read_lines(file), 1):
+        if end == "line":
+            yield Pair(source="", target=text, file=file, line=line)
+        elif text.strip() or end == "file":
+            first = first if lines else line
+            lines.append(text)
+        elif lines:
+            yield Pair(source="", target="\n".join(lines), file=file, line=first)
+            lines = []
+    if lines:
+        yield Pair(source="", target="\n".join(lines), file=file, line=first)
+    if not line:
+        raise DataError(f"{file}: empty file, expected text")
+
+
+def _json_documents(file: str) -> Iterator[Pair]:
+    for pair in _json_lines(file, ("text", "text")):
+        yield replace(pair, source="")
 
 
 def _text(value: dict[str, object], key: str, place: str) -> str:

@@ -22,7 +22,7 @@ class BatchPlan:
     Pairs are shuffled, sorted by length (pairs of equal length stay shuffled) and divided into batches in which width
     times count is at most `max_tokens` (width: the longer side with bos, eos and padding). Then batches are shuffled.
     `dropout` is the probability of BPE-dropout: each side is segmented again, seeded by (seed, epoch, pair, side),
-    which may make a batch wider.
+    which may make a batch wider. Documents are cut into blocks (`TokenizedCorpus.of_epoch`), which are then the pairs.
 
     Takes 16 bytes per pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
     """
@@ -30,7 +30,7 @@ class BatchPlan:
     def __init__(
         self, corpus: TokenizedCorpus, *, max_tokens: int, seed: int, epoch: int, dropout: float = 0.0
     ) -> None:
-        self.corpus = corpus
+        corpus = self.corpus = corpus.of_epoch(seed, epoch)
         self.seed, self.epoch, self.dropout = seed, epoch, dropout
         generator = np.random.default_rng([seed, epoch])
         self._order = _sorted_by_length(corpus, _items(corpus, generator), generator)
@@ -48,14 +48,14 @@ class BatchPlan:
             source, target = self._dropped(source, numbers, 0), self._dropped(target, numbers, 1)
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
         make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
-        return make_batch(source, target, source_tokenizer, vocabulary, tuple(numbers.tolist()))
+        return make_batch(source, target, source_tokenizer, vocabulary, self.corpus.numbers(numbers))
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Yield the batches from a position to the end of the epoch."""
         return map(self.batch, range(start, len(self)))
 
     def numbers(self, index: int) -> NDArray[np.uint32]:
-        """Return the numbers of the pairs [B] in the batch at a position."""
+        """Return the numbers of the pairs or blocks [B] in the batch at a position."""
         place = self._shuffled[index]
         return self._order[self._bounds[place] : self._bounds[place + 1]]
 

@@ -94,11 +94,11 @@ class Builder:
         self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
-        self._rules = Rules(rules, limit, missing_target=task.missing_target)
+        self._rules = Rules(rules, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
         self._encode_targets = task.part("encode_targets")
         self._sample = sample
         self._progress = progress
-        self._ledger = Ledger()
+        self._ledger = Ledger(task.reads)
         small = max(map(len, tokenizers)) <= 1 << 16
         short = limit is not None and limit < 1 << 16
         self._layout = Layout(token="uint16" if small else "int32", length="uint16" if short else "int32")
@@ -193,8 +193,9 @@ def prepare(
     Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
     `max_positions` is the maximum length of a side, end mark included. Without validation files, "valid" is the sample
     held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus is for
-    classification; `cleaning.too_long` then applies to validation texts too. `progress` is called with the number of
-    pairs read so far while a corpus is built.
+    classification; `cleaning.too_long` then applies to validation texts too. Documents have any length, and an end mark
+    as their last token; the batches of an epoch cut them into blocks of `data.block_length`. `progress` is called with
+    the number of pairs read so far while a corpus is built.
     The cache's name is a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change. Two
     processes may build it at the same time: the first to finish moves its copy into place, and both use that. Raises
     DataError if a file cannot be used.
@@ -205,9 +206,12 @@ def prepare(
     from_training = split == "train" or held
     places = origins(settings, "train") if from_training else valid
     rules = settings.cleaning if from_training else None
-    limits = [] if max_positions is None else [max_positions - 1]
     cuts = settings.cleaning.too_long != "drop"
-    limit = min(limits + ([settings.cleaning.max_tokens] if rules or cuts else []), default=None)
+    documents = task.reads == "documents"
+    if documents:
+        max_positions = None
+    limits = [] if max_positions is None else [max_positions - 1]
+    limit = min(limits + ([settings.cleaning.max_tokens] if (rules or cuts) and not documents else []), default=None)
     values = _ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
     values["files"] = [[file_digest(file, folder / "files.json") for file in place.files] for place in places]
@@ -219,11 +223,12 @@ def prepare(
         places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
-            return _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
+            found = _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
+            return replace(found, block_length=settings.block_length) if documents else found
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
-            sample = held_out.choose(read_pairs(settings, "train")) if held else None
+            sample = held_out.choose(read_pairs(settings, "train"), documents=documents) if held else None
             cut = settings.cleaning.too_long
             _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut))
     raise DataError(f"{home}: the cache is damaged right after it was written")
@@ -254,13 +259,15 @@ def _checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> Toke
     """Return the corpus. Raises DataError, with the drop counts, if it has no pairs."""
     if corpus.pairs:
         return corpus
+    unit = corpus.account.unit
     if part == "held_out":
+        files = "data.valid_source and data.valid_target" if unit == "pairs" else "data.valid"
         raise DataError(
-            f"data: none of {corpus.account.read:,} training pairs could be held out for validation; "
-            "expected more pairs, or data.valid_source and data.valid_target"
+            f"data: none of {corpus.account.read:,} training {unit} could be held out for validation; "
+            f"expected more {unit}, or {files}"
         )
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in corpus.account.dropped.items())
-    raise DataError(f"data: none of {corpus.account.read:,} pairs is left: {reasons or 'all held out'}")
+    raise DataError(f"data: none of {corpus.account.read:,} {unit} is left: {reasons or 'all held out'}")
 
 
 def _build(home: Path, builder: Builder) -> None:
@@ -325,6 +332,12 @@ def _remove_abandoned(folder: Path) -> None:
 def encode_texts(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
     """Return the ids of target texts."""
     return tokenizer.encode_all([pair.target for pair in pairs])
+
+
+def encode_documents(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
+    """Return the ids of documents, each with its end mark; nothing for a document without tokens."""
+    end = tokenizer.specials.eos
+    return [[*ids, end] if ids else [] for ids in encode_texts(tokenizer, pairs)]
 
 
 def encode_labels(labels: Labels, pairs: list[Pair]) -> list[list[int]]:

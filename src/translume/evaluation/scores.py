@@ -31,7 +31,7 @@ class Score:
     """One number and its definition.
 
     name: as in `[evaluation] metrics`.  title: as printed.  signature: the definition, in sacreBLEU's notation.
-    detail: the parts of the number, such as BLEU's precisions; may be empty.
+    detail: the parts of the number, such as BLEU's precisions; may be empty.  digits: decimal places printed.
     """
 
     name: str
@@ -39,10 +39,11 @@ class Score:
     value: float
     signature: str
     detail: str = ""
+    digits: int = 2
 
     def __str__(self) -> str:
         """Return the full line, as sacreBLEU prints it."""
-        line = f"{self.title}|{self.signature} = {self.value:.2f}"
+        line = f"{self.title}|{self.signature} = {self.value:.{self.digits}f}"
         return f"{line} {self.detail}" if self.detail else line
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,6 +54,7 @@ class Score:
             "value": self.value,
             "signature": self.signature,
             "detail": self.detail,
+            **({} if self.digits == 2 else {"digits": self.digits}),
         }
 
 

@@ -163,20 +163,34 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the target so far (or an SSRU), cross-attention over the memory, then feed-forward."""
+    """Self-attention over the target so far (or an SSRU), cross-attention over the memory, then feed-forward.
 
-    def __init__(self, settings: ModelSettings) -> None:
+    The layers of a language model have no cross-attention (`crosses` is False).
+    """
+
+    cross_attention: CrossAttention
+    around_cross: Residual
+
+    def __init__(self, settings: ModelSettings, *, crosses: bool = True) -> None:
         super().__init__()
+        self.crosses = crosses
         self.self_attention: SelfAttention | Ssru
         self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings)
-        self.cross_attention = CrossAttention(settings)
+        if crosses:
+            self.cross_attention = CrossAttention(settings)
         self.feed_forward = FeedForward(settings)
-        self.around_self, self.around_cross = Residual(settings), Residual(settings)
+        self.around_self = Residual(settings)
+        if crosses:
+            self.around_cross = Residual(settings)
         self.around_feed_forward = Residual(settings)
 
-    def forward(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer) -> Tensor:
-        """Map x [..., D] to the same shape.  attend, cross_attend: apply attention over the target and the memory."""
+    def forward(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer | None) -> Tensor:
+        """Map x [..., D] to the same shape.  attend, cross_attend: apply attention over the target and the memory.
+
+        cross_attend: None for a layer without cross-attention.
+        """
         x = self.around_self(x, attend)
-        x = self.around_cross(x, cross_attend)
+        if cross_attend is not None:
+            x = self.around_cross(x, cross_attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer."""
+"""The encoder-decoder Transformer, and the decoder alone as a language model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -59,13 +59,37 @@ class Encoder(nn.Module):
         return result
 
 
-class Decoder(nn.Module):
-    """A stack of layers over the target, with cross-attention over the memory; with norm "pre" a final norm."""
+class EmptyEncoder(Encoder):
+    """The encoder of a language model, whose decoder reads no source: no weights, and a memory of zeros.
+
+    embedding: the decoder's.
+    """
 
     def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
+        nn.Module.__init__(self)
+        self.width = settings.width
+        self.layers, self.norm = nn.ModuleList(), nn.Identity()
+        self._of_decoder = (embedding,)  # in a tuple, so that its weights belong to the decoder only
+
+    @property
+    def embedding(self) -> Embedding:  # type: ignore[override]  # an attribute of `Encoder`
+        return self._of_decoder[0]
+
+    def packed(self, source: Tensor, layout: Layout) -> Tensor:
+        weight: Tensor = self.embedding.table.weight
+        return weight.new_zeros(len(layout.tokens), self.width)
+
+
+class Decoder(nn.Module):
+    """A stack of layers over the target, with cross-attention over the memory; with norm "pre" a final norm.
+
+    crosses: whether the layers have cross-attention; a language model's have none.
+    """
+
+    def __init__(self, settings: ModelSettings, embedding: Embedding, *, crosses: bool = True) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        self.embedding, self.crosses = embedding, crosses
+        self.layers = nn.ModuleList(DecoderLayer(settings, crosses=crosses) for _ in range(settings.decoder_layers))
         self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
 
     @property
@@ -75,7 +99,7 @@ class Decoder(nn.Module):
 
     def start(self, memory: Tensor, mask: Tensor, context: Selectable | None = None) -> DecoderState:
         """Return the state before the first target token, for a memory [B, S, D] and its mask [B, S]."""
-        cross = tuple(layer.cross_attention.read(memory) for layer in self.stack)
+        cross = tuple(layer.cross_attention.read(memory) for layer in self.stack if layer.crosses)
         past = Past([layer.self_attention.begin(memory) for layer in self.stack])
         return DecoderState(memory, mask, cross, past, position=0, context=context)
 
@@ -91,8 +115,12 @@ class Decoder(nn.Module):
         cross_inputs: list[Tensor] = []
         x = self.embedding(target, places)
         positions = self.embedding.positions.for_attention(start, count, causal=True, device=x.device)
-        for layer, past, cross in zip(self.stack, state.past.layers, state.cross, strict=True):
+        for index, (layer, past) in enumerate(zip(self.stack, state.past.layers, strict=True)):
             attend = partial(layer.self_attention.cached, past=past, place=start, positions=positions)
+            if not layer.crosses:
+                x = layer(x, attend, None)
+                continue
+            cross = state.cross[index]
             look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
             if state.attention is not None:
                 look = partial(_recorded, sublayer=look, inputs=cross_inputs)
@@ -118,6 +146,9 @@ class Decoder(nn.Module):
         x, positions = self.embedding(layout.pack(target), layout.places), self.positions(layout)
         for layer in self.stack:
             attend = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
+            if not layer.crosses:
+                x = layer(x, attend, None)
+                continue
             look = partial(layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout)
             x = layer(x, attend, look)
         result: Tensor = self.norm(x)
@@ -135,7 +166,7 @@ PLAIN = LossOptions()
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder Transformer (Vaswani et al. 2017)."""
+    """The encoder-decoder Transformer (Vaswani et al. 2017); a language model has an `EmptyEncoder`."""
 
     def __init__(self, encoder: Encoder, decoder: Decoder, head: Head) -> None:
         super().__init__()

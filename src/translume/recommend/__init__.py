@@ -19,8 +19,10 @@ class Proposal:
     """The settings proposed for a data set, without files.
 
     description: scripts or labels of the data, in words.  notes: warnings about the data.
+    size: the amount of data in words; empty: the number of examples.
     """
 
     choices: tuple[Choice, ...]
     description: str
     notes: tuple[str, ...] = ()
+    size: str = ""

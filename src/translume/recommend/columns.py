@@ -61,6 +61,14 @@ def is_json(file: Path) -> bool:
     return origin.kind == "json"
 
 
+def is_text(file: Path) -> bool:
+    """Return whether a file is text without columns: neither JSONL nor with a tab in its first lines, nor empty."""
+    if is_json(file):
+        return False
+    lines = list(islice(read_lines(file), SURVEYED_LINES))
+    return bool(lines) and not any("\t" in line for line in lines)
+
+
 def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) -> Columns:
     try:
         value = json.loads(line)

@@ -5,9 +5,10 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
+from numpy.typing import NDArray
 
 from translume.checkpoint import (
     AnyCheckpoint,
@@ -332,6 +333,28 @@ def token_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpu
             each for each in (specials.pad, specials.bos, specials.eos, specials.unk) if each is not None
         ),
     )
+
+
+def document_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpus) -> HeadData:
+    """Return the data from which the output head of a language model computes its tables before training."""
+    return replace(token_head_data(source, target, corpus), corpus=_WithoutEnds(corpus))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutEnds:
+    """Documents as `TrainingPairs`, which have no end marks."""
+
+    documents: TokenizedCorpus
+
+    @property
+    def pairs(self) -> int:
+        return self.documents.pairs
+
+    def source(self, index: int) -> NDArray[Any]:
+        return self.documents.source(index)
+
+    def target(self, index: int) -> NDArray[Any]:
+        return self.documents.target(index)[:-1]
 
 
 def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) -> HeadData:

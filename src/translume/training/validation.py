@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint
+from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
 from translume.config import Config
 from translume.data import Batch, BatchPlan, TokenizedCorpus
 from translume.heads.token_statistics import spread_evenly
@@ -15,7 +15,7 @@ from translume.model import Transformer
 from translume.model.classifier import Classifier, Network
 from translume.text import Labels, Tokenizer
 from translume.training.resume import ModelDescription
-from translume.translator import Translator
+from translume.translator import Generator, Translator
 from translume.translator.classifier import LABEL_THRESHOLD
 
 _AT_ONCE = 128
@@ -72,11 +72,8 @@ class Validator:
         load_weights(self.model, weights)
         self.model.eval()
         total, tokens = 0.0, 0
-        longest = max(
-            int(lengths.max(initial=0)) for lengths in (self.corpus.source_lengths, self.corpus.target_lengths)
-        )
         # Validation keeps pairs that training drops as too long; such a pair becomes a batch of its own.
-        plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, longest + 1), seed=0, epoch=0)
+        plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, self.corpus.longest + 1), seed=0, epoch=0)
         for index in range(len(plan)):
             if stop():
                 return None
@@ -161,6 +158,33 @@ def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str]
                 sources.append(pair.source)
                 references.append(pair.target)
     return sources, references
+
+
+def perplexity_metrics(
+    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device
+) -> Metrics | None:
+    """Return a function that measures the perplexity of validation documents; None if `training.metric` is the nll.
+
+    Documents are read in windows that overlap, unlike the blocks by which the nll is measured.
+    `training.validation_sentences` is the number of documents.
+    """
+    metric = model.config.training.metric
+    if metric == "nll":
+        return None
+    assert isinstance(model.target, Tokenizer)
+    generator = Generator(
+        LanguageModelCheckpoint(
+            config=model.config, model=network, source_tokenizer=model.source, target_tokenizer=model.target
+        )
+    )
+    stride = generator.choose_stride(model.config.evaluation.stride)
+    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
+    _, documents = texts_of(corpus, numbers)
+
+    def measure(stop: Stop) -> Mapping[str, float] | None:
+        return None if stop() else {metric: getattr(generator.perplexity(documents, stride=stride), metric)}
+
+    return measure
 
 
 def classification_metrics(

@@ -6,6 +6,7 @@ from typing import Any
 
 from translume.config import Config
 from translume.data import read_pairs
+from translume.errors import SettingsError
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer, train_tokenizer
 
@@ -27,6 +28,14 @@ def learn_tokenizers(config: Config, learning: Learning | None) -> tuple[Tokeniz
         return shared, shared
     source = _tokenizer(config, settings.path, ("source",), learning)
     return source, _tokenizer(config, settings.target_path, ("target",), learning)
+
+
+def learn_document_tokenizer(config: Config, learning: Learning | None) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizer of documents twice. Raises SettingsError for BPE-dropout, which would move block ends."""
+    if config.tokenizer.dropout:
+        raise SettingsError(f"tokenizer.dropout: found {config.tokenizer.dropout}, must be 0 for a language model")
+    tokenizer = _tokenizer(config, config.tokenizer.path, ("target",), learning)
+    return tokenizer, tokenizer
 
 
 def learn_labels(config: Config, learning: Learning | None) -> tuple[Tokenizer, Labels]:

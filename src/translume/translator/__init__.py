@@ -1,6 +1,8 @@
 """Text in, text out: what users call."""
 
 from translume.translator.classifier import Classification, Classifier
+from translume.translator.generator import Generator
+from translume.translator.perplexity import Perplexity
 from translume.translator.results import TargetScore, TextHypothesis, Translation
 from translume.translator.translator import Translator, load, load_classifier, load_translator
 from translume.translator.workers import Workers, translate_with_workers
@@ -8,6 +10,8 @@ from translume.translator.workers import Workers, translate_with_workers
 __all__ = [
     "Classification",
     "Classifier",
+    "Generator",
+    "Perplexity",
     "TargetScore",
     "TextHypothesis",
     "Translation",

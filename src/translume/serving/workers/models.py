@@ -138,6 +138,15 @@ class ServedClassifier:
         return {"name": self.name, **self.facts}
 
 
+class ServedGenerator:
+    """A language model, which no server offers yet."""
+
+    @classmethod
+    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "AnyServed":
+        """Raise SettingsError."""
+        raise SettingsError(f"{folder}: is a language model, expected a translator or a classifier")
+
+
 AnyServed = Served | ServedClassifier
 """A model of any task under its name."""
 S = TypeVar("S")

@@ -1,0 +1,55 @@
+"""`translume evaluate` for a language model."""
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.evaluate import EvaluateOptions
+from translume.cli.options import Compute, changed
+from translume.cli.terminal import note
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from translume.translator import Generator
+
+
+def evaluate_language_model(options: EvaluateOptions) -> None:
+    """Print the perplexities of a language model on the documents of a file."""
+    from translume.data import read_pairs
+    from translume.evaluation.language_model import perplexity_scores
+
+    model = options.model
+    if options.reference is not None:
+        raise SettingsError(f"evaluate: {model} is a language model, expected MODEL FILE with documents")
+    if options.other is not None or options.write is not None:
+        raise SettingsError("evaluate: --compare and --write are for translators, found a language model")
+    if options.calibrate.fit or options.calibrate.picture is not None:
+        raise SettingsError("evaluate: --calibration and --fit-temperature are for translators, found a language model")
+    generator = load_generator_with(model, options.overrides, options.compute)
+    file = str(options.source)
+    data = generator.config.data.model_copy(update={"train": (file,), "weights": ()})
+    texts = (pair.target for pair in read_pairs(data, "train"))
+    found = generator.perplexity(texts, stride=generator.config.evaluation.stride)
+    if found.empty:
+        note(f"{file}: {found.empty:,} empty documents were not counted")
+    scores = perplexity_scores(found)
+    if options.record:
+        from translume.checkpoint import record_evaluation
+
+        values = {"scores": [score.to_dict() for score in scores], **found.to_dict()}
+        record_evaluation(model, {"source": file, "reference": "", **values})
+    for line in [json.dumps(found.to_dict())] if options.as_json else map(str, scores):
+        click.echo(line)
+
+
+def load_generator_with(model: "Path", overrides: tuple[str, ...], compute: Compute) -> "Generator":
+    """Return the language model in a folder, with overrides of [decoding], [evaluation] and [data]."""
+    from translume.translator import Generator
+
+    loaded = Generator.load(model, compute.to_load())
+    config = changed(loaded.config, overrides, "decoding", "evaluation", "data")
+    return Generator(replace(loaded.checkpoint, config=config))
