@@ -86,7 +86,7 @@ def test_malformed_lines_are_reported_with_their_number(write):
 
 def test_inconsistent_data_settings_are_settings_errors(write):
     assert fault(DataSettings(), SettingsError) == (
-        "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
+        "data: no training files; expected data.train_source and data.train_target, or data.train (a table)"
     )
     assert fault(DataSettings(train_source=("a", "b"), train_target=("c",)), SettingsError) == (
         "data.train_source: 2 files, but data.train_target has 1; expected as many of each"
@@ -101,14 +101,18 @@ def test_inconsistent_data_settings_are_settings_errors(write):
         "data.columns: 1 columns, expected 2: source and target"
     )
     assert fault(DataSettings(train_source=("a",), train_target=("b",), columns=(0, 1)), SettingsError) == (
-        "data.columns: there is no TSV or JSONL file; expected one in data.train or data.valid"
+        "data.columns: there is no TSV, CSV or JSONL file; expected one in data.train or data.valid"
     )
     unknown = CleaningSettings(target_script="ltain")
     assert fault(DataSettings(train=("a",), cleaning=unknown), SettingsError) == (
         "data.cleaning: no script 'ltain'; did you mean 'latin'?"
     )
     named = DataSettings(train=(write("a.tsv", ["a\tb"]),), columns=("en", "de"))
-    assert fault(named, SettingsError) == ("data.columns: found 'en', expected a column number, from 0, for a TSV file")
+    assert fault(named) == f"{named.train[0]}:1: no column 'en'; known: a, b"
+    negative = DataSettings(train=(write("a.tsv", ["a\tb"]),), columns=(0, -1))
+    assert fault(negative, SettingsError) == (
+        "data.columns: found -1, expected a number from 0, or a name in the first line"
+    )
 
 
 def test_standard_input_can_be_one_side_only():
@@ -120,3 +124,65 @@ def test_file_with_a_single_line_is_read(write):
     source, target = write("a", ["x"]), write("b", ["y", "z"])
     found = fault(DataSettings(train_source=(source,), train_target=(target,)))
     assert found == f"{source} has 1 line but {target} has 2; expected as many in both"
+
+
+def test_a_spreadsheet_saved_by_german_excel_is_read(tmp_path):
+    file = tmp_path / "a.csv"
+    # A byte order mark, Windows line ends, semicolons, quotes around what has a semicolon, a quote or a line end.
+    rows = [
+        "Deutsch;Englisch;Nr",
+        '"Gut; danke";Fine;1',
+        '"Er sagte ""ja""";"He said ""yes""";2',
+        '"zwei\r\nZeilen";"2, lines";3',
+    ]
+    file.write_bytes(b"\xef\xbb\xbf" + "".join(f"{row}\r\n" for row in rows).encode())
+    settings = DataSettings(train=(str(file),), columns=("Englisch", "Deutsch"))
+    assert [(pair.target, pair.source, pair.line) for pair in read_pairs(settings, "train")] == [
+        ("Gut; danke", "Fine", 2),
+        ('Er sagte "ja"', 'He said "yes"', 3),
+        ("zwei\nZeilen", "2, lines", 4),
+    ]
+    assert fault(settings.model_copy(update={"columns": ("English", "Deutsch")})) == (
+        f"{file}:1: no column 'English'; did you mean 'Englisch'?"
+    )
+
+
+@pytest.mark.parametrize("lines", [["a,b", '"c, d;",e'], ["a\tb", "c, d;\te"], ["sep=|", "a|b", "c, d;|e"]])
+def test_the_delimiter_of_a_csv_file_is_found(write, lines):
+    assert texts(DataSettings(train=(write("a.csv", lines),))) == [("a", "b"), ("c, d;", "e")]
+
+
+def test_a_damaged_csv_file_names_the_row(write):
+    file = write("a.csv", ["a;b", 'c;"d', "e;f"])
+    assert fault(DataSettings(train=(file,))) == f"{file}:2: not CSV: unexpected end of data"
+    file = write("a.csv", ["a;b", "c"])
+    assert fault(DataSettings(train=(file,))) == f"{file}:2: 1 columns, expected 2"
+
+
+def test_a_template_joins_columns_to_one_source(write):
+    jsonl = write("a.jsonl", [json.dumps({"question": "who?", "passage": {"text": "I {0}."}, "target": "me"})])
+    tsv = write("a.tsv", ["id\tquestion\tpassage.text\ttarget", "7\twho?\tI {0}.\tme"])
+    settings = DataSettings(train=(jsonl, tsv), template="{{q}} {question} | {passage.text}", columns=("target",))
+    assert texts(settings) == [("{q} who? | I {0}.", "me")] * 2
+    numbered = DataSettings(train=(write("b.tsv", ["7\twho?\tI.\tme"]),), template="{1} | {2} | {1}", columns=(3,))
+    assert texts(numbered) == [("who? | I. | who?", "me")]
+
+
+@pytest.mark.parametrize("template", ["no column", "{}", "{a", "{a:>7}", "{a!r}"])
+def test_a_template_that_names_no_column_is_refused(write, template):
+    settings = DataSettings(train=(write("a.tsv", ["a\tb"]),), template=template, columns=("b",))
+    assert fault(settings, SettingsError) == (
+        f"data.template: found '{template}', expected columns in braces such as '{{question}} | {{passage}}'"
+    )
+
+
+def test_a_template_with_a_missing_column_or_two_targets_is_refused(write):
+    file = write("a.jsonl", [json.dumps({"question": "who?", "answer": "me"})])
+    settings = DataSettings(train=(file,), template="{queston}", columns=("answer",))
+    assert fault(settings) == f"{file}:1: no 'queston'; it has: question, answer"
+    both = settings.model_copy(update={"columns": ("question", "answer")})
+    assert fault(both, SettingsError) == "data.columns: 2 columns, expected 1 with data.template: the target"
+    none = DataSettings(train_source=("a",), train_target=("b",), template="{a}")
+    assert fault(none, SettingsError) == (
+        "data.template: there is no TSV, CSV or JSONL file; expected one in data.train or data.valid"
+    )

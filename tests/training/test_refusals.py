@@ -71,7 +71,7 @@ def test_foreign_readme_is_not_overwritten(toy: Make, tmp_path: Path) -> None:
         ),
         (
             {"train_source": (), "train_target": ()},
-            "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)",
+            "data: no training files; expected data.train_source and data.train_target, or data.train (a table)",
         ),
         ({"valid_source": "none", "valid_target": "none"}, "none: no such file"),
     ],

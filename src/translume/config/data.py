@@ -59,16 +59,19 @@ class DataSettings(Settings):
     label_separator: str = ","
     """Separator between the labels of a text if `model.head.labels` is "several"."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
-    """Columns of TSV (numbers from 0) or keys of JSONL of source and target, or of text and label.
+    """Columns of source and target, or of text and label: keys of JSONL; for TSV and CSV, numbers from 0, or names in
+    the first line.
 
-    Empty: 0 and 1; "source" and "target", or "text" and "label".
+    Empty: 0 and 1; "source" and "target", or "text" and "label". With `template`, only the target's.
     """
+    template: str = ""
+    """A source made from columns in braces, such as "{question} | {passage}"; {{ and }} are braces."""
     train_source: Names = ()
     """Training files of the source side, one sentence per line."""
     train_target: Names = ()
     """Training files of the target side, line by line the translations of `train_source`."""
     train: Names = ()
-    """TSV or JSONL training files with both sides, instead of `train_source` and `train_target`.
+    """TSV, CSV or JSONL training files with both sides, instead of `train_source` and `train_target`.
 
     For a language model, text files or JSONL files of documents.
     """
@@ -77,7 +80,7 @@ class DataSettings(Settings):
     valid_target: Names = ()
     """Validation files of the target side."""
     valid: Names = ()
-    """TSV or JSONL validation files with both sides; for a language model, text files."""
+    """TSV, CSV or JSONL validation files with both sides; for a language model, text files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     cleaning: CleaningSettings = CleaningSettings()

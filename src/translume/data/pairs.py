@@ -1,8 +1,7 @@
-"""Read pairs or documents lazily from the files in [data]: two parallel files, TSV, JSONL or text."""
+"""Read pairs or documents lazily from the files in [data]: two parallel files, a TSV, CSV or JSONL file, or text."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from translume.config.data import DataSettings
 from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
+from translume.data.tables import Column, Template, read_columns, table_kind
 from translume.errors import DataError, SettingsError
 from translume.tasks import find_task
 
@@ -33,15 +33,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A source of pairs: two parallel files, or one TSV or JSONL file (`target_file` is empty).
+    """A source of pairs: two parallel files, or one TSV, CSV or JSONL file (`target_file` is empty).
 
     documents: where the documents of a text file end, as in `data.documents`; empty for a file of pairs.
     """
 
     file: str
     target_file: str
-    columns: tuple[int | str, ...]
+    columns: tuple[Column, ...]
     weight: float
+    template: str = ""
     documents: str = ""
 
     @property
@@ -51,18 +52,19 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """The format of the files: "parallel", "json" or "tsv"; for documents, how they are divided."""
+        """The format of the files: "parallel", "json", "csv" or "tsv"; for documents, how they are divided."""
         if self.documents:
-            return "json documents" if _is_json(self.file) else f"documents by {self.documents}"
-        return "parallel" if self.target_file else "json" if _is_json(self.file) else "tsv"
+            return "json documents" if table_kind(self.file) == "json" else f"documents by {self.documents}"
+        return "parallel" if self.target_file else table_kind(self.file)
 
     def read(self) -> Iterator[Pair]:
         """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
         if self.target_file:
             return _parallel(self.file, self.target_file)
         if self.documents:
-            return _json_documents(self.file) if _is_json(self.file) else _documents(self.file, self.documents)
-        return _json_lines(self.file, self.columns) if _is_json(self.file) else _tab_separated(self.file, self.columns)
+            json = table_kind(self.file) == "json"
+            return _json_documents(self.file) if json else _documents(self.file, self.documents)
+        return _table(self.file, self.columns, Template.parse(self.template) if self.template else None)
 
     def check_lengths(self) -> None:
         """Raise DataError if two parallel files differ in length: a quick check before hours of tokenization."""
@@ -74,7 +76,7 @@ class Origin:
 
 
 def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
-    """Yield all pairs of a split in the order of the files: parallel files first, then TSV and JSONL; each file once.
+    """Yield all pairs of a split in the order of the files: parallel files first, then tables; each file once.
 
     Raises DataError for a missing or empty file, for parallel files of unequal length and for lines that are not pairs.
     """
@@ -99,21 +101,19 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         raise SettingsError(f"data.{split}_source: a language model reads documents; expected data.{split}")
     if documents and training and not count:
         raise SettingsError("data: no training files; expected data.train (text files)")
-    if documents and settings.columns:
-        raise SettingsError("data.columns: a language model reads whole lines, or the key 'text' of JSONL files")
+    for name in ("columns", "template"):
+        if documents and getattr(settings, name):
+            raise SettingsError(f"data.{name}: a language model reads whole lines, or the key 'text' of JSONL files")
     if training and not count:
         raise SettingsError(
-            "data: no training files; expected data.train_source and data.train_target, or data.train (TSV or JSONL)"
+            "data: no training files; expected data.train_source and data.train_target, or data.train (a table)"
         )
     weights = settings.weights if training and settings.weights else (1.0,) * count
     if len(weights) != count:
         raise SettingsError(f"data.weights: {len(weights)} numbers, expected {count}, one for each training file")
     if not all(0 <= weight < 1e6 for weight in weights) or not (sum(weights) or not count):
         raise SettingsError("data.weights: expected numbers from 0, such as 1 or 2.5, not all 0")
-    if settings.columns and len(settings.columns) != 2:
-        raise SettingsError(f"data.columns: {len(settings.columns)} columns, expected 2: source and target")
-    if settings.columns and not (settings.train or settings.valid):
-        raise SettingsError("data.columns: there is no TSV or JSONL file; expected one in data.train or data.valid")
+    _check_columns(settings)
     for script in (settings.cleaning.source_script, settings.cleaning.target_script):
         if script:
             refuse_unknown(script)
@@ -122,16 +122,41 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     return (
         *(Origin(file=a, target_file=b, columns=(), weight=w) for a, b, w in parallel),
         *(
-            Origin(file=file, target_file="", columns=_columns(settings, file), weight=w, documents=documents)
-            for file, w in rest
+            Origin(
+                file=file,
+                target_file="",
+                columns=_columns(settings, file),
+                weight=weight,
+                template=settings.template,
+                documents=documents,
+            )
+            for file, weight in rest
         ),
     )
 
 
-def _columns(settings: DataSettings, file: str) -> tuple[int | str, ...]:
+def _check_columns(settings: DataSettings) -> None:
+    """Raise SettingsError if [data] has too many or too few columns, or columns but no file that has any."""
+    if settings.template:
+        Template.parse(settings.template)
+        if len(settings.columns) > 1:
+            found = len(settings.columns)
+            raise SettingsError(f"data.columns: {found} columns, expected 1 with data.template: the target")
+    elif settings.columns and len(settings.columns) != 2:
+        raise SettingsError(f"data.columns: {len(settings.columns)} columns, expected 2: source and target")
+    for name in ("columns", "template"):
+        if getattr(settings, name) and not (settings.train or settings.valid):
+            raise SettingsError(
+                f"data.{name}: there is no TSV, CSV or JSONL file; expected one in data.train or data.valid"
+            )
+
+
+def _columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
     """Return the columns to read; empty for the default of pairs, and for documents."""
     keys = find_task(settings.task).keys
-    return settings.columns or (keys if _is_json(file) and keys != _PAIR_KEYS else ())
+    if settings.template:
+        return settings.columns or keys[1:]
+    return settings.columns or (keys if table_kind(file) == "json" and keys != _PAIR_KEYS else ())
 
 
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
@@ -148,40 +173,16 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
         raise DataError(_empty_file(source_file))
 
 
-def _tab_separated(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
-    chosen = columns or (0, 1)
-    source, target = (_number(column) for column in chosen)
+def _table(file: str, columns: tuple[Column, ...], template: Template | None) -> Iterator[Pair]:
+    """Yield the pairs of a table; without columns, a JSONL file has keys, another file exactly two columns."""
+    chosen = columns or (_PAIR_KEYS if table_kind(file) == "json" else (0, 1))
+    if template is not None:
+        (target,) = chosen
+        chosen = (*template.columns, target)
     line = 0
-    for line, text in enumerate(read_lines(file), 1):
-        fields = text.split("\t")
-        if columns and len(fields) <= max(source, target):
-            wanted = max(source, target) + 1
-            raise DataError(f"{file}:{line}: {len(fields)} tab-separated fields, expected at least {wanted}")
-        if not columns and len(fields) != 2:
-            raise DataError(f"{file}:{line}: {len(fields)} tab-separated fields, expected 2")
-        yield Pair(source=fields[source], target=fields[target], file=file, line=line)
-    if not line:
-        raise DataError(_empty_file(file))
-
-
-def _number(column: int | str) -> int:
-    if not isinstance(column, int) or column < 0:
-        raise SettingsError(f"data.columns: found {column!r}, expected a column number, from 0, for a TSV file")
-    return column
-
-
-def _json_lines(file: str, columns: tuple[int | str, ...]) -> Iterator[Pair]:
-    source, target = (str(column) for column in columns or _PAIR_KEYS)
-    line = 0
-    for line, text in enumerate(read_lines(file), 1):
-        place = f"{file}:{line}"
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
-            raise DataError(f"{place}: not JSON; expected one object a line") from None
-        if not isinstance(value, dict):
-            raise DataError(f"{place}: not a JSON object; expected one with '{source}' and '{target}'")
-        yield Pair(source=_text(value, source, place), target=_text(value, target, place), file=file, line=line)
+    for line, texts in read_columns(file, chosen, exactly=not columns):
+        source = texts[0] if template is None else template.fill(dict(zip(chosen, texts[:-1], strict=False)))
+        yield Pair(source=source, target=texts[-1], file=file, line=line)
     if not line:
         raise DataError(_empty_file(file))
 
@@ -205,32 +206,11 @@ def _documents(file: str, end: str) -> Iterator[Pair]:
 
 
 def _json_documents(file: str) -> Iterator[Pair]:
-    for pair in _json_lines(file, ("text", "text")):
-        yield replace(pair, source="")
-
-
-def _text(value: dict[str, object], key: str, place: str) -> str:
-    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}."""
-    found: object = value
-    if key in value:
-        found = value[key]
-    else:
-        for part in key.split("."):
-            if not isinstance(found, dict) or part not in found:
-                raise DataError(f"{place}: no '{key}'; it has: {', '.join(map(str, value)) or 'nothing'}")
-            found = found[part]
-    if not isinstance(found, str):
-        raise DataError(f"{place}: '{key}' is not text")
-    try:
-        found.encode("utf-8")
-    except UnicodeEncodeError:
-        raise DataError(f"{place}: '{key}' holds half a surrogate pair, which is not text") from None
-    return found
-
-
-def _is_json(file: str) -> bool:
-    name = file.removesuffix(".gz").removesuffix(".zst").lower()
-    return name.endswith((".jsonl", ".ndjson", ".json"))
+    line = 0
+    for line, (text,) in read_columns(file, ("text",)):
+        yield Pair(source="", target=text, file=file, line=line)
+    if not line:
+        raise DataError(f"{file}: empty file, expected text")
 
 
 def _empty_file(file: str) -> str:

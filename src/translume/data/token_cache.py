@@ -250,6 +250,7 @@ def _ingredients(
         "rules": rules.model_dump(exclude={"too_long"}) if rules else None,
         "limit": limit,
         "columns": list(settings.columns),
+        **({"template": settings.template} if settings.template else {}),
         "kinds": [place.kind for place in places],
         "hold_out": [held_out.SEED, held_out.MAX_PAIRS, held_out.ONE_IN] if hold_out else None,
     }

@@ -1,0 +1,178 @@
+"""Read columns of TSV, CSV and JSONL files, and fill templates with them."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from string import Formatter
+from typing import Literal
+
+from translume.data.lines import read_lines
+from translume.errors import DataError, SettingsError, nearest
+
+Column = int | str
+"""A key of JSONL; for TSV and CSV, a number from 0, or a name in the first line."""
+
+DELIMITERS = (";", "\t", ",")
+_SNIFFED_LINES = 50
+
+
+def table_kind(file: str) -> Literal["json", "csv", "tsv"]:
+    """Return the format of a file by its name: "tsv" unless it is .jsonl, .ndjson, .json or .csv."""
+    name = file.removesuffix(".gz").removesuffix(".zst").lower()
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return "json"
+    return "csv" if name.endswith(".csv") else "tsv"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with columns in braces, such as "{question} | {passage}"; {{ and }} stand for braces."""
+
+    parts: tuple[tuple[str, Column | None], ...]
+    """Literal texts, each with the column that follows it, if any."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Template":
+        """Parse a template; SettingsError if it names no column, or anything more than a column."""
+        try:
+            parts = tuple(Formatter().parse(text))
+        except ValueError:
+            parts = ()
+        columns = [name for _, name, _, _ in parts if name is not None]
+        if not columns or not all(columns) or any(form or conversion for _, _, form, conversion in parts):
+            raise SettingsError(
+                f"data.template: found '{text}', expected columns in braces such as '{{question}} | {{passage}}'"
+            )
+        return cls(tuple((literal, None if name is None else _column(name)) for literal, name, _, _ in parts))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that the template names, each once."""
+        return tuple(dict.fromkeys(column for _, column in self.parts if column is not None))
+
+    def fill(self, values: dict[Column, str]) -> str:
+        """Return the text with the values of the columns in place."""
+        return "".join(literal + ("" if column is None else values[column]) for literal, column in self.parts)
+
+
+def _column(name: str) -> Column:
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else name
+
+
+def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number, from 1, and the texts in these columns for each row.
+
+    columns: if any is a name, the first line of a TSV or CSV file contains the names of its columns.
+    exactly: refuse rows of TSV and CSV files that have more columns.
+    Raises DataError for a missing column, and SettingsError for a column that is no name or number.
+    """
+    kind = table_kind(file)
+    if kind == "json":
+        yield from _json_columns(file, [str(column) for column in columns])
+        return
+    rows = _csv_rows(file) if kind == "csv" else _tsv_rows(file)
+    what = "columns" if kind == "csv" else "tab-separated fields"
+    places = [_place(column) for column in columns if not isinstance(column, str)]
+    if len(places) < len(columns):
+        header = next(rows, None)
+        if header is None:
+            return
+        line, names = header[0], [name.strip() for name in header[1]]
+        places = [_named(file, line, names, column) for column in columns]
+    most = max(places) + 1
+    for line, fields in rows:
+        if len(fields) < most or (exactly and len(fields) != most):
+            expected = f"{most}" if exactly else f"at least {most}"
+            raise DataError(f"{file}:{line}: {len(fields)} {what}, expected {expected}")
+        yield line, [fields[place] for place in places]
+
+
+def first_row(file: str) -> list[str]:
+    """Return the fields of the first line of a TSV or CSV file; none if it is empty."""
+    return next(_csv_rows(file) if table_kind(file) == "csv" else _tsv_rows(file), (1, []))[1]
+
+
+def _place(column: Column) -> int:
+    if not isinstance(column, int) or column < 0:
+        raise SettingsError(f"data.columns: found {column!r}, expected a number from 0, or a name in the first line")
+    return column
+
+
+def _named(file: str, line: int, names: list[str], column: Column) -> int:
+    if not isinstance(column, str):
+        return _place(column)
+    if column not in names:
+        raise DataError(f"{file}:{line}: no column '{column}'{nearest(column, names)}")
+    return names.index(column)
+
+
+def _tsv_rows(file: str) -> Iterator[tuple[int, list[str]]]:
+    for line, text in enumerate(read_lines(file), 1):
+        yield line, text.split("\t")
+
+
+def _csv_rows(file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows of a CSV file whose delimiter is a semicolon (as German Excel writes), a tab or a comma."""
+    lines = (f"{line}\n" for line in read_lines(file))
+    first = list(islice(lines, _SNIFFED_LINES))
+    skipped = 0
+    if first and first[0].lower().startswith("sep=") and len(first[0].strip()) == 5:  # a line that Excel writes
+        delimiter, skipped = first.pop(0).strip()[4], 1
+    else:
+        delimiter = _delimiter(first)
+    reader = csv.reader(chain(first, lines), delimiter=delimiter, strict=True)
+    begin = 1
+    try:
+        for fields in reader:
+            yield begin + skipped, fields
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{file}:{begin + skipped}: not CSV: {error}") from None
+
+
+def _delimiter(lines: list[str]) -> str:
+    """Return the delimiter that gives all rows the same number of fields, or else the first row the most."""
+    counts = {}
+    for delimiter in DELIMITERS:
+        try:
+            rows = [len(fields) for fields in csv.reader(lines, delimiter=delimiter)]
+        except csv.Error:
+            rows = []
+        if rows and rows[0] > 1 and len(set(rows)) == 1:
+            return delimiter
+        counts[delimiter] = rows[0] if rows else 0
+    return max(reversed(DELIMITERS), key=counts.__getitem__)
+
+
+def _json_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    for line, text in enumerate(read_lines(file), 1):
+        place = f"{file}:{line}"
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
+            raise DataError(f"{place}: not JSON; expected one object a line") from None
+        if not isinstance(value, dict):
+            expected = " and ".join(f"'{key}'" for key in keys)
+            raise DataError(f"{place}: not a JSON object; expected one with {expected}")
+        yield line, [_text(value, key, place) for key in keys]
+
+
+def _text(value: dict[str, object], key: str, place: str) -> str:
+    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}."""
+    found: object = value
+    if key in value:
+        found = value[key]
+    else:
+        for part in key.split("."):
+            if not isinstance(found, dict) or part not in found:
+                raise DataError(f"{place}: no '{key}'; it has: {', '.join(map(str, value)) or 'nothing'}")
+            found = found[part]
+    if not isinstance(found, str):
+        raise DataError(f"{place}: '{key}' is not text")
+    try:
+        found.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"{place}: '{key}' holds half a surrogate pair, which is not text") from None
+    return found
