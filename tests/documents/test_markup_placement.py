@@ -125,6 +125,35 @@ def test_a_target_without_spaces_is_split_proportionally() -> None:
     assert translated(segment, lambda _: "我去商店了", lambda _: []) == ("我去", "商店", "了")
 
 
+def linked(source: str, target: str, words: Sequence[tuple[str, str]]) -> Sentence:
+    """Return a sentence whose target words align with source words, which occur once each."""
+    spans = ((source.index(a), source.index(a) + len(a), target.index(b), target.index(b) + len(b)) for a, b in words)
+    return Sentence(begin=0, end=len(source), spacing="", target=target, word_links=tuple(spans))
+
+
+def test_tags_do_not_cut_words_of_a_script_without_spaces() -> None:
+    segment = Segment(runs=("The ", "Danish", " language is nice."), marks=(OPENING, CLOSING))
+    words = [("Danish", "丹麦"), ("language", "语"), ("is", "很"), ("nice", "美丽"), (".", "。")]
+    found = place_markup(segment, [linked(segment.text, "丹麦语很美丽。", words)])
+    assert found == ("", "丹麦", "语很美丽。")
+    words = [("Danish", "丹麦语"), ("nice", "很美丽"), (".", "。")]
+    found = place_markup(segment, [linked(segment.text, "丹麦语很美丽。", words)])
+    assert found == ("", "丹麦语", "很美丽。")
+
+
+def test_tags_enclose_words_of_a_source_without_spaces() -> None:
+    segment = Segment(runs=("我喜欢", "丹麦语", "。"), marks=(OPENING, CLOSING))
+    words = [("我", "I"), ("喜欢", "like"), ("丹麦语", "Danish"), ("。", ".")]
+    assert place_markup(segment, [linked(segment.text, "I like Danish.", words)]) == ("I like ", "Danish", ".")
+
+
+def test_words_of_other_scripts_are_not_cut_without_an_alignment() -> None:
+    segment = Segment(runs=("Buy ", "a", " phone"), marks=(OPENING, CLOSING))
+    found = translated(segment, lambda _: "买iPhone15手机", lambda _: [])
+    assert "".join(found) == "买iPhone15手机"
+    assert [run for run in found if "iPhone15" in run]
+
+
 def test_sentences_of_scripts_without_spaces_are_joined_without_a_space() -> None:
     segment = Segment(runs=("One. ", "Two."), marks=(OPENING,))
     assert translated(segment, lambda text: "一。" if "O" in text else "二。", monotone) == ("一。", "二。")

@@ -203,14 +203,29 @@ def test_html_is_translated_and_its_markup_is_kept(live: Any, translator: Transl
     wanted = f"<p class='a man'>{escape(one)}</p><script>a man</script> <h1>{escape(two)}</h1>"
     found = live.post("/translate", pair(q=html, format="html")).json()
     assert found == {"translatedText": wanted}
-    found = live.form("/translate", **pair(q=html, format="html", alternatives="2")).json()
-    assert found == {"translatedText": wanted, "alternatives": []}
     found = live.post("/translate", pair(q=[html, "", "<br>", "12"], format="html")).json()
     assert found == {"translatedText": [wanted, "", "<br>", "12"]}
     found = live.post("/translate", pair(q="a <b>man</b> and <i>a dog</i>", format="html")).json()["translatedText"]
     assert re.findall("<.*?>", found) == ["<b>", "</b>", "<i>", "</i>"]
     wanted = escape(translator.translate("a man and a dog").text)
     assert "".join(re.sub("<.*?>", "", found).split()) == "".join(wanted.split())
+
+
+def test_alternatives_of_html_combine_the_next_best_translations_of_its_sentences(
+    live: Any, translator: Translator
+) -> None:
+    one, two = (translator.translate(text, nbest=3).hypotheses for text in ("a man", "b."))
+    both = sorted(((a.score + b.score, a.text, b.text) for a in one for b in two), reverse=True)
+    wanted = [f"<p title=x>{escape(a)}</p><h1>{escape(b)}</h1>" for _, a, b in both]
+    html = "<p title=x>a man</p><h1>b.</h1>"
+    found = live.post("/translate", pair(q=html, format="html", alternatives=2)).json()
+    assert [found["translatedText"], *found["alternatives"]] == wanted[:3]
+    listed = live.form("/translate", **pair(q="<b>a man</b>", format="html", alternatives="1")).json()
+    assert [re.findall("<.*?>", text) for text in listed["alternatives"]] == [["<b>", "</b>"]]
+    assert live.post("/translate", pair(q="<br>", format="html", alternatives=1)).json() == {
+        "translatedText": "<br>",
+        "alternatives": [],
+    }
 
 
 def test_the_language_of_html_is_detected_from_its_text(multilingual: Any) -> None:

@@ -31,6 +31,9 @@ def test_alignments_of_every_hypothesis_are_complete(translator: Translator, tex
                 assert sum(row) == pytest.approx(1, abs=1e-5)
             assert [target for _, target in alignment.links] == list(range(len(hypothesis.text.split())))
             assert all(0 <= source < len(text.split()) for source, _ in alignment.links)
+            words = [(text[a:b], hypothesis.text[c:d]) for a, b, c, d in alignment.word_links]
+            assert "".join(word for _, word in words) == "".join(hypothesis.text.split())
+            assert {word for word, _ in words} <= {*text.split()}
 
 
 @given(texts=st.lists(words, min_size=2, max_size=4))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from translume.documents.segments import Mark, Segment
-from translume.translator.assembly import UNSPACED, separator_between
+from translume.translator.assembly import separator_between
+from translume.translator.words import WITHOUT_SPACES, word_spans
 
 LARGEST_TABLE = 4_000_000
 """Largest product of words and runs of a sentence for which the best placement is searched."""
@@ -30,6 +31,7 @@ class Sentence:
 
     begin, end: of its source in the segment's text.  spacing: white space after it there.
     links: pairs of indices of a source word and a target word, split at white space; empty if unknown.
+    word_links: spans (source begin, source end, target begin, target end) of words of all scripts; empty if unknown.
     """
 
     begin: int
@@ -37,6 +39,7 @@ class Sentence:
     spacing: str
     target: str
     links: tuple[tuple[int, int], ...] = ()
+    word_links: tuple[tuple[int, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
     for sentence in sentences:
         atoms = _atoms(segment, sentence)
         ends = source + segment.text[sentence.begin : sentence.begin + 1]
-        wanted = segment.runs_with_words(sentence.begin, sentence.end)
+        wanted = _must_have_words(segment, sentence)
         order = _in_order([atom.owner for atom in atoms], wanted, segment.depths)
         for atom, run in zip(atoms, order, strict=True):
             space = separator_between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
@@ -70,16 +73,25 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
     return tuple(_with_outer_space(segment, runs))
 
 
+def _must_have_words(segment: Segment, sentence: Sentence) -> set[int]:
+    """Return the runs with words of a sentence, without those outside tags: these may stay empty, but tags may not."""
+    runs = segment.runs_with_words(sentence.begin, sentence.end)
+    return {run for run in runs if segment.depths[run] > 0} if max(segment.depths) else runs
+
+
 def _joined(sentences: Sequence[Sentence]) -> str:
     return "".join(each.target + each.spacing for each in sentences)
 
 
 def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
     """Split the target into parts that belong to one run each."""
+    if sentence.word_links and WITHOUT_SPACES.search(sentence.target + segment.text[sentence.begin : sentence.end]):
+        return _linked_words(segment, sentence)
     words = [(found.start(), found.group()) for found in _WORD.finditer(sentence.target)]
     sources = [(found.start(), found.end()) for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
     links = {target: source for source, target in sentence.links if source < len(sources)}
-    if len(words) < len(segment.runs_with_words(sentence.begin, sentence.end)) and UNSPACED.search(sentence.target):
+    marked = segment.runs_with_words(sentence.begin, sentence.end)
+    if len(words) < len(marked) and WITHOUT_SPACES.search(sentence.target):
         return _letters(segment, sentence)
     atoms: list[_Atom] = []
     end = 0
@@ -117,17 +129,31 @@ def _split_punctuation(word: str) -> tuple[str, str, str]:
     return (found[1], found[2], found[3]) if found else ("", word, "")
 
 
-def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
-    """Split a target that is written without spaces into letters."""
+def _linked_words(segment: Segment, sentence: Sentence) -> list[_Atom]:
+    """Split a target into its words, of which each belongs to the run of its source word."""
     atoms: list[_Atom] = []
-    space = ""
-    for place, letter in enumerate(sentence.target):
-        if letter.isspace():
-            space += letter
-            continue
-        atoms.append(_Atom(space if atoms else "", letter, _opposite(segment, sentence, place)))
-        space = ""
+    last = sentence.word_links[-1]
+    place = 0
+    for source_begin, source_end, begin, end in sentence.word_links:
+        owner = segment.owner(sentence.begin + source_begin, sentence.begin + source_end)
+        text = sentence.target[begin:end]
+        if end == last[3] and not text[-1].isalnum():
+            # Punctuation at the end of a sentence belongs to that of the source.
+            owner = segment.owners[sentence.end - 1]
+        atoms.append(_Atom(sentence.target[place:begin] if atoms else "", text, owner))
+        place = end
     return atoms
+
+
+def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
+    """Split a target that is written without spaces into letters, and into words of other scripts."""
+    target = sentence.target
+    spans = word_spans(target, ((place, place + 1) for place in range(len(target))))
+    ends = [0, *(end for _, end in spans)]
+    return [
+        _Atom(target[before:begin] if before else "", target[begin:end], _opposite(segment, sentence, begin))
+        for before, (begin, end) in zip(ends, spans, strict=False)
+    ]
 
 
 def _opposite(segment: Segment, sentence: Sentence, place: int) -> int:

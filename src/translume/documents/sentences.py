@@ -113,10 +113,16 @@ def _sentence(segment: Segment, place: _Place, done: Sequence[Translation]) -> S
     source = segment.text[place.begin : place.end]
     target = source if place.line is None else done[place.line].text
     links: tuple[tuple[int, int], ...] = ()
+    word_links: tuple[tuple[int, int, int, int], ...] = ()
     if target == source:
         links = tuple((word, word) for word in range(len(source.split())))
     elif place.line is not None:
         hypotheses = done[place.line].hypotheses
         alignment = hypotheses[0].alignment if hypotheses else None
-        links = alignment.links if alignment is not None else ()
-    return Sentence(begin=place.begin, end=place.end, spacing=place.spacing, target=target, links=links)
+        if alignment is not None:
+            links = alignment.links
+            fits = alignment.word_links and alignment.word_links[-1][3] == len(target.rstrip())
+            word_links = alignment.word_links if fits else ()
+    return Sentence(
+        begin=place.begin, end=place.end, spacing=place.spacing, target=target, links=links, word_links=word_links
+    )

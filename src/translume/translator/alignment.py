@@ -1,6 +1,7 @@
 """Word alignments from cross-attention."""
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -11,8 +12,7 @@ from translume.model import Transformer
 from translume.text import Tokenizer
 from translume.translator.planning import padded
 from translume.translator.results import Alignment
-
-Span = tuple[int, int]
+from translume.translator.words import Span, word_spans
 
 
 @torch.inference_mode()
@@ -31,13 +31,18 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Sequence[int],
     found = []
     for row, (text, ids, target) in enumerate(pairs):
         weights = attention[row, : len(target), : len(ids) + 1]
-        from_words = _words(reads.normalise(text), _spans(reads, text, len(ids)))
-        to_words = _words(writes.decode(target), writes.spans(target))
+        source_text, target_text = reads.normalise(text), writes.decode(target)
+        source_spans, target_spans = _spans(reads, text, len(ids)), writes.spans(target)
+        from_words, to_words = _words(source_text, source_spans), _words(target_text, target_spans)
+        same = len(source_text) == len(text)
         found.append(
             Alignment(
                 source_tokens=tuple(reads.tokens([*ids, reads.specials.eos])),
                 weights=tuple(map(tuple, weights.tolist())),
                 links=_links(weights[:, :-1], from_words, to_words),
+                word_links=tuple(_word_links(weights[:, :-1], source_text, source_spans, target_text, target_spans))
+                if same
+                else (),
             )
         )
     return found
@@ -98,3 +103,27 @@ def _links(weights: Tensor, from_words: Tensor, to_words: Tensor) -> tuple[tuple
     each = to_words @ weights @ from_words.T  # [target words, source words]
     best = each.argmax(1).tolist()
     return tuple((source, target) for target, source in enumerate(best) if bool(to_words[target].any()))
+
+
+def _word_links(
+    weights: Tensor, source: str, source_tokens: Sequence[Span], target: str, target_tokens: Sequence[Span]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the spans of each target word and of the source word with the most attention of its tokens."""
+    from_spans, to_spans = word_spans(source, source_tokens), word_spans(target, target_tokens)
+    if not from_spans or not to_spans:
+        return
+    best = (_shares(to_spans, target_tokens) @ weights @ _shares(from_spans, source_tokens).T).argmax(1).tolist()
+    for place, span in zip(best, to_spans, strict=True):
+        yield (*from_spans[place], *span)
+
+
+def _shares(words: Sequence[Span], tokens: Sequence[Span]) -> Tensor:
+    """[words, tokens], fp32: the share of each token's characters that belong to a word."""
+    found = torch.zeros(len(words), len(tokens))
+    for token, (begin, end) in enumerate(tokens):
+        first = bisect.bisect_right(words, begin, key=lambda word: word[1])
+        for place in range(first, len(words)):
+            if words[place][0] >= end:
+                break
+            found[place, token] = (min(end, words[place][1]) - max(begin, words[place][0])) / (end - begin)
+    return found

@@ -59,6 +59,20 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
     return joined
 
 
+def combinations(translations: Sequence[Translation], most: int) -> list[tuple[Translation, ...]]:
+    """The best choices of one hypothesis for each translation, by the sum of scores, best first; at most `most`.
+
+    Each translation of a choice has only the chosen hypothesis.
+    """
+    found: list[tuple[float, tuple[Translation, ...]]] = [(0.0, ())]
+    for translation in translations:
+        each = [(one.score, replace(translation, text=one.text, hypotheses=(one,))) for one in translation.hypotheses]
+        each = each or [(0.0, translation)]
+        longer = [(before + score, (*chosen, one)) for before, chosen in found for score, one in each]
+        found = sorted(longer, key=lambda choice: -choice[0])[:most]
+    return [chosen for _, chosen in found]
+
+
 def separator_between(before: str, spacing: str, after: str, source: str) -> str:
     """The white space between two translated sentences: the source's, unless only one of the scripts uses spaces.
 

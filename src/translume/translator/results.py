@@ -21,11 +21,14 @@ class Alignment:
     each row sums to one.  source_tokens: readable pieces.
     links: (source, target) for each target word, counted from 0 between spaces: the source word with the most attention
     of its tokens, without the end mark. Empty if the source has no words.
+    word_links: (source begin, source end, target begin, target end) in characters, for each target word or punctuation;
+    words without spaces between them are separated as the tokens are. Empty if the tokenizer changes the source.
     """
 
     source_tokens: tuple[str, ...]
     weights: tuple[tuple[float, ...], ...]
     links: tuple[tuple[int, int], ...]
+    word_links: tuple[tuple[int, int, int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The alignment as a JSON object."""

@@ -6,6 +6,7 @@ types are status 400. Nothing is stored, and texts are changed only by translati
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -34,7 +35,8 @@ from translume.serving.api.texts import RequestTexts
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
 from translume.serving.workers.work import Part, Translating
-from translume.translator import Translation
+from translume.translator import TextHypothesis, Translation
+from translume.translator.assembly import combinations
 
 WORDLESS: Final = {"Zs", "Zl", "Zp", "Cc", "Cf", "Cn", "So", "Sk", "Mn", "Me"}
 """Unicode categories that are not translated, such as spaces and pictographs."""
@@ -66,7 +68,8 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         if served is None:
             return json_response(_response(call, unchanged, language))
         if html:
-            return json_response(_response(call, await _translate_html(request, server, served, given), language))
+            pages = await _translate_html(request, server, served, given, call.alternatives)
+            return json_response(_response(call, pages, language))
         work = Translating(served.translator, await run_in_threadpool(_settings, served, call.alternatives, server))
         seconds = server.limits.timeout_seconds
         several = isinstance(call.q, list)
@@ -125,22 +128,47 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
     return value
 
 
-async def _translate_html(request: Request, server: Server, served: Served, texts: Sequence[str]) -> list[Translation]:
-    """Translate texts that are HTML."""
-    pages, split = await run_in_threadpool(_parsed, texts, served.source)
-    if len(split.lines) > server.limits.lines:
-        reason = f"q: found {len(split.lines):,} sentences, expected at most {server.limits.lines:,}"
+async def _translate_html(
+    request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int
+) -> list[Translation]:
+    """Translate texts that are HTML, each with its best translation and other ones as hypotheses."""
+    pages = await run_in_threadpool(lambda: [_Page.of(text, served.source) for text in texts])
+    lines = [line for page in pages for line in page.split.lines]
+    if len(lines) > server.limits.lines:
+        reason = f"q: found {len(lines):,} sentences, expected at most {server.limits.lines:,}"
         raise RequestError(413, reason, code="too_many_lines", field="q")
-    changes = {"nbest": 1, "alignment": split.marked}
-    settings = await run_in_threadpool(settings_with, served, changes, server.limits)
-    parts = [Part(text=line) for line in split.lines]
-    seconds = server.limits.timeout_seconds
-    done = await server.results(request, Translating(served.translator, settings), parts, seconds, ["q"] * len(parts))
-    runs = iter(await run_in_threadpool(lambda: list(split.join(done))))
-    return [
-        Translation(source=text, text=page.with_runs([next(runs) for _ in page.segments]))
-        for text, page in zip(texts, pages, strict=True)
-    ]
+    marked = any(page.split.marked for page in pages)
+    settings = await run_in_threadpool(_settings, served, alternatives, server, alignment=marked)
+    parts, names = [Part(text=line) for line in lines], ["q"] * len(lines)
+    work = Translating(served.translator, settings)
+    done = iter(await server.results(request, work, parts, server.limits.timeout_seconds, names))
+    return await run_in_threadpool(
+        lambda: [page.translation([next(done) for _ in page.split.lines], alternatives + 1) for page in pages]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """A text that is HTML, and its sentences."""
+
+    source: str
+    html: HtmlText
+    split: SplitSegments
+
+    @classmethod
+    def of(cls, source: str, language: str) -> "_Page":
+        """Parse HTML and split its text into sentences."""
+        html = HtmlText.of(source)
+        return cls(source=source, html=html, split=SplitSegments.of(html.segments, language))
+
+    def translation(self, done: Sequence[Translation], most: int) -> Translation:
+        """Return the page with its sentences translated, and up to `most` combinations of their hypotheses."""
+        written = [self.html.with_runs([*self.split.join(each)]) for each in combinations(done, most)]
+        hypotheses = (
+            TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
+            for text in dict.fromkeys(written)
+        )
+        return Translation(source=self.source, text=written[0], hypotheses=tuple(hypotheses))
 
 
 def _visible(texts: Sequence[str]) -> tuple[str, ...]:
@@ -148,19 +176,14 @@ def _visible(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(segment.text for text in texts for segment in HtmlText.of(text).segments)
 
 
-def _parsed(texts: Sequence[str], language: str) -> tuple[list[HtmlText], SplitSegments]:
-    """Parse HTML pages, and split the text of all of them into sentences."""
-    pages = [HtmlText.of(text) for text in texts]
-    return pages, SplitSegments.of([segment for page in pages for segment in page.segments], language)
-
-
-def _settings(served: Served, alternatives: int, server: Server) -> Any:
+def _settings(served: Served, alternatives: int, server: Server, *, alignment: bool = False) -> Any:
     """Return the decoding settings for one translation, or for several different ones."""
+    aligned = {"alignment": True} if alignment else {}
     if not alternatives:
-        return settings_with(served, {"nbest": 1}, server.limits)
+        return settings_with(served, {"nbest": 1, **aligned}, server.limits)
     count = alternatives + 1
     beam = min(max(count, served.translator.config.decoding.beam), server.limits.width)
-    return settings_with(served, {"strategy": "beam", "beam": beam, "nbest": count}, server.limits)
+    return settings_with(served, {"strategy": "beam", "beam": beam, "nbest": count, **aligned}, server.limits)
 
 
 def _response(
