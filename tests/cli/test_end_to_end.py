@@ -1,10 +1,14 @@
 """From two files to an evaluated translator on the command line."""
 
 import json
+import shutil
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
+from translume.checkpoint import read_config
+from translume.config import Config
 from translume.drawing.charts import curves_of
 
 
@@ -124,12 +128,47 @@ def test_show_describes_and_draws_a_model(run, trained: Path) -> None:
     assert facts["data"]["training"]["read"] == 125
     assert facts["size"]["parameters"] > 0
     assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
-    text = run("show", trained / "model").stdout
-    assert "parameters" in text
-    assert [line for line in text.splitlines() if " data: " in line] == [
-        "training data: 125 pairs read, 123 used, 2 held out, 0 dropped",
+
+
+def test_show_prints_a_summary(run, trained: Path) -> None:
+    lines = run("show", trained / "model").stdout.splitlines()
+    assert lines[0] == f"{trained}/model: An encoder-decoder Transformer, en to de"
+    assert lines[2] == "model: 1 + 1 layers, width 12, feed-forward 17, 2 attention heads, softmax head"
+    assert lines[4:7] == [
+        "decoding: strategy beam",
+        "training data: 125 pairs read, 123 used, 2 held out for validation, 0 dropped",
         "validation data: 2 held out of the training data",
     ]
+    rest = [line for line in lines[7:] if not line.startswith(("scores on", "  "))]  # of another test
+    starts = ["size", "model", "vocabulary", "training", "best validation", "last validation", "committed"]
+    assert [line.partition(":")[0] for line in [*lines[1:4], *rest]] == starts
+
+
+def test_show_prints_all_settings_as_toml(run, trained: Path) -> None:
+    shown = run("show", trained / "model", "--settings").stdout
+    assert Config.parse(shown) == read_config(trained / "model")
+
+
+def test_show_prints_the_training_files_with_digests_that_b2sum_prints(run, trained: Path) -> None:
+    def digest(file: Path) -> str:
+        return blake2b(file.read_bytes(), digest_size=16).hexdigest()
+
+    files = (trained / "train.en", trained / "train.de")
+    lines = run("show", trained / "model", "--data").stdout.splitlines()
+    assert lines == [
+        "training data: 125 pairs read, 123 used, 2 held out for validation, 0 dropped",
+        "validation data: 2 held out of the training data",
+        "training files (BLAKE2b-128 as of `b2sum -l 128`, bytes, pairs used):",
+        *(f"  {digest(file)}  {file.stat().st_size:>13,}          123  {file}" for file in files),
+    ]
+
+
+def test_show_works_on_a_copy_without_the_state_for_resuming(run, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "model", tmp_path / "copy", ignore=shutil.ignore_patterns("resume", "cache"))
+    for part in ("--json", "--settings", "--data"):
+        assert run("show", tmp_path / "copy", part).exit_code == 0
+    shown, whole = (run("show", folder).stdout.splitlines() for folder in (tmp_path / "copy", trained / "model"))
+    assert [shown[1], *shown[2:]] == [whole[1].partition(", and ")[0], *whole[2:]]
 
 
 def test_unknown_picture_format_is_a_one_line_error(run, trained: Path) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from translume.comparison.worker import EVENTS, event_from_dict, event_to_dict
-from translume.data import Account
+from translume.data import Account, DataFile
 from translume.data.pairs import Pair
 from translume.training.events import (
     Event,
@@ -40,6 +40,7 @@ EXAMPLES: list[Event] = [
         precision="fp32",
         device="cpu",
         threads=1,
+        files=(DataFile(split="train", path="ü.en", size=9, digest="ab", pairs=5, weight=2.5),),
     ),
     Resumed(update=3, updates=7, folder=Path("models/x")),
     Warned(update=3, message="a\nb"),

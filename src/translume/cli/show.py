@@ -3,27 +3,35 @@
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from translume.cli.options import FILE, FOLDER, json_option
 from translume.cli.terminal import note
 
+if TYPE_CHECKING:
+    from translume.config import Config, DataSettings
+
 
 @click.command(
     "show",
-    short_help="Show a model's size, scores, settings and curves.",
+    short_help="Show what a model is: size, data, scores, settings, curves.",
     epilog="Example: translume show models/en-de --plot curves.png",
 )
 @click.argument("model", type=FOLDER)
 @click.option("--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf).")
+@click.option("--settings", "part", flag_value="settings", help="Print all settings instead, as TOML.")
+@click.option("--data", "part", flag_value="data", help="Print the training files instead: digests, counts, drops.")
 @click.option(
     "--engine", is_flag=True, help="Probe the fast engine on this machine instead: its packings, times and accuracy."
 )
 @json_option
-def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None:
-    """Print a model's size, vocabulary, training data, scores and settings."""
+def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_json: bool) -> None:
+    """Print what a model is: kind, size, vocabulary, training data, scores.
+
+    --settings and --data print these parts in full; the last one given counts. --json prints everything.
+    """
     if engine:
         report = _engine_report(model)
         click.echo(json.dumps(report, ensure_ascii=False)) if as_json else _print_engine_report(report)
@@ -33,7 +41,7 @@ def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None
     config = read_config(model)
     history = read_history(model)
     source, target = read_vocabularies(model)
-    facts = {
+    facts: dict[str, Any] = {
         "model": str(model),
         "size": _size(model),
         "vocabulary": {"source": len(source), "target": len(target), "shared": source is target},
@@ -49,8 +57,12 @@ def command(model: Path, plot: Path | None, engine: bool, as_json: bool) -> None
         note(f"{plot}: written")
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
+    elif part == "settings":
+        click.echo(config.to_toml(), nl=False)
+    elif part == "data":
+        _print_data(facts["data"], config.data)
     else:
-        _print(facts, config.to_toml())
+        _print(facts, config)
 
 
 def _size(model: Path) -> dict[str, Any]:
@@ -62,20 +74,21 @@ def _size(model: Path) -> dict[str, Any]:
     parameters = sum(
         value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
     )
-    needed = sum(entry.size for name, entry in manifest.files.items() if not name.startswith("resume/"))
-    changed = max((model / entry.file).stat().st_mtime for entry in manifest.files.values())
+    needed = {name: entry for name, entry in manifest.files.items() if not name.startswith("resume/")}
+    resuming = [entry for name, entry in manifest.files.items() if name not in needed and (model / entry.file).exists()]
+    changed = max((model / entry.file).stat().st_mtime for entry in needed.values())
     return {
         "parameters": parameters,
-        "bytes": needed,
-        "bytes_to_resume": sum(entry.size for entry in manifest.files.values()) - needed,
+        "bytes": sum(entry.size for entry in needed.values()),
+        "bytes_to_resume": sum(entry.size for entry in resuming),
         "committed": datetime.fromtimestamp(changed).isoformat(" ", "seconds"),
     }
 
 
 def _data(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the accounts of training and validation data of the last run."""
+    """Return the accounts of training and validation data of the last run, and its files if they were stored."""
     started = [record for record in history if record.get("event") == "started"]
-    return {name: started[-1].get(name) for name in ("training", "validation")} if started else {}
+    return {name: started[-1].get(name) for name in ("training", "validation", "files")} if started else {}
 
 
 def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -95,26 +108,26 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _print(facts: dict[str, Any], settings: str) -> None:
+def _print(facts: dict[str, Any], config: "Config") -> None:
+    """Print the summary."""
+    from translume.checkpoint.model_card import CardWords
     from translume.cli.training_display import span
-    from translume.tasks import find_task
+    from translume.tasks import task_of
 
-    size, vocabulary, training = facts["size"], facts["vocabulary"], facts["training"]
-    click.echo(f"{facts['model']}, committed {size['committed']}")
+    size, vocabulary, training, task = facts["size"], facts["vocabulary"], facts["training"], task_of(config)
+    words: CardWords = task.part("card")(config)
+    settings = config.model
+    click.echo(f"{facts['model']}: {words.kind.partition(', made with')[0].rstrip('.')}")
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB for resuming" if size["bytes_to_resume"] else ""
     click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
-    task = find_task(facts["settings"]["data"]["task"])
+    click.echo(
+        f"model: {words.layers} layers, width {settings.width}, feed-forward {settings.feed_forward}, "
+        f"{settings.attention_heads} attention heads, {settings.head.kind} head"
+    )
     sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
-    for name, account in facts["data"].items():
-        if account and account["held_out"] and name == "validation":  # its account is that of the training data
-            click.echo(f"validation data: {account['held_out']:,} held out of the training data")
-        elif account:
-            dropped = sum(account["dropped"].values())
-            click.echo(
-                f"{name} data: {account['read']:,} pairs read, {account['used']:,} used, "
-                f"{account['held_out']:,} held out, {dropped:,} dropped"
-            )
+    click.echo(f"decoding: strategy {config.decoding.strategy}")
+    _print_accounts(facts["data"])
     if training["update"] is not None:
         state = "finished" if training["finished"] else "not finished"
         kept = f"; kept {training['kept']}" if training["kept"] else ""
@@ -123,12 +136,44 @@ def _print(facts: dict[str, Any], settings: str) -> None:
         record = training[name]
         if record is not None:
             metrics = "".join(f", {metric} {value:.2f}" for metric, value in record.get("metrics", {}).items())
-            click.echo(f"{name} validation: nll {record['nll']:.3f}{metrics} at update {record['update']:,}")
+            measure = record.get("measure", "nll")
+            click.echo(f"{name} validation: {measure} {record['nll']:.3f}{metrics} at update {record['update']:,}")
     for record in facts["scores"]:
         click.echo(f"scores on {record.get('source')}, {record.get('reference')}:")
         for score in record.get("scores", []):
             click.echo(f"  {score['title']}|{score['signature']} = {score['value']:.2f}")
-    click.echo(f"\n{settings.rstrip()}")
+    click.echo(f"committed: {size['committed']}")
+
+
+def _print_accounts(data: dict[str, Any], *, reasons: bool = False) -> None:
+    """Print how many pairs were read, used and dropped; with `reasons`, why, with an example of each."""
+    from translume.data import Account
+
+    for name in ("training", "validation"):
+        if not (account := data.get(name)):
+            continue
+        if account["held_out"] and name == "validation":  # its account is that of the training data
+            click.echo(f"validation data: {account['held_out']:,} held out of the training data")
+        else:
+            lines = Account.from_dict(account).summary(examples=reasons).splitlines()
+            click.echo(f"{name} data: " + "\n".join(lines if reasons else lines[:1]))
+
+
+def _print_data(data: dict[str, Any], settings: "DataSettings") -> None:
+    """Print what a model was trained on."""
+    _print_accounts(data, reasons=True)
+    for split, name in (("train", "training"), ("valid", "validation")):
+        if files := [file for file in data.get("files") or () if file["split"] == split]:
+            click.echo(f"{name} files (BLAKE2b-128 as of `b2sum -l 128`, bytes, pairs used):")
+            for file in files:
+                weight = "" if file["weight"] == 1 else f"  weight {file['weight']:g}"
+                click.echo(f"  {file['digest']}  {file['size']:>13,}  {file['pairs']:>11,}  {file['path']}{weight}")
+    if not data.get("files"):
+        from translume.data.pairs import origins
+
+        click.echo("files, whose digests were not stored:")
+        for origin in (*origins(settings, "train"), *origins(settings, "valid")):
+            click.echo(f"  {' '.join(origin.files)}")
 
 
 def _engine_report(model: Path) -> dict[str, Any]:

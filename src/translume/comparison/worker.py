@@ -3,13 +3,13 @@
 import sys
 import traceback
 from collections.abc import Generator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from translume.comparison.measuring import Measures, measure_head
 from translume.config import Config
-from translume.data import Account
+from translume.data import Account, DataFile
 from translume.errors import TranslumeError
 from translume.processes import (
     ChildProcess,
@@ -90,6 +90,8 @@ def event_to_dict(event: Event) -> dict[str, Any]:
         name: value.to_dict() if isinstance(value, Account) else str(value) if isinstance(value, Path) else value
         for name, value in values.items()
     }
+    if isinstance(event, Started):
+        plain["files"] = [asdict(file) for file in event.files]
     return {"event": type(event).__name__.lower(), **plain}
 
 
@@ -103,6 +105,7 @@ def event_from_dict(values: dict[str, Any]) -> Event | None:
         rest["folder"] = Path(rest["folder"])
     if kind is Started:
         rest |= {name: Account.from_dict(rest[name]) for name in ("training", "validation")}
+        rest["files"] = tuple(DataFile(**file) for file in rest["files"])
     return kind(**rest)
 
 

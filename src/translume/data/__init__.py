@@ -6,15 +6,17 @@ from translume.data.corpus import TokenizedCorpus
 from translume.data.lines import count_lines, read_lines
 from translume.data.pairs import Pair, read_pairs
 from translume.data.plan import BatchPlan, prefetched
-from translume.data.token_cache import prepare
+from translume.data.token_cache import DataFile, files_of, prepare
 
 __all__ = [
     "Account",
     "Batch",
     "BatchPlan",
+    "DataFile",
     "Pair",
     "TokenizedCorpus",
     "count_lines",
+    "files_of",
     "pad_batch",
     "prefetched",
     "prepare",

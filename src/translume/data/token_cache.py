@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,8 @@ from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
 _BLOCK = 1 << 22
+DIGESTS = "files.json"
+"""The file of digests in a cache folder."""
 
 
 def values_digest(values: object) -> str:
@@ -55,6 +57,38 @@ def file_digest(path: str, memory: Path) -> str:
         raise DataError(unreadable(path, error)) from None
     _write_digests(memory, {**_read_digests(memory), key: digest.hexdigest()})
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file that a corpus was read from.
+
+    size: in bytes.  digest: of its bytes, BLAKE2b with 128 bits in hexadecimal, as `b2sum -l 128` prints it.
+    pairs: number of its pairs in the corpus; two parallel files have the same.  weight: times that an epoch reads it.
+    """
+
+    split: Split
+    path: str
+    size: int
+    digest: str
+    pairs: int
+    weight: float
+
+
+def files_of(corpus: TokenizedCorpus, split: Split, folder: Path) -> list[DataFile]:
+    """Return the files of a corpus that `prepare` made with the cache folder `folder`."""
+    return [
+        DataFile(
+            split=split,
+            path=path,
+            size=os.stat(path).st_size,
+            digest=file_digest(path, folder / DIGESTS),
+            pairs=corpus.first[number + 1] - corpus.first[number],
+            weight=origin.weight,
+        )
+        for number, origin in enumerate(corpus.origins)
+        for path in origin.files
+    ]
 
 
 def _read_digests(memory: Path) -> dict[str, str]:
@@ -214,7 +248,7 @@ def prepare(
     limit = min(limits + ([settings.cleaning.max_tokens] if (rules or cuts) and not documents else []), default=None)
     values = _ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
-    values["files"] = [[file_digest(file, folder / "files.json") for file in place.files] for place in places]
+    values["files"] = [[file_digest(file, folder / DIGESTS) for file in place.files] for place in places]
     home = folder / values_digest(values)
     tokenizers = (source_tokenizer, target_tokenizer)
     model_limit = None if max_positions is None else max_positions - 1

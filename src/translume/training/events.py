@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from translume.checkpoint.history import NAME, append_history
 from translume.config.heads import Measure
-from translume.data import Account
+from translume.data import Account, DataFile
 
 Reason = Literal["updates", "patience"]
 """Reason why a run ended: all updates are done, or `training.patience` validations without improvement."""
@@ -27,7 +27,7 @@ class Started:
     """Data, vocabularies and network are ready; the first update comes next.
 
     training, validation: how many pairs were read, used, held out and dropped; one account for both if validation pairs
-    were held out.  parameters: number of weights, shared ones counted once.
+    were held out.  parameters: number of weights, shared ones counted once.  files: of training and validation.
     """
 
     update: int
@@ -43,6 +43,7 @@ class Started:
     precision: str
     device: str
     threads: int
+    files: tuple[DataFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,4 +179,6 @@ def _plain(value: Any) -> Any:
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in _LEFT_OUT}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
     return value

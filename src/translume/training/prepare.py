@@ -51,6 +51,9 @@ from translume.training.vocabularies import vocabularies_of
 SHORT_UPDATES = 20
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
 
+CACHE = "cache"
+"""The folder of tokenized data in a model folder."""
+
 _DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
 """Settings in [model] that may change when a model is fine-tuned."""
 
@@ -175,7 +178,7 @@ def prepare_run(
                 config.data,
                 model.source,
                 model.target,
-                store.folder / "cache",
+                store.folder / CACHE,
                 split=cast(Literal["train", "valid"], split),
                 max_positions=config.model.max_positions,
             )

@@ -8,6 +8,7 @@ import torch
 
 from translume.checkpoint import Card, FolderLock, build_network, choose_device, refuse_threads, write_card
 from translume.config import Config, TrainingSettings
+from translume.data import files_of
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory
@@ -28,7 +29,7 @@ from translume.training.events import (
 )
 from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
-from translume.training.prepare import Prepared, RunPlan, plan_run, prepare_run
+from translume.training.prepare import CACHE, Prepared, RunPlan, plan_run, prepare_run
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
 from translume.training.validation import Quality, Validator, better, measured_by
 
@@ -116,6 +117,10 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
 def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
+    cache = store.folder / CACHE
+    files = files_of(prepared.training, "train", cache)
+    if origins(prepared.model.config.data, "valid"):
+        files += files_of(prepared.validation, "valid", cache)
     yield Started(
         update=state.update,
         updates=settings.updates,
@@ -130,6 +135,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[E
         precision=state.begun.precision,
         device=str(prepared.device),
         threads=torch.get_num_threads(),
+        files=tuple(files),
     )
     if plan.state is None:
         state.measured_by = measured_by(prepared.model.config, prepared.validation)
