@@ -230,8 +230,8 @@ def live(start: Callable[..., Live], translator: Translator) -> Live:
 
 SHOWN = """() => {
   const box = document.getElementById("output");
-  const text = [...box.childNodes].map((each) => each.textContent).join("").replaceAll("∎", "");
-  return [text, box.querySelectorAll(".coming").length];
+  const text = [...box.childNodes].map((each) => each.textContent).join("");
+  return [text, box.querySelectorAll(".coming, .stale").length];
 }"""
 WATCH = """
 addEventListener("DOMContentLoaded", () => {
@@ -289,6 +289,10 @@ class Tab:
 
     def tokens(self) -> Any:
         return self.page.locator("#output .token")
+
+    def details(self) -> None:
+        """Show or hide probabilities."""
+        self.page.click("#details")
 
     def tell(self, locator: str, text: str | re.Pattern[str]) -> None:
         from playwright.sync_api import expect

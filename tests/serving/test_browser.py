@@ -35,8 +35,13 @@ def test_typed_text_is_translated_line_by_line_and_partial_output_is_a_prefix(ta
     tab.shows(f"{first}\n\n  {whole(translator, 'hello me')[0]}")
 
 
-def test_the_background_of_each_token_shows_its_probability(tab: Any, translator: Translator) -> None:
+def test_details_show_the_probability_of_each_token_and_the_end_of_sentences(tab: Any, translator: Translator) -> None:
     tab.type("a man", *whole(translator, "a man"))
+    background = "(token) => getComputedStyle(token).backgroundColor"
+    assert tab.tokens().nth(1).evaluate(background) == "rgba(0, 0, 0, 0)"
+    assert tab.page.locator("#output .end, #output [aria-label]").count() == 0
+    tab.details()
+    assert tab.tokens().nth(1).evaluate(background) != "rgba(0, 0, 0, 0)"
     best = translator.translate("a man").hypotheses[0]
     spelt = [
         (token.replace("▁", ""), log_prob)
@@ -48,7 +53,7 @@ def test_the_background_of_each_token_shows_its_probability(tab: Any, translator
     for each, (_, log_prob) in zip(shown, spelt, strict=True):
         share = float(each.evaluate("(token) => token.style.getPropertyValue('--share')"))
         assert share == pytest.approx(min(1, -log_prob / 4) * 0.85, abs=2e-3)
-        shown = float(re.search(r"([\d.]+) %", each.get_attribute("title"))[1])
+        shown = float(re.search(r"([\d.]+) %", each.get_attribute("aria-label"))[1])
         assert shown == pytest.approx(100 * math.exp(log_prob), abs=0.1)
 
 
@@ -62,8 +67,17 @@ def test_clicking_a_token_shows_its_alternatives_and_the_remaining_probability(
     step = trace(translator, "a man", k=LISTED, show=()).steps[place]
     bars = tab.page.locator("#bars .bar")
     names = [each.text for each in step.top_model.candidates]
-    assert bars.locator(".name").all_inner_texts()[: len(names)] == names
+    assert [each.get_attribute("data-token") for each in bars.all()][: len(names)] == names
+    spelt = [name.replace("▁", "") or "space" for name in names if name != "</s>"]
+    shown = bars.locator(".name").all_inner_texts()
+    assert all(any(name.endswith(each) for name in shown) for each in spelt)
+    # Words and bars at first sight; numbers are details.
+    assert bars.last.is_hidden()
+    assert tab.page.locator("#facts").is_hidden()
+    tab.page.click("#figures")
     assert bars.last.locator(".name").inner_text() == "all others"
+    for name in ("p", "log p", "rank", "entropy"):
+        assert tab.page.locator("#facts dt").get_by_text(name, exact=True).is_visible()
     shares = [float(each.get_attribute("data-model")) for each in bars.all()]
     assert sum(shares) == pytest.approx(1.0, abs=1e-6)
     assert shares[0] == pytest.approx(step.top_model.candidates[0].p_model, abs=1e-5)
@@ -78,6 +92,7 @@ def test_alternatives_are_inspected_and_chosen_for_each_sentence_of_a_line(
     tab = open_tab(start(Served.of("en-de", translator)))
     before, behind = whole(translator, "A man.", "You did.")
     tab.type("A man. You did.", f"{before} {behind}")
+    tab.details()
     assert tab.page.locator("#output .end").count() == 2
     token = tab.page.locator("#output [data-part='1']").nth(1)
     place = int(token.get_attribute("data-token"))
@@ -98,7 +113,7 @@ def test_sentences_that_cannot_be_separated_cannot_be_inspected(
     assert {translator.translate(text).hypotheses[0].finished_by for text in texts} == {"length"}
     tab.type(" ".join(texts), " ".join(whole(translator, *texts)))
     tab.tokens().first.click()
-    tab.tell("#problem", "A sentence of this line was cut off. Put it on a line of its own to inspect it.")
+    tab.tell("#problem", "A sentence of this line was cut off. Put it on a line of its own to see its alternatives.")
     tab.faults.clear()  # The browser logs the 422.
 
 
@@ -123,7 +138,7 @@ def test_choosing_another_token_retranslates_from_there_and_can_be_undone(tab: A
     tab.type("a man\nyou", f"{after}\n{more}")
     tab.tokens().nth(1).click()
     tab.page.click("#undo")
-    tab.page.wait_for_selector("#undo[disabled]")
+    tab.page.wait_for_selector("#undo[disabled]", state="attached")
     tab.shows(f"{before}\n{more}")
     assert tab.page.locator("#output .bound").count() == 0
 
@@ -155,9 +170,11 @@ def test_tokens_and_alternatives_can_be_chosen_with_the_keyboard(tab: Any, trans
 
 def test_the_inspection_of_a_sentence_opens_in_its_own_tab(tab: Any, translator: Translator) -> None:
     tab.type("a man\nyou", "\n".join(whole(translator, "a man", "you")))
+    tab.details()
     tab.page.locator("#output .token[data-line='1']").first.click()
+    tab.page.wait_for_selector("#step:not([hidden])")
     with tab.context.expect_page() as opened:
-        tab.page.click("#inside")
+        tab.page.keyboard.press("Alt+i")
     inside = opened.value
     inside.wait_for_selector("#bars .bar")
     assert inside.title() == "Translume: Inside a translation"
@@ -235,6 +252,7 @@ def test_history_is_kept_only_in_the_browser_and_can_be_cleared(tab: Any, transl
     tab.page.wait_for_timeout(2000)
     assert tab.page.locator("#entries li").count() == 0
     assert not [url for url in tab.asked if "man" in url or "you" in url]
+    assert tab.page.evaluate("localStorage.getItem('translume.history')") is None
 
 
 def test_languages_can_be_chosen_and_swapped(

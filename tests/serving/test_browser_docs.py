@@ -57,6 +57,17 @@ def test_every_path_is_shown_with_its_fields_and_their_types(docs: Any, live: An
     assert docs.page.evaluate("document.activeElement.parentElement.id") == "shape-Translation"
 
 
+def test_the_docs_begin_with_a_command_that_works(docs: Any, live: Any, translator: Translator) -> None:
+    first = docs.page.evaluate(
+        "[...document.querySelectorAll('main pre')].find((each) => each.checkVisibility()).textContent"
+    )
+    words = shlex.split(first)
+    assert words[:4] == ["curl", "-s", f"{live.url}/v1/translate", "--json"]
+    request = json.loads(words[4])
+    answer = live.post("/v1/translate", request)
+    assert answer.json()["translations"][0]["text"] == translator.translate(request["text"]).text
+
+
 def test_an_example_can_be_copied_and_sent(open_tab: Callable[..., Any], live: Any, translator: Translator) -> None:
     tab = opened(open_tab(live, permissions=["clipboard-read", "clipboard-write"]), TRANSLATE)
     tab.page.fill(f"{TRANSLATE} textarea", """{"text": "it's a man"}""")

@@ -22,7 +22,7 @@ function evidenceOf(method) {
 function ground(method, row, place) {
   const pooled = method === "pooling", value = row[place] ?? 0;
   const most = Math.max(pooled ? 1e-9 : FAINT, ...row.map((each) => Math.abs(each ?? 0)));
-  const colour = pooled ? "--model" : value >= 0 ? "--used" : "--against";
+  const colour = pooled ? "--used" : value >= 0 ? "--model" : "--against";
   return `color-mix(in srgb, var(${colour}) ${((100 * SHADED * Math.abs(value)) / most).toFixed(1)}%, transparent)`;
 }
 

@@ -53,7 +53,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         redirect_slashes=False,
     )
     app.include_router(page.routes())
-    app.include_router(version1.routes(server))
+    app.include_router(version1.routes(server, detects=detector is not None))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
     app.include_router(files.routes(server, jobs, detector))

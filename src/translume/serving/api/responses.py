@@ -217,6 +217,8 @@ class Info(ResponseBody):
     """By model: SHA-256 of manifest.json in its folder."""
     offers: dict[str, Offers]
     """By model: the endpoints that it serves."""
+    detects: bool
+    """Whether the server detects languages."""
     batches: str
     """What results share when a text is translated alone and in a batch."""
 

@@ -52,8 +52,8 @@ BATCHES: Final = (
 )
 
 
-def routes(server: Server) -> APIRouter:
-    """Return the routes under /v1, except files."""
+def routes(server: Server, *, detects: bool) -> APIRouter:
+    """Return the routes under /v1, except files.  detects: whether the server detects languages."""
     router = APIRouter(prefix="/v1", tags=["v1"])
     translated = responses(TranslateResponse, "A translation of each text, in order.", *WORKED)
     events = responses(Event, "Server-sent events.", *WORKED, kind="text/event-stream")
@@ -112,7 +112,7 @@ def routes(server: Server) -> APIRouter:
         return json_response({"model": served.name, "classifications": [_labels(each, call.nbest) for each in found]})
 
     _add_inspection(router, server)
-    _add_facts(router, server)
+    _add_facts(router, server, detects=detects)
     return router
 
 
@@ -145,7 +145,7 @@ def _add_inspection(router: APIRouter, server: Server) -> None:
         return Response(await inspected(request, "page"), media_type="text/html")
 
 
-def _add_facts(router: APIRouter, server: Server) -> None:
+def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
     """Add /v1/models and /v1/info."""
 
     @router.get("/models", responses=responses(ModelsResponse, "All models.", *ALWAYS))
@@ -165,6 +165,7 @@ def _add_facts(router: APIRouter, server: Server) -> None:
                 "engines": {each.name: each.facts["engine"] for each in server.models.all},
                 "manifests": {each.name: each.facts[MANIFEST] for each in server.models.all if MANIFEST in each.facts},
                 "offers": {each.name: each.facts["offers"] for each in server.models.all},
+                "detects": detects,
                 "batches": BATCHES,
             }
         )

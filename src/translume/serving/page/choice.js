@@ -2,15 +2,17 @@
 import { element } from "./steps.js";
 import { store, stored } from "./storage.js";
 
-const CHOSEN = "translume.model";
+const CHOSEN = "translume.model", AUTO = "auto", DETECTS = "translume.auto";
 const at = (id) => document.getElementById(id);
 const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "code" });
-let models = [], onchange = () => {};
+let models = [], onchange = () => {}, detects = false, auto = false, detected = "";
 
 export const model = () => models.find((each) => each.name === at("model").value);
 export const offers = (what) => Boolean(model()?.offers.includes(what));
+// Whether the source language is to be detected.
+export const detecting = () => auto;
 
-function named(code) {
+export function named(code) {
   try {
     return names.of(code.replaceAll("_", "-"));
   } catch {
@@ -21,6 +23,7 @@ function named(code) {
 const between = (source, target) => models.filter((each) => (each.source ?? "") === source && (each.target ?? "") === target);
 const hasLanguages = (each) => Boolean(each.source && each.target);
 const unique = (values) => [...new Set(values)];
+export const sources = () => unique(models.filter(hasLanguages).map((each) => each.source));
 
 function fill(id, pairs, value) {
   at(id).replaceChildren(...pairs.map(([key, text]) => element("option", { value: key }, text)));
@@ -30,18 +33,23 @@ function fill(id, pairs, value) {
 // Show a model in the three boxes, with the other choices.
 function show(selected) {
   const withLanguages = models.filter(hasLanguages), withoutLanguages = models.filter((each) => !hasLanguages(each));
-  const sources = unique(withLanguages.map((each) => each.source)).map((code) => [code, named(code)]);
   const source = hasLanguages(selected) ? selected.source : "", target = hasLanguages(selected) ? selected.target : "";
-  fill("source", withoutLanguages.length ? [...sources, ["", "by model"]] : sources, source);
-  const targets = unique(withLanguages.filter((each) => each.source === source).map((each) => each.target));
-  fill("target", targets.map((code) => [code, named(code)]), target);
+  const choices = sources().map((code) => [code, named(code)]);
+  if (detects && withLanguages.length) choices.unshift([AUTO, auto && detected ? `Detected: ${named(detected)}` : "Detect language"]);
+  if (withoutLanguages.length) choices.push(["", "by model"]);
+  fill("source", choices, auto && source ? AUTO : source);
+  const reachable = withLanguages.filter((each) => each.source === source || (auto && !detected));
+  fill("target", unique(reachable.map((each) => each.target)).map((code) => [code, named(code)]), target);
   const sameLanguages = source ? between(source, target) : withoutLanguages;
   fill("model", sameLanguages.map((each) => [each.name, each.name]), selected.name);
   for (const each of document.querySelectorAll(".languages")) each.hidden = !withLanguages.length;
   at("target").parentElement.hidden = at("swap").hidden = !source;
-  at("swap").disabled = !between(target, source).length;
+  const back = source && between(target, source).length;
+  at("swap").disabled = !back;
+  at("swap").title = back ? "Swap the languages (Alt+S)" : `This server has no model from ${named(target)} to ${named(source)}`;
   at("model-label").hidden = sameLanguages.length < 2 && Boolean(source);
   store(CHOSEN, selected.name);
+  store(DETECTS, auto ? "yes" : null);
 }
 
 function select(selected) {
@@ -50,28 +58,67 @@ function select(selected) {
   onchange();
 }
 
+// A model from a language: to the chosen target if there is one.
+function from(source) {
+  return between(source, at("target").value)[0] ?? models.find((each) => each.source === source && each.target);
+}
+
+// Translate from the language that was detected; return whether a model does.
+export function detectedSource(code) {
+  const known = sources().find((each) => each.toLowerCase().split(/[-_]/)[0] === code.toLowerCase().split(/[-_]/)[0]);
+  if (known && known === detected) return true;
+  detected = known ?? "";
+  const found = known && from(known);
+  show(found || model());
+  return Boolean(found);
+}
+
+// Translate from a language of the server, chosen by the user.
+export function chooseSource(code) {
+  auto = false;
+  detected = "";
+  select(from(code));
+}
+
 export function swap() {
-  const back = between(at("target").value, at("source").value)[0];
+  const source = model()?.source, back = between(at("target").value, source)[0];
   if (!back || at("swap").disabled) return false;
+  auto = false;
   show(back);
   return true;
 }
 
 export function choose(name) {
   const found = models.find((each) => each.name === name);
-  if (found) show(found);
+  if (found && found !== model()) {
+    auto = false;
+    show(found);
+  }
 }
 
-// found: models of /v1/models.  callback: called when another model is chosen.
-export function setUpChoice(found, callback) {
+// Choose a model by its languages or, for a model without languages, by its name.
+export function choosePair({ from: source, to: target, model: name }) {
+  choose((source && target ? between(source, target)[0]?.name : undefined) ?? name);
+}
+
+// found: models of /v1/models.  hasDetector: whether the server detects languages.
+// callback: called when another model is chosen.
+export function setUpChoice(found, hasDetector, callback) {
   models = found;
+  detects = hasDetector;
   onchange = callback;
+  auto = detects && stored(DETECTS) === "yes";
   at("source").addEventListener("change", () => {
     const source = at("source").value;
-    const same = models.find((each) => each.source === source && each.target === at("target").value);
-    select(source ? same ?? models.find((each) => each.source === source && each.target) : models.find((each) => !hasLanguages(each)));
+    auto = source === AUTO;
+    detected = "";
+    if (auto) select(hasLanguages(model()) ? model() : models.find(hasLanguages));
+    else select(source ? from(source) : models.find((each) => !hasLanguages(each)));
   });
-  at("target").addEventListener("change", () => select(between(at("source").value, at("target").value)[0]));
+  at("target").addEventListener("change", () => {
+    const target = at("target").value;
+    select(between(model().source, target)[0] ?? models.find((each) => each.source && each.target === target));
+  });
   at("model").addEventListener("change", () => select(model()));
   show(models.find((each) => each.name === stored(CHOSEN)) ?? models[0]);
 }

@@ -1,5 +1,6 @@
 // The API reference: openapi.json as a web page.
 import { example, requestOf } from "./example.js";
+import { sentencesOf } from "./examples.js";
 import { shape, withCode } from "./shape.js";
 import { get, useKey } from "./server.js";
 import { element } from "./steps.js";
@@ -84,6 +85,16 @@ function draw(api, server) {
   at("limits").replaceChildren(limits(server.limits));
 }
 
+// The first example: a translation by a model of this server.
+function start(api, models, keyRequired) {
+  const model = models.find((each) => each.offers.includes("translate"));
+  if (!model) return;
+  const path = "/v1/translate", request = requestOf("post", path, api.paths[path].post, {});
+  request.example = { text: sentencesOf(model.source)[0] ?? "a man", ...(models.length > 1 ? { model: model.name } : {}) };
+  at("start").append(...example(request, keyRequired));
+  at("start").hidden = false;
+}
+
 // Open the element named in the URL.
 function follow() {
   const found = location.hash && at(decodeURIComponent(location.hash.slice(1)));
@@ -104,6 +115,7 @@ async function begin() {
     const [api, info, models, settings] = await Promise.all(["openapi.json", "v1/info", "v1/models", "frontend/settings"].map((path) => get(path)));
     const pair = models.models.find((each) => each.source && each.target);
     const languages = pair ? { source: pair.source, target: pair.target } : {};
+    start(api, models.models, settings.keyRequired);
     draw(api, { languages, limits: info.limits, keyRequired: settings.keyRequired });
     at("key-form").hidden = !settings.keyRequired;
   } catch (error) {

@@ -1,5 +1,6 @@
 // Translation of files: by the server if it accepts files; otherwise plain text is sent line by line.
-import { model } from "./choice.js";
+import { detecting, model } from "./choice.js";
+import { readable } from "./messages.js";
 import { drop, get, getBlob, patiently, pause, postForm } from "./server.js";
 import { element } from "./steps.js";
 import { translateLines } from "./translating.js";
@@ -44,7 +45,10 @@ function row(file, stop) {
 // Have the server translate a file; return the result as a blob and its name, and delete it from the server.
 async function byServer(file, chosen, { progress, signal }) {
   const form = new FormData();
-  form.append("model", chosen.name);
+  if (detecting()) {
+    form.append("source", "auto");
+    form.append("target", chosen.target);
+  } else form.append("model", chosen.name);
   form.append("file", file, file.name);
   let job = await patiently(() => postForm("v1/files", form, signal), waiting, signal);
   try {
@@ -71,7 +75,7 @@ export async function translateFile(file) {
   try {
     shown.done(...await (formats.length ? byServer : byLines)(file, chosen, options));
   } catch (error) {
-    shown.failed(error.name === "AbortError" ? "Cancelled" : error.message);
+    shown.failed(error.name === "AbortError" ? "Cancelled" : readable(error));
   }
 }
 
@@ -81,21 +85,23 @@ export function setUpFiles(settings, limits, onBusy) {
   waiting = onBusy;
   if (settings.filesTranslation) formats = settings.supportedFilesFormat;
   at("kinds").textContent = `Files: ${formats.length ? formats.join(", ") : ".txt"}`;
+  at("pick").title = `Translate a document: ${formats.length ? formats.join(", ") : ".txt"}`;
   at("file").accept = formats.length ? formats.join(",") : ".txt";
   at("pick").addEventListener("click", () => at("file").click());
   at("file").addEventListener("change", () => {
     for (const file of at("file").files) translateFile(file);
     at("file").value = "";
   });
-  const card = at("text").closest(".card");
-  for (const kind of ["dragenter", "dragover"]) card.addEventListener(kind, (event) => {
-    if (![...event.dataTransfer.types].includes("Files")) return;
+  const { documentElement: whole, body } = document;
+  for (const kind of ["dragenter", "dragover"]) whole.addEventListener(kind, (event) => {
+    if (![...event.dataTransfer.types].includes("Files") || at("pick").hidden) return;
     event.preventDefault();
-    card.classList.add("dropping");
+    body.classList.add("dropping");
   });
-  for (const kind of ["dragleave", "drop"]) card.addEventListener(kind, () => card.classList.remove("dropping"));
-  card.addEventListener("drop", (event) => {
-    if (!event.dataTransfer.files.length) return;
+  whole.addEventListener("dragleave", (event) => { if (!event.relatedTarget) body.classList.remove("dropping"); });
+  whole.addEventListener("drop", (event) => {
+    body.classList.remove("dropping");
+    if (!event.dataTransfer.files.length || at("pick").hidden) return;
     event.preventDefault();
     for (const file of event.dataTransfer.files) translateFile(file);
   });

@@ -1,10 +1,14 @@
-// The translation as tokens to select; the background is darker the less probable a token was.
+// The translation as tokens to select, and the hint at the pointer. With details, the background is darker the less
+// probable a token was.
 import { doubt, element, percent } from "./steps.js";
 import { END, Line } from "./sentence.js";
 
+const UNSURE = 0.4;  // A token that is less probable is marked in a line that the model is unsure about.
+export const UNSURE_LINE = 0.5;  // The same for the geometric mean of a line.
+
 const box = document.getElementById("output");
 let chosen = null;  // { line, part, token }, by number
-let onchoose = () => {};
+let onchoose = () => {}, detailed = false;
 
 export const current = () => chosen;
 
@@ -12,12 +16,16 @@ export function whenChosen(callback) {
   onchoose = callback;
 }
 
-// lines: each a Line, or the prefix of an unfinished translation; gaps: the white space around them.
+// lines: each a Line or a Pending; gaps: the white space around them.
 export function draw(lines, gaps) {
+  detailed = document.body.classList.contains("detailed");
   const drawn = [gaps[0] ?? ""];
   lines.forEach((line, number) => {
     if (line instanceof Line) drawn.push(...tokensOf(line, number));
-    else if (line) drawn.push(element("span", { class: "coming" }, line));
+    else {
+      if (line.prefix) drawn.push(element("span", { class: "coming" }, line.prefix));
+      if (line.rest) drawn.push(element("span", { class: "stale" }, line.rest));
+    }
     drawn.push(gaps[number + 1] ?? "");
   });
   const any = drawn.some((each) => each.getAttribute?.("role") === "option");
@@ -33,28 +41,28 @@ const made = new WeakMap();
 // The nodes of a line, rebuilt only if it has changed.
 function tokensOf(line, number) {
   const before = made.get(line);
-  if (before?.number === number && before.version === line.version) return before.nodes;
+  if (before?.number === number && before.version === line.version && before.detailed === detailed) return before.nodes;
   const nodes = nodesOf(line, number);
-  made.set(line, { number, version: line.version, nodes });
+  made.set(line, { number, version: line.version, detailed, nodes });
   return nodes;
 }
 
 function nodesOf(line, number) {
-  const drawn = [];
+  const drawn = [], unsure = line.confidence < UNSURE_LINE;
   let end = 0;
   line.parts.forEach((part, place) => part.tokens.forEach((token, index) => {
     const [begin, after] = part.places[index], ends = token === END;
-    if (after <= begin && !ends) return;
+    if (after <= begin && !(ends && detailed)) return;
     if (begin > end) drawn.push(line.text.slice(end, begin));
     end = Math.max(end, after);
-    const p = Math.exp(part.logs[index] ?? -Infinity), shown = ends ? "∎" : line.text.slice(begin, after);
-    const kind = "token" + (ends ? " end" : "") + (index < part.free ? " bound" : "");
+    const p = Math.exp(part.logs[index] ?? -Infinity), shown = ends ? "" : line.text.slice(begin, after);
+    const kind = "token" + (ends ? " end" : "") + (index < part.free ? " bound" : "") + (unsure && p < UNSURE && !ends ? " doubtful" : "");
     const button = element("span", {
-      class: kind, role: "option", tabindex: "-1", "aria-selected": "false", title: `p = ${percent(p)}`,
-      "aria-label": `${ends ? "the end" : shown}, ${percent(p)}`, style: { "--share": doubt(part.logs[index]) },
+      class: kind, role: "option", tabindex: "-1", "aria-selected": "false", style: { "--share": doubt(part.logs[index]) },
+      ...(detailed ? { "aria-label": `${ends ? "end of the sentence" : shown}, ${percent(p)}` } : {}),
       onclick: () => choose({ line: number, part: place, token: index }),
     }, shown);
-    Object.assign(button.dataset, { line: number, part: place, token: index });
+    Object.assign(button.dataset, { line: number, part: place, token: index, p: percent(p) });
     drawn.push(button);
   }));
   drawn.push(line.text.slice(end));
@@ -65,8 +73,11 @@ const all = () => [...box.querySelectorAll(".token")];
 const same = (each, place) => place && Number(each.dataset.line) === place.line &&
   Number(each.dataset.part) === place.part && Number(each.dataset.token) === place.token;
 const at = () => all().find((each) => same(each, chosen));
+// The element of the selected token.
+export const selected = at;
 
 export function choose(place, focus = true) {
+  hideTip();
   chosen = place;
   mark();
   if (place && focus) at()?.focus();
@@ -96,3 +107,24 @@ box.addEventListener("keydown", (event) => {
   const { line, part, token } = tokens[Math.max(0, Math.min(tokens.length - 1, moves[event.key]))].dataset;
   choose({ line: Number(line), part: Number(part), token: Number(token) });
 });
+
+// The hint at the token under the pointer.
+const tip = document.getElementById("tip");
+export const hideTip = () => { tip.hidden = true; };
+
+// active(): whether tokens have alternatives.
+export function setUpTip(active) {
+  box.addEventListener("pointerover", ({ target, pointerType }) => {
+    if (!target.classList?.contains("token") || pointerType === "touch" || target.getAttribute("aria-selected") === "true" || !active()) {
+      hideTip();
+      return;
+    }
+    tip.textContent = detailed ? `${target.dataset.p} · click for alternatives` : "Click for alternatives";
+    tip.hidden = false;
+    const place = target.getClientRects()[0], { width, height } = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(6, Math.min(innerWidth - width - 6, place.left + (place.width - width) / 2))}px`;
+    tip.style.top = `${place.top > height + 12 ? place.top - height - 6 : place.bottom + 6}px`;
+  });
+  box.addEventListener("pointerleave", hideTip);
+  addEventListener("scroll", hideTip, { passive: true });
+}

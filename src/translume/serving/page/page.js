@@ -1,28 +1,41 @@
-// The web page: translates while the user types, and shows probabilities and alternatives of each token.
+// The web page: translates while the user types. Words have alternatives; probabilities are shown as details.
 import * as choice from "./choice.js";
+import { showExamples } from "./examples.js";
 import { setUpFiles } from "./files.js";
+import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
+import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
+import { foreignScript, isPassing, known, readable, sameLanguage, warned } from "./messages.js";
+import { closeOthers, setUpOthers } from "./others.js";
 import * as output from "./output.js";
 import { Line } from "./sentence.js";
-import { Refused, get, hasKey, pause, useKey } from "./server.js";
-import { closeStep, openInspection, setUpStep, showStep, takeNumber } from "./step.js";
+import { Refused, get, hasKey, useKey } from "./server.js";
+import { closeStep, openInspection, reposition, setUpStep, showStep, takeNumber } from "./step.js";
 import { doubt, element, line, one, percent } from "./steps.js";
 import { store, stored } from "./storage.js";
 import { setUpTheme } from "./theming.js";
-import { classify, translate } from "./translating.js";
+import { classify, detect, translate } from "./translating.js";
+import { Latest } from "./typing.js";
+import { setUpVoice, showVoices } from "./voice.js";
 
-const TYPING_DELAY = 350, HISTORY_DELAY = 1500;
+const GAP = 250, GAP_WITH_KEY = 1000, PATIENCE = 1500;  // Milliseconds; a key has a number of requests.
+const DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 320;
+const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
+const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", run: null, historyTimer: 0, limits: { texts: 32 } };
+const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null };
+const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
-const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => (each.text ?? each) + (state.gaps[place + 1] ?? "")).join("");
+const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
 const say = (text) => { at("status").textContent = text; };
 const waiting = (seconds) => say(`The server is busy. Trying again in ${seconds} s.`);
+const clear = () => problem("");
 
-// Return the message of an error, in words that the users of this page understand.
-function readableMessage(error) {
-  const [, found, most] = (error.code === "text_too_long" && /found ([\d,]+) characters, expected at most ([\d,]+)/.exec(error.message)) || [];
-  return found ? `Your text has ${found} characters. The limit is ${most}.` : error.message;
+// retry: whether the same request may succeed later.
+function problem(message, retry = false) {
+  at("problem").textContent = message;
+  at("problem-row").hidden = !message;
+  at("retry").hidden = !retry;
 }
 
 function fail(error) {
@@ -30,56 +43,137 @@ function fail(error) {
   say("");
   const locked = error instanceof Refused && error.status === 401;
   at("key-form").hidden = !locked;
-  at("problem").textContent = locked && !hasKey() ? "Enter an API key to translate." : readableMessage(error);
-  at("problem").hidden = false;
+  problem(locked && !hasKey() ? "Enter an API key to translate." : readable(error), isPassing(error));
 }
 
 function draw() {
   output.draw(state.lines, state.gaps);
-  const warnings = state.lines.flatMap((each) => each.warnings ?? []).map((each) => `${each.kind.replaceAll("_", " ")}: ${each.detail}`);
-  at("warnings").textContent = [...new Set(warnings)].join("; ");
-  at("warnings").hidden = !warnings.length;
-  at("copy").disabled = !whole().trim();
-  at("inside").disabled = !state.lines.some((each) => each instanceof Line && each.parts.length) || !choice.offers("inspect");
+  const complete = state.lines.filter((each) => each instanceof Line), any = Boolean(whole().trim());
+  document.body.classList.toggle("translated", complete.length > 0 && choice.offers("inspect"));
+  document.body.classList.toggle("long", Math.max(at("text").value.length, whole().length) > LONG);
+  showNotes(complete);
+  at("copy").disabled = at("speak-target").disabled = !any;
+  at("more").disabled = !complete.some((each) => each.text.trim());
+  at("inside").disabled = !complete.some((each) => each.parts.length) || !choice.offers("inspect");
+  reposition();
+}
+
+// Warnings in words: about the language of the text, its translation, and words that the model is unsure about.
+function showNotes(lines) {
+  const notes = [...new Set(lines.flatMap((each) => each.warnings.map(warned)))];
+  const source = choice.model()?.source, text = at("text").value;
+  const rows = [];
+  if (state.foreign && lines.length) rows.push(foreignNote(state.foreign, source));
+  else if (lines.length && foreignScript(text, source)) rows.push([`This text does not look like ${choice.named(source)}. The translation is probably wrong.`]);
+  const unsure = lines.filter((each) => each.text.trim() && each.confidence < output.UNSURE_LINE);
+  if (!rows.length && unsure.length) {
+    rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : "The model is unsure about this translation. Check the underlined words."]);
+  }
+  rows.push(...notes.map((each) => [each]));
+  at("notes").replaceChildren(...rows.map((each) => element("li", {}, ...each)));
+  at("notes").hidden = !rows.length;
+}
+
+function foreignNote(code, source) {
+  const offered = choice.sources().find((each) => sameLanguage(each, code));
+  if (!offered) return [`This looks like ${choice.named(code)}. The translation is probably wrong: this server translates from ${known()}.`];
+  const instead = element("button", { type: "button", class: "link", onclick: () => choice.chooseSource(offered) }, `Translate from ${choice.named(offered)}`);
+  return [`This looks like ${choice.named(code)}, not ${choice.named(source)}. `, instead];
+}
+
+// Detect the language of the text while it rests, and warn if it is not the chosen one.
+function scheduleNotice(text) {
+  clearTimeout(state.noticeTimer);
+  const source = choice.model()?.source;
+  if (!state.detects || choice.detecting() || !source || text.trim().length < LEAST_DETECTED) return;
+  state.noticeTimer = setTimeout(async () => {
+    try {
+      const found = await detect(text.trim());
+      if (at("text").value !== text || source !== choice.model()?.source) return;
+      state.foreign = found.confidence >= SURE_DETECTED && !sameLanguage(found.language, source) ? found.language : null;
+      draw();
+    } catch {
+      // A warning less.
+    }
+  }, DETECTION_DELAY);
 }
 
 function count() {
   const characters = [...at("text").value].length;
-  at("count").textContent = `${characters.toLocaleString("en")} character${characters === 1 ? "" : "s"}`;
-  at("clear").disabled = !characters;
+  at("count").textContent = characters ? `${characters.toLocaleString("en")} character${characters === 1 ? "" : "s"}` : "";
+  at("clear").disabled = at("share").disabled = at("speak-source").disabled = !characters;
+  at("examples").hidden = Boolean(characters) || at("examples").childElementCount < 2;
 }
 
-// Translate the text after a pause of some milliseconds, unless it is called again meanwhile.
-async function go(milliseconds) {
-  state.run?.abort();
-  clearTimeout(state.historyTimer);
-  const run = new AbortController(), { signal } = run;
-  state.run = run;
+// Fit the height of the text box to the text, where the browser does not do it itself.
+function grow() {
+  if (CSS.supports("field-sizing", "content")) return;
+  at("text").style.height = "auto";
+  at("text").style.height = `${at("text").scrollHeight}px`;
+}
+
+// What depends on the chosen model.
+function showModel() {
+  const { source = "", target = "" } = choice.model(), classifies = choice.offers("classify");
+  for (const id of ["output", "copy", "more", "details", "share", "tap"]) at(id).hidden = classifies;
+  at("labels").hidden = !classifies;
+  at("pick").hidden = classifies;
+  at("glossary").hidden = classifies;
+  at("legend-row").hidden = classifies || !document.body.classList.contains("detailed");
+  at("h-output").textContent = classifies ? "Labels" : "Translation";
+  at("lead").hidden = classifies;
+  at("output").lang = target;
+  at("output").dataset.empty = target ? `The ${choice.named(target)} translation appears here` : "The translation appears here";
+  at("text").lang = choice.detecting() ? "" : source;
+  showVoices(source, classifies ? "" : target);
+  showExamples(at("examples"), source, (sentence) => setText(sentence));
+  showGlossary();
   count();
+}
+
+function setText(text) {
+  at("text").value = text;
+  typed();
+  runs.now();
+  at("text").focus();
+}
+
+// After each change of the text.
+function typed() {
+  keepText(at("text").value);
+  state.foreign = null;
+  count();
+  grow();
+}
+
+// Translate the text as it is now.
+async function go(signal) {
+  clearTimeout(state.historyTimer);
+  const text = at("text").value;
   try {
-    if (milliseconds) await pause(milliseconds, signal);
-    at("problem").hidden = true;
-    const text = at("text").value, model = choice.model().name;
+    if (choice.detecting() && text.trim()) await detectSource(text, signal);
+    const model = choice.model().name, classifies = choice.offers("classify");
     const kept = model === state.model ? state.lines : [];
     state.model = model;
-    const classifies = choice.offers("classify");
-    for (const id of ["output", "legend-row", "copy", "inside"]) at(id).hidden = classifies;
-    at("labels").hidden = !classifies;
-    at("pick").hidden = at("kinds").hidden = classifies;
-    at("h-output").textContent = classifies ? "Labels" : "Translation";
-    at("output").lang = choice.model().target ?? "";
-    at("text").lang = choice.model().source ?? "";
-    if (text.trim()) say(classifies ? "Classifying…" : "Translating…");
+    showModel();
+    closeOthers();
     at("output").setAttribute("aria-busy", "true");
     if (classifies) await label(text, model, signal);
     else await put(text, model, kept, signal);
-    at("output").removeAttribute("aria-busy");
+    clear();
     say("");
     scheduleHistory();
+    scheduleNotice(text);
   } catch (error) {
-    if (state.run === run) at("output").removeAttribute("aria-busy");
     fail(error);
+  } finally {
+    if (!signal.aborted) at("output").removeAttribute("aria-busy");
   }
+}
+
+async function detectSource(text, signal) {
+  const found = await detect(text.trim(), signal);
+  state.foreign = choice.detectedSource(found.language) ? null : found.language;
 }
 
 // Add the translation to the history after a while.
@@ -93,19 +187,16 @@ async function put(text, model, kept, signal) {
   let frame = 0;
   const show = (lines, gaps) => {
     if (signal.aborted) return;
-    if (lines.some((each, place) => each !== state.lines[place])) {
-      // Keep the selected token if its line is still there.
-      const chosen = output.current(), before = chosen && state.lines[chosen.line];
-      Object.assign(state, { lines: [...lines], gaps });
-      if (chosen && lines[chosen.line] !== before) closeStep();
-    }
+    // Keep the selected token if its line is still there.
+    const chosen = output.current();
+    if (chosen && lines[chosen.line] !== state.lines[chosen.line]) closeStep();
     Object.assign(state, { lines: [...lines], gaps });
     cancelAnimationFrame(frame);
     if (lines.every((each) => each instanceof Line)) draw();
     else frame = requestAnimationFrame(draw);
   };
   try {
-    await translate(text, { model, kept, most: state.limits.texts, show, waiting, signal });
+    await translate(text, { model, kept, most: state.limits.texts, phrasesFor, show, waiting, signal });
   } finally {
     cancelAnimationFrame(frame);
     if (!signal.aborted) draw();
@@ -116,6 +207,7 @@ async function put(text, model, kept, signal) {
 async function label(text, model, signal) {
   closeStep();
   Object.assign(state, { lines: [], gaps: [] });
+  draw();
   if (!text.trim()) {
     at("labels").replaceChildren();
     return;
@@ -128,102 +220,164 @@ async function label(text, model, signal) {
   at("spoken").textContent = labels;
 }
 
-async function copy() {
-  const text = whole();
-  if (!text.trim()) return;
+async function copyText(text, said, otherwise) {
   try {
     await navigator.clipboard.writeText(text);
-    say("Copied.");
+    say(said);
   } catch {
-    // Browsers deny access to the clipboard over plain HTTP; the user can copy the selection.
+    otherwise();  // Browsers deny access to the clipboard over plain HTTP.
+  }
+}
+
+function copy() {
+  const text = whole();
+  if (!text.trim()) return;
+  copyText(text, "Copied.", () => {
     getSelection().selectAllChildren(at("output"));
     say("Selected. Press Ctrl+C to copy.");
+  });
+}
+
+function share() {
+  const link = linkTo(at("text").value, choice.model());
+  if (!link) {
+    say("This text is too long for a link.");
+    return;
   }
+  copyText(link, "Link copied.", () => {
+    history.replaceState(null, "", link);
+    say("The link is in the address bar.");
+  });
 }
 
 function swap() {
   const text = whole().trim();
   if (!choice.swap()) return;
   if (text) at("text").value = text;
-  go(0);
+  typed();
+  runs.now();
 }
 
 function keyboard(event) {
   if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
     event.preventDefault();
-    go(0);
+    runs.now();
   } else if (event.altKey && !event.ctrlKey && !event.metaKey) {
-    const known = {
-      KeyT: () => at("text").focus(), KeyO: output.focusFirst, KeyS: swap, KeyC: copy, KeyI: () => at("inside").click(),
+    const actions = {
+      KeyT: () => at("text").focus(), KeyO: output.focusFirst, KeyS: swap, KeyC: copy, KeyI: () => openInspection(),
     }[event.code];
-    if (!known) return;
+    if (!actions) return;
     event.preventDefault();
-    known();
+    actions();
   } else if (event.key === "Escape" && !at("step").hidden) {
     closeStep();
     output.focusFirst();
   } else if (/^[1-9]$/.test(event.key) && at("output").contains(document.activeElement)) takeNumber(Number(event.key));
 }
 
-function legend() {
+// Details: colours by probability with their legend, numbers, the ends of sentences, and the inspection.
+function setUpDetails() {
   const shares = [1, 0.5, 0.2, 0.05, 0.02].map((p) =>
     element("span", { class: "token", style: { "--share": doubt(Math.log(p)) } }, `${100 * p} %${p === 0.02 ? " or less" : ""}`));
-  at("legend").replaceChildren("Probability of a token: ", ...shares);
-  const colour = () => at("output").classList.toggle("plain", !at("colour").checked);
-  at("colour").checked = stored("translume.colour") !== "no";
-  at("colour").addEventListener("change", () => {
-    store("translume.colour", at("colour").checked ? "yes" : "no");
-    colour();
+  at("legend").replaceChildren("Probability: ", ...shares);
+  const show = (detailed) => {
+    document.body.classList.toggle("detailed", detailed);
+    at("legend-row").hidden = !detailed || choice.offers("classify");
+    at("details").setAttribute("aria-pressed", String(detailed));
+    at("figures").textContent = detailed ? "Fewer details" : "Details";
+    draw();
+  };
+  for (const id of ["details", "figures"]) at(id).addEventListener("click", () => {
+    const detailed = !document.body.classList.contains("detailed");
+    store(DETAILED, detailed ? "yes" : null);
+    show(detailed);
   });
-  colour();
+  show(stored(DETAILED) === "yes");
+}
+
+// Users who opened the alternatives of a word need no hint.
+function tapped() {
+  document.body.classList.add("knows-tap");
+  store(TAPPED, "yes");
+}
+
+function restore(entry) {
+  choice.choosePair(entry);
+  setText(entry.text);
 }
 
 function listen() {
-  at("text").addEventListener("input", () => go(TYPING_DELAY));
-  at("clear").addEventListener("click", () => {
-    at("text").value = "";
-    at("text").focus();
-    go(0);
+  at("text").addEventListener("input", () => {
+    typed();
+    if (at("text").value.trim()) runs.soon();
+    else runs.now();
   });
+  at("clear").addEventListener("click", () => setText(""));
   at("swap").addEventListener("click", swap);
   at("copy").addEventListener("click", copy);
+  at("share").addEventListener("click", share);
   at("inside").addEventListener("click", () => openInspection());
+  at("retry").addEventListener("click", () => runs.now());
+  addEventListener("online", () => { if (!at("retry").hidden) runs.now(); });
   at("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(at("key").value.trim());
     at("key-form").hidden = true;
-    go(0);
+    runs.now();
   });
   document.addEventListener("keydown", keyboard);
-  output.whenChosen((place) => (place ? showStep(place) : undefined));
-  setUpStep({ state, draw, fail, say, scheduleHistory });
-  setUpHistory((entry) => {
-    at("text").value = entry.source;
-    choice.choose(entry.model);
-    go(0);
-    at("text").focus();
+  addEventListener("hashchange", () => {
+    const linked = takeLinked();
+    if (linked) restore(linked);
   });
+  output.whenChosen((place) => (place ? showStep(place) : undefined));
+  output.setUpTip(() => choice.offers("inspect"));
+  setUpStep({ state, draw, fail, say, clear, scheduleHistory, tapped });
+  setUpOthers({ state, fail, changed });
+  setUpHistory((entry) => restore({ text: entry.source, model: entry.model }));
+  setUpVoice({ translation: whole, changed: () => { typed(); runs.soon(); }, failed: problem });
 }
+
+// After the translation was changed by the user.
+function changed() {
+  closeStep();
+  at("spoken").textContent = whole();
+  draw();
+  scheduleHistory();
+}
+
+const pair = () => {
+  const { source, target, name } = choice.model();
+  return source && target ? `${source}-${target}` : name;
+};
 
 async function begin() {
   setUpTheme();
-  legend();
-  count();
-  draw();
+  document.body.classList.toggle("knows-tap", stored(TAPPED) === "yes");
   try {
     const [models, info, settings] = await Promise.all(["v1/models", "v1/info", "frontend/settings"].map((path) => get(path)));
-    state.limits = info.limits;
-    choice.setUpChoice(models.models, () => go(0));
+    Object.assign(state, { limits: info.limits, detects: info.detects });
+    if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
+    choice.setUpChoice(models.models, info.detects, () => {
+      state.foreign = null;
+      runs.now();
+    });
+    setUpDetails();
     setUpFiles(settings, info.limits, waiting);
+    setUpGlossary(pair, () => runs.now());
     at("key-form").hidden = !settings.keyRequired || hasKey();
     at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));
   } catch (error) {
     fail(error);
     return;
   }
+  const linked = takeLinked();
+  if (linked) choice.choosePair(linked);
+  at("text").value = linked?.text ?? keptText();
   listen();
+  typed();
   document.documentElement.dataset.ready = "yes";
-  go(0);
+  runs.now();
 }
 
 begin();

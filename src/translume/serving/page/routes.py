@@ -13,9 +13,10 @@ from translume.serving.api.openapi import ALWAYS, TEXT, responses
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN: Final = (
-    *("choice.js", "docs.css", "docs.js", "example.js", "files.js", "history.js", "icon.svg", "lines.js", "output.js"),
-    *("page.css", "page.js", "sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js"),
-    *("theming.js", "translating.js"),
+    *("choice.js", "docs.css", "docs.js", "example.js", "examples.js", "files.js", "glossary.js", "history.js"),
+    *("icon.svg", "keep.js", "lines.js", "messages.js", "others.js", "output.js", "page.css", "page.js"),
+    *("sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js", "theming.js", "translate.css"),
+    *("translating.js", "typing.js", "voice.js"),
 )
 DRAWN: Final = ("steps.css", "steps.js")
 """Files shared with the page of a trace."""

@@ -2,18 +2,26 @@
 import { END, parts, placed } from "./lines.js";
 
 export class Line {
-  // translation: as /v1/translate returns it with `detail`.
-  constructor(source, translation) {
+  // translation: as /v1/translate returns it with `detail`.  phrases: those of the glossary that it was made with.
+  constructor(source, translation, phrases = []) {
     const best = translation.hypotheses?.[0];
     const tokens = best?.tokens ?? [], logs = best?.token_log_probs ?? [];
     this.source = source;
     this.text = translation.text;
+    this.hypothesis = best && { ...best, text: translation.text };
     this.warnings = translation.warnings ?? [];
+    this.phrases = phrases;
     this.version = 0;
     this.parts = parts(tokens).map(([first, last]) => ({
       tokens: tokens.slice(first, last), logs: logs.slice(first, last), trace: null, before: [], free: 0,
     }));
     this.place();
+  }
+
+  // The geometric mean of the probabilities of the tokens that the model chose; 1 if there are none.
+  get confidence() {
+    const logs = this.parts.flatMap((part) => part.logs).map((each) => each ?? -9);
+    return logs.length ? Math.exp(logs.reduce((sum, each) => sum + each, 0) / logs.length) : 1;
   }
 
   // Update the characters of the text that each token of each part covers.
@@ -60,6 +68,22 @@ export class Line {
     this.version += 1;
     this.text = this.text.slice(0, begin) + text + this.text.slice(end);
     this.place();
+  }
+}
+
+// A line whose translation is not complete: its stable prefix, then the rest of what was shown in its place before.
+export class Pending {
+  constructor(old = "") {
+    this.prefix = "";
+    this.old = old;
+  }
+
+  get rest() {
+    return this.old.slice(this.prefix.length);
+  }
+
+  get text() {
+    return this.prefix + this.rest;
   }
 }
 

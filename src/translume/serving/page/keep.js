@@ -1,0 +1,34 @@
+// The text that survives a reload of the tab, and links that contain a text.
+
+const TEXT = "translume.text", LONGEST_LINK = 8000;
+
+export function keepText(text) {
+  try {
+    sessionStorage.setItem(TEXT, text);
+  } catch {
+    // Without storage, or when it is full, the text is lost at a reload.
+  }
+}
+
+export function keptText() {
+  try {
+    return sessionStorage.getItem(TEXT) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+// The link to a text and its languages, all after "#", which browsers do not send; null if it would be too long.
+export function linkTo(text, { source, target, name }) {
+  const fields = new URLSearchParams(source && target ? { from: source, to: target, text } : { model: name, text });
+  const link = `${location.href.split("#")[0]}#${fields}`;
+  return link.length > LONGEST_LINK ? null : link;
+}
+
+// The text and languages of the address, which is then shortened: a reload keeps later changes of the text.
+export function takeLinked() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  if (!fields.get("text")) return null;
+  history.replaceState(null, "", location.href.split("#")[0]);
+  return Object.fromEntries(fields);
+}

@@ -1,0 +1,75 @@
+// Errors and warnings of the server in words for the users of the page.
+import { named, sources } from "./choice.js";
+
+const BUSY = "The server is busy.";
+const SAID = {
+  unreachable: "There is no connection to the server. Check your network.",
+  deadline_exceeded: "This took too long. Try a shorter text.",
+  over_quota: "This API key has used up its characters for today.",
+  quota_used_up: "This API key has used up its requests or characters. Try again later.",
+  too_many_requests: "Too many requests. Wait a moment.",
+  queue_full: BUSY,
+  too_many_open: BUSY,
+  shutting_down: "The server is restarting.",
+  model_unavailable: "The model is being reloaded.",
+  worker_lost: "The model could not translate this text. Try to change or to shorten it.",
+  too_many_lines: "A line of your text has too many sentences. Put them on several lines.",
+  too_much_to_inspect: "This sentence is too long to inspect.",
+  unknown_model: "The server no longer has this model. Reload the page.",
+};
+
+// Return the message of an error.
+export function readable(error) {
+  const message = error.message ?? "";
+  if (error.code === "text_too_long") {
+    const [, found, most] = /found ([\d,]+) characters, expected at most ([\d,]+)/.exec(message) ?? [];
+    if (found) return `A line of your text has ${found} characters. The limit is ${most}.`;
+  }
+  const [, tokens, most] = /has ([\d,]+) tokens, expected at most ([\d,]+)/.exec(message) ?? [];
+  if (tokens) return `A sentence is too long for this model (${tokens} tokens, at most ${most}). Split it with a full stop or a new line.`;
+  if (error.field?.startsWith?.("constraints")) return `A translation in your glossary cannot be used: ${message.replace(/^[^:]*: /, "")}.`;
+  if (SAID[error.code]) return SAID[error.code];
+  if (error.status >= 500) return "Something went wrong on the server. If it happens again, tell its operator.";
+  return message;
+}
+
+// Whether the same request may succeed later.
+export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.status);
+
+const WARNED = {
+  truncated: (detail) => (detail.includes("source") ? "The text was cut: its end is not translated." : "The translation was cut off at the length limit. Shorter sentences help."),
+  length_limit: () => "The translation was cut off at the length limit. Shorter sentences help.",
+  repetition: () => "The translation repeats itself. It is probably wrong.",
+  low_source_use: () => "The translation is much shorter than the text. Something may be missing.",
+  short: () => "The translation is much shorter than the text. Something may be missing.",
+  placeholder_lost: (detail) => `Something that should be copied unchanged is missing: ${detail}`,
+  constraint_unmet: (detail) => `A term of your glossary was not used: ${detail}`,
+};
+
+// Return a warning of a translation in words.
+export const warned = ({ kind, detail }) => (WARNED[kind] ?? (() => `${kind.replaceAll("_", " ")}: ${detail}`))(detail ?? "");
+
+const SCRIPTS = {
+  zh: ["Han"], ja: ["Han", "Hiragana", "Katakana"], ko: ["Hangul", "Han"], ru: ["Cyrillic"], uk: ["Cyrillic"], bg: ["Cyrillic"],
+  be: ["Cyrillic"], mk: ["Cyrillic"], sr: ["Cyrillic", "Latin"], kk: ["Cyrillic"], el: ["Greek"], ar: ["Arabic"], fa: ["Arabic"],
+  ur: ["Arabic"], he: ["Hebrew"], yi: ["Hebrew"], hi: ["Devanagari"], mr: ["Devanagari"], ne: ["Devanagari"], bn: ["Bengali"],
+  ta: ["Tamil"], te: ["Telugu"], th: ["Thai"], ka: ["Georgian"], hy: ["Armenian"], am: ["Ethiopic"], km: ["Khmer"], my: ["Myanmar"],
+};
+const KNOWN = [...new Set([...Object.values(SCRIPTS).flat(), "Latin"])];
+const base = (code) => code.toLowerCase().split(/[-_]/)[0];
+const letters = (text, script) => (text.match(new RegExp(`\\p{Script=${script}}`, "gu")) ?? []).length;
+
+// Return whether most letters of a text are of a script that the language is not written in.
+export function foreignScript(text, code) {
+  if (!code || !/^[a-z]{2,3}$/.test(base(code))) return false;
+  const own = SCRIPTS[base(code)] ?? ["Latin"];
+  const counts = KNOWN.map((script) => [script, letters(text, script)]);
+  const all = counts.reduce((sum, [, count]) => sum + count, 0);
+  const mine = counts.filter(([script]) => own.includes(script)).reduce((sum, [, count]) => sum + count, 0);
+  return all >= 2 && mine < all / 2;
+}
+
+export const sameLanguage = (one, other) => base(one) === base(other);
+
+// The languages that the server translates from, in words.
+export const known = () => new Intl.ListFormat("en").format(sources().map(named));
