@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from translume.checkpoint import read_config
+from translume.checkpoint import load_checkpoint, read_config
 from translume.config import Config
 from translume.drawing.charts import curves_of
 
@@ -54,10 +54,27 @@ def test_training_a_finished_run_again_says_so(run, trained: Path) -> None:
 
 def test_lines_out_are_lines_in_and_empty_ones_stay_empty(run, trained: Path) -> None:
     result = run("translate", trained / "model", "--strategy", "greedy", text="ab cde\n\nfghij\n")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
     lines = result.stdout.split("\n")
     assert len(lines) == 4
     assert (lines[1], lines[3]) == ("", "")
+
+
+def test_translations_that_reach_their_limit_are_counted(run, trained: Path) -> None:
+    endless = ("--strategy", "greedy", "--min-length", "50", "--max-length", "50")
+    result = run("translate", trained / "model", *endless, text="ab cde\n\nfghij\n")
+    said = "reached the length limit of 50 tokens; --max-length N sets another\n"
+    assert (result.exit_code, result.stderr) == (0, f"2 of 3 translations {said}")
+    result = run("evaluate", trained / "model", trained / "train.en", trained / "train.de", *endless, "--json")
+    assert result.stderr == f"125 of 125 translations {said}"
+    assert json.loads(result.stdout)["reached_limit"] == 125
+
+
+def test_the_folder_has_the_lengths_of_the_training_data(trained: Path) -> None:
+    lengths = load_checkpoint(trained / "model").lengths
+    assert lengths is not None
+    assert (lengths.pairs, lengths.several_sentences) == (123, 0.0)
+    assert lengths.target_limit(lengths.longest_source) == 2 * max(lengths.longest_target) + 10
 
 
 def test_json_is_one_object_a_line(run, trained: Path) -> None:

@@ -41,7 +41,7 @@ def test_stored_settings_of_other_strategies_are_not_refused(run, files: Path) -
     stored = ["--set", "decoding.seed=5", "--set", "decoding.top_p=0.5", "--set", "decoding.samples=4"]
     assert run("train", files / "en-de.toml", "--out", files / "model", *stored).exit_code == 0
     found = run("translate", files / "model", "--strategy", "greedy", "--max-length", "5", text="one two\n")
-    assert (found.exit_code, found.stderr) == (0, "")
+    assert found.exit_code == 0
 
 
 def test_sampling_depends_on_the_seed_only(run, model: Path) -> None:
@@ -60,7 +60,7 @@ def test_sampling_depends_on_the_seed_only(run, model: Path) -> None:
 def test_minimum_bayes_risk_on_the_command_line(run, model: Path) -> None:
     words = ["--strategy", "sampling", "--samples", "6", "--utility", "chrf", "--temperature", "0.5", "--top-k", "9"]
     found = run("translate", model, *words, "--min-p", "0.01", "--epsilon", "0.001", text="one two\n")
-    assert (found.exit_code, found.stderr) == (0, "")
+    assert found.exit_code == 0
 
 
 def test_help_names_every_strategy(run) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from translume.documents.sentences import iso_code
 from translume.serving.api import languages
 from translume.serving.api.languages import Lingua, installed_detector
 from translume.serving.workers.models import Served
+from translume.text.sentences import iso_code
 from translume.translator import Translator
 
 pytest.importorskip("lingua", reason="lingua is not installed: pip install 'translume[detect]'")

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from translume.checkpoint import Checkpoint, load_any
 from translume.tasks.sequence import TASK as SEQUENCE
+from translume.training.validation import TaskMetrics
 
 
 class CopyCheckpoint(Checkpoint):
@@ -44,7 +45,7 @@ class Copier:
 
 
 def share_of_pairs(model, corpus, network, device):
-    return lambda stop: {"pairs": float(corpus.pairs)}
+    return lambda stop: TaskMetrics(values={"pairs": float(corpus.pairs)})
 
 
 TASK = replace(

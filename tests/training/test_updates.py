@@ -178,6 +178,13 @@ def test_history_records_the_events(toy: Make, tmp_path: Path) -> None:
     assert json.dumps(lines)
 
 
+def test_validations_count_translations_that_reach_their_limit(toy: Make, tmp_path: Path) -> None:
+    config = toy({"decoding": {"min_length": 40, "max_length": 40, "strategy": "greedy"}}, metric="bleu", updates=5)
+    validated = [event for event in train(config, tmp_path) if isinstance(event, Validated)]
+    assert [event.reached_limit for event in validated] == [17]
+    assert [line["reached_limit"] for line in read_history(tmp_path) if line["event"] == "validated"] == [17]
+
+
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:
     config = toy({"data": unmatched}, metric="exact_match", average_last=3)
     *events, last = train(config, tmp_path)

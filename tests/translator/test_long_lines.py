@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import TranslationError
+from translume.text.sentences import split_sentences
 from translume.translator import Translator
 from translume.translator.assembly import separator_between
-from translume.translator.planning import split_sentences
 
 Make = Callable[..., Translator]
 

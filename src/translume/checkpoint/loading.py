@@ -21,6 +21,7 @@ from translume.checkpoint.temperature import Temperature, read_temperature
 from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import Config
 from translume.config.decoding import names_file
+from translume.data.lengths import Lengths
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.model.classifier import Classifier
 from translume.model.transformer import Transformer
@@ -29,6 +30,7 @@ from translume.text import Labels, Tokenizer
 
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
+LENGTHS = "lengths.json"
 SHARED_TOKENIZER = "tokenizer.json"
 VOCABULARIES = ("tokenizer.json", "source.json", "target.json", "labels.json")
 """Files that may contain a model's vocabularies; the task determines which ones."""
@@ -47,7 +49,7 @@ class Checkpoint:
     """A loaded model that generates text. The two tokenizers are the same object if the vocabulary is shared.
 
     temperature: the one fitted to these weights, if any.  digest: SHA-256 of the weights' file, empty for weights that
-    come from no file.
+    come from no file.  lengths: those of the training data, if they are known.
     """
 
     MODEL: ClassVar[str] = "translator"
@@ -58,6 +60,7 @@ class Checkpoint:
     target_tokenizer: Tokenizer
     temperature: Temperature | None = None
     digest: str = ""
+    lengths: Lengths | None = None
 
     @classmethod
     def assemble(cls, loaded: "Loaded") -> Self:
@@ -69,6 +72,7 @@ class Checkpoint:
             target_tokenizer=cast(Tokenizer, loaded.target),
             temperature=loaded.temperature,
             digest=loaded.digest,
+            lengths=loaded.lengths,
         )
 
     @property
@@ -89,6 +93,7 @@ class ClassifierCheckpoint:
     """A loaded classifier.  digest: SHA-256 of the weights' file, empty for weights that come from no file."""
 
     MODEL: ClassVar[str] = "classifier"
+    lengths: ClassVar[None] = None
 
     config: Config
     model: Classifier
@@ -127,6 +132,7 @@ class Loaded:
     target: Tokenizer | Labels
     temperature: Temperature | None
     digest: str
+    lengths: Lengths | None
 
 
 def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", expected: Any = None) -> Any:
@@ -187,6 +193,7 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
             target=target,
             temperature=read_temperature(folder, manifest, digest),
             digest=digest,
+            lengths=read_lengths(folder, manifest),
         )
     )
 
@@ -205,6 +212,19 @@ def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
     except SettingsError as error:
         raise ModelFolderError(str(error)) from None
     return use_decoding_copies(config, folder, manifest)
+
+
+def read_lengths(folder: Path, manifest: Manifest | None = None) -> Lengths | None:
+    """Return the lengths of the training data; None for a folder without them. Raises ModelFolderError if damaged."""
+    manifest = manifest or Manifest.read(folder)
+    if LENGTHS not in manifest.files:
+        return None
+    content = read_committed(folder, manifest, LENGTHS)
+    try:
+        return Lengths.from_json(content.decode())
+    except (ValueError, KeyError, TypeError):
+        place = folder / manifest.files[LENGTHS].file
+        raise ModelFolderError(f"{place}: damaged: not lengths as Translume writes them") from None
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -245,11 +265,16 @@ def _read_vocabulary(folder: Path, manifest: Manifest, name: str, kind: Any) -> 
 
 
 def model_files(
-    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer | Labels
+    config: Config,
+    weights: Mapping[str, Tensor],
+    source: Tokenizer,
+    target: Tokenizer | Labels,
+    lengths: Lengths | None = None,
 ) -> dict[str, Content]:
     """Return the files for `commit` that make a model folder, without those that [decoding] names.
 
     config: as `copy_decoding_files` returns it.  weights: tensors by name, tied ones once, as from `unique_tensors`.
+    lengths: of the training data, if they are known.
     """
     config = config.model_copy(update={"format": FORMAT})
     files: dict[str, Content] = {CONFIG: config.to_toml().encode(), WEIGHTS: tensor_file(weights)}
@@ -258,6 +283,8 @@ def model_files(
     else:
         for name, vocabulary in zip(task_of(config).vocabulary_files, (source, target), strict=True):
             files[name] = vocabulary.to_json().encode()
+    if lengths is not None:
+        files[LENGTHS] = lengths.to_json().encode()
     return files
 
 
@@ -277,8 +304,9 @@ def save_model(
     folder = Path(folder)
     weights = unique_tensors(checkpoint.model)
     config, named = copy_decoding_files(checkpoint.config)
-    model = model_files(config, weights, checkpoint.source_tokenizer, checkpoint.target_tokenizer)
-    other = set(VOCABULARIES) - set(model)
+    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    model = model_files(config, weights, *tokenizers, checkpoint.lengths)
+    other = {*VOCABULARIES, LENGTHS} - set(model)
     other |= stale_decoding_files(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()
     commit(folder, {**model, **named, **(files or {})}, remove={*remove, *other})
     if card is None:

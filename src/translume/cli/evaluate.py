@@ -10,6 +10,7 @@ import click
 
 from translume.atomic import check_writable, write_file
 from translume.cli.group import interrupt_hint
+from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
     FOLDER,
@@ -123,7 +124,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     for name in settings.metrics:
         metric_from(name, settings)  # refuses unknown metrics before anything is translated
     translator, measured = _calibrated(translator, options, sources, references)
-    found = _translations(translator, overrides, sources)
+    found, count = _translations(translator, overrides, sources)
     if options.write is not None:
         write_file(options.write, "".join(f"{text}\n" for text in found).encode())
     scores = measure(found, references, settings)
@@ -135,9 +136,10 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         for each in measured:
             append_history(model, {"event": "calibrated", **files, **each.to_dict()})
     if compared_model is None:
-        lines = [json.dumps(scores.to_dict())] if options.as_json else [str(score) for score in scores]
+        values = {**scores.to_dict(), "reached_limit": count.reached}
+        lines = [json.dumps(values)] if options.as_json else [str(score) for score in scores]
     else:
-        theirs = _translations(compared_model, overrides, sources)
+        theirs, _ = _translations(compared_model, overrides, sources)
         comparisons = compare(theirs, found, references, settings)
         lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
         if not options.as_json:
@@ -145,6 +147,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     lines += [json.dumps(each.to_dict()) if options.as_json else str(each) for each in measured]
     for line in lines:
         click.echo(line)
+    count.report()
 
 
 def _load(model: Path, compute: Compute) -> "Translator":
@@ -166,14 +169,18 @@ def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
     return sources, references
 
 
-def _translations(translator: "Translator", overrides: tuple[str, ...], sources: Sequence[str]) -> list[str]:
+def _translations(
+    translator: "Translator", overrides: tuple[str, ...], sources: Sequence[str]
+) -> tuple[list[str], LimitCount]:
+    """Return the translations, and how many reached their length limit."""
     decoding = changed(translator.config, overrides, "evaluation", "decoding").decoding
     with ProgressBar("translating", unit="lines", total=len(sources)) as bar:
-        found = []
+        found, count = [], LimitCount()
         for translation in translator.translate_all(sources, settings=decoding):
             found.append(translation.text)
+            count.add(translation)
             bar.advance()
-    return found
+    return found, count
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,8 @@ class TrainingDisplay:
                 self._print(f"resumed after {event.update:,} of {event.updates:,} updates")
             case Validated():
                 best = ", the best so far" if event.best else ""
-                self._print(f"update {event.update:,}: validation {measured(event)}{best}")
+                cut = f", {event.reached_limit:,} reached the length limit" if event.reached_limit else ""
+                self._print(f"update {event.update:,}: validation {measured(event)}{cut}{best}")
             case Warned():
                 self._print(f"warning: {event.message}")
             case Finished():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import interrupt_hint
+from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
     FOLDER,
@@ -85,12 +86,21 @@ def command(
         # A typed line is translated at once; files and pipes are read ahead, for batches of similar lengths.
         typed = (([line], phrases and islice(phrases, 1)) for line in lines)
         parts = typed if file == "-" and sys.stdin.isatty() else [(lines, phrases)]
+        count = LimitCount()
         for translation in (each for part, required in parts for each in translate(part, settings, required)):
             bar.advance()
-            for warning in translation.warnings:
+            count.add(translation)
+            for warning in _warnings(translation):
                 note(f"line {bar.done}: {warning}")
             for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
                 click.echo(line)
+        count.report()
+
+
+def _warnings(translation: "Translation") -> list[str]:
+    """Return the warnings to print at once: all but signs that the target may be wrong, and targets far too short."""
+    short = [each for each in translation.quality_warnings if each.startswith("low_source_use:")]
+    return [*translation.warnings, *short]
 
 
 def _load(model: Path, others: Sequence[Path], average: "Average | None", compute: Compute) -> "Translator":

@@ -15,9 +15,10 @@ from translume.belief import NextToken
 from translume.checkpoint import read_history
 from translume.config import Config
 from translume.data import prepare
+from translume.data.corpus import texts_of
 from translume.evaluation import evaluate
 from translume.evaluation.calibration import JudgedSteps, reliability_of
-from translume.training.validation import spread, texts_of
+from translume.training.validation import spread
 from translume.translator import Translator, load_translator
 from translume.translator.planning import padded
 

@@ -50,12 +50,15 @@ class DecodingSettings(Settings):
     """Penalty of a token for each earlier group of a diverse beam that chose it (Vijayakumar et al. 2018)."""
     min_length: int = Field(default=0, ge=0)
     """Minimum number of target tokens, end mark excluded."""
-    max_length_ratio: float = Field(default=2.0, gt=0.0)
-    """Maximum number of target tokens per source token, for each sentence."""
-    max_length_extra: int = Field(default=10, ge=1)
-    """Added to `max_length_ratio` times the source length."""
+    max_length_ratio: float = Field(default=0.0, ge=0.0)
+    """Maximum number of target tokens per source token, for each sentence; 0: learned from the training data.
+
+    2 if only `max_length_extra` is set, or if the model does not know the lengths in its training data.
+    """
+    max_length_extra: int = Field(default=0, ge=0)
+    """Added to `max_length_ratio` times the source length; 0: learned, or 10 where the ratio is set or 2."""
     max_length: int = Field(default=0, ge=0)
-    """Maximum number of target tokens, end mark included; 0: by the ratio only."""
+    """Maximum number of target tokens, end mark included; 0: by the training data or the ratio only."""
     prefix: str = ""
     """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -262,6 +262,24 @@ def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
         for reason, pair in account.examples.items()
     }
     return replace(account, examples=examples)
+
+
+def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Read sources and references of some pairs of a corpus again from its files.  numbers: ascending."""
+    sources: list[str] = []
+    references: list[str] = []
+    for origin, first, end in zip(corpus.origins, corpus.first, corpus.first[1:], strict=False):
+        wanted = {int(corpus.line_numbers[number]) for number in numbers if first <= number < end}
+        if not wanted:
+            continue
+        for pair in origin.read():
+            if pair.line in wanted:
+                wanted.discard(pair.line)
+                sources.append(pair.source)
+                references.append(pair.target)
+                if not wanted:
+                    break
+    return sources, references
 
 
 _PAIRS = 1 << 16

@@ -1,65 +1,12 @@
 """Splitting lines and segments into sentences, and joining their translations."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import sentencex
 
 from translume.documents.markup_placement import Sentence, place_markup
 from translume.documents.segments import Segment, has_letters
+from translume.text.sentences import sentences_of
 from translume.translator import Translation
-from translume.translator.planning import split_sentences
-
-LONGEST = 20_000
-"""Longest line, in characters, that sentencex splits; longer ones are split by our own rules."""
-MOST_QUOTES = 6_000_000
-"""Largest product of a line's opening quotes and characters for sentencex, whose time grows with it (5 ms here)."""
-_QUOTES = re.compile("[«‹“„‘「『]")
-_OTHER_SPACE = re.compile(r"[^\S ]")
-OTHER_CODES: Final = {"pb": "pt", "zt": "zh", "no": "nb"}
-"""Language codes of clients that are not ISO 639-1, or that lingua names differently."""
-
-
-def iso_code(code: str) -> str:
-    """Return the ISO 639-1 code in a code such as zh-Hans."""
-    short = code.lower().replace("_", "-").partition("-")[0]
-    return OTHER_CODES.get(short, short)
-
-
-def sentences_of(line: str, language: str = "") -> list[str]:
-    """Split a line into sentences, each with the white space after it; concatenated they are the line.
-
-    language: a code; English for an empty or unknown one.  A blank line is one sentence.
-    """
-    if len(line) > LONGEST or len(_QUOTES.findall(line)) * len(line) > MOST_QUOTES:
-        found = [sentence + spacing for sentence, spacing in split_sentences(line)]
-    else:
-        found = _by_sentencex(line, language)
-    merged: list[str] = []
-    for sentence in found:
-        if merged and not (sentence.strip() and merged[-1].strip()):
-            merged[-1] += sentence
-        else:
-            merged.append(sentence)
-    return merged if "".join(merged) == line and merged else [line]
-
-
-def _by_sentencex(line: str, language: str) -> list[str]:
-    try:
-        # White space other than a plain space can make sentencex panic, such as "\u2028X. " in version 1.0.32.
-        found = sentencex.segment(iso_code(language) or "en", _OTHER_SPACE.sub(" ", line))
-    except BaseException as error:
-        # A panic of the native library is not an Exception, and must not end the server.
-        if type(error).__name__ != "PanicException":
-            raise
-        return [line]
-    sentences, begin = [], 0
-    for sentence in found:
-        sentences.append(line[begin : begin + len(sentence)])
-        begin += len(sentence)
-    return sentences
 
 
 @dataclass(frozen=True, slots=True)

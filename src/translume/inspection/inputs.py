@@ -117,8 +117,7 @@ class TraceInputs:
 
     def limit(self) -> int:
         """Return the length limit of the search, or the length of the target if that is larger."""
-        longest = self.checkpoint.config.model.max_positions
-        found = target_limit(len(self.source) - 1, len(self._prefix()), self.settings, longest)
+        found = target_limit(self.checkpoint, len(self.source) - 1, len(self._prefix()), self.settings)
         return max(found, len(self.target))
 
     def _prefix(self) -> list[int]:

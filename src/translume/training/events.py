@@ -92,7 +92,8 @@ class Validated:
 
     nll: nats per target token of the quantity in `measure`: −log p, or the objective without smoothing for a head
     without −log p.  metrics: values by name, such as {"bleu": 35.2}; empty if `metric` is "nll".
-    best: whether this is the best so far by `training.metric`.
+    best: whether this is the best so far by `training.metric`.  reached_limit: number of translations that ended at
+    their length limit.
     """
 
     update: int
@@ -101,6 +102,7 @@ class Validated:
     best: bool
     seconds: float
     measure: Measure = "nll"
+    reached_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

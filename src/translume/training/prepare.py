@@ -20,6 +20,7 @@ from translume.checkpoint import (
 )
 from translume.config import Config, ModelSettings
 from translume.data import TokenizedCorpus, prepare
+from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import origins
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
@@ -184,6 +185,7 @@ def prepare_run(
             )
         )
     training, validation = corpora
+    model = replace(model, lengths=_lengths(plan, model, training))
     digest = _data_digest(training)
     yield Preparing(what="model")
     state = plan.state
@@ -218,6 +220,21 @@ def prepare_run(
         device=device,
         outdated=plan.outdated,
     )
+
+
+def _lengths(plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus) -> Lengths | None:
+    """Return the lengths of the training pairs, merged with those of the model to fine-tune.
+
+    None for a task without sources or without generated targets.
+    """
+    task = task_of(model.config)
+    if task.predicts != "tokens" or task.reads != "pairs":
+        return None
+    if plan.state is not None and plan.stored is not None and plan.stored.lengths is not None:
+        return plan.stored.lengths
+    found = learn_lengths(corpus, model.config.data.source_language)
+    base = None if plan.base is None else plan.base.lengths
+    return found if base is None else base.merged(found)
 
 
 def _load_teacher(

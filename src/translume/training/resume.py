@@ -17,12 +17,14 @@ from translume.checkpoint import (
     model_files,
     read_committed,
     read_config,
+    read_lengths,
     read_tensors,
     read_vocabularies,
     stale_decoding_files,
     tensor_file,
 )
 from translume.config import Config, Settings, TrainingSettings
+from translume.data.lengths import Lengths
 from translume.errors import ModelFolderError, TrainingError
 from translume.text import Labels, Tokenizer
 from translume.training.optimisation import Weights, mean
@@ -203,11 +205,12 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """The content of a model folder besides its weights."""
+    """The content of a model folder besides its weights.  lengths: None until the training data are prepared."""
 
     config: Config
     source: Tokenizer
     target: Tokenizer | Labels
+    lengths: Lengths | None = None
 
 
 class Store:
@@ -237,7 +240,12 @@ class Store:
         if not self.has(CONFIG):
             return None
         source, target = read_vocabularies(self.folder, self._manifest)
-        return ModelDescription(config=read_config(self.folder, self._manifest), source=source, target=target)
+        return ModelDescription(
+            config=read_config(self.folder, self._manifest),
+            source=source,
+            target=target,
+            lengths=read_lengths(self.folder, self._manifest),
+        )
 
     def read_decoding_files(self, config: Config) -> tuple[Config, dict[str, bytes]]:
         """Read the files that [decoding] names, once. Return the settings with their new names, and their content.
@@ -291,7 +299,7 @@ class Store:
 
     def _files(self, model: ModelDescription, weights: Mapping[str, Tensor]) -> dict[str, Content]:
         config, named = self.read_decoding_files(model.config)
-        return {**model_files(config, weights, model.source, model.target), **named}
+        return {**model_files(config, weights, model.source, model.target, model.lengths), **named}
 
     def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
         unnamed = stale_decoding_files(self._manifest, files)

@@ -279,6 +279,7 @@ class Run:
                 update=state.update,
                 nll=quality.nll,
                 metrics=quality.metrics,
+                reached_limit=quality.reached_limit,
                 best=best,
                 seconds=seconds,
                 measure=self._measure,

@@ -10,28 +10,44 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
 from translume.config import Config
 from translume.data import Batch, BatchPlan, TokenizedCorpus
+from translume.data.corpus import texts_of
 from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
 from translume.model.classifier import Classifier, Network
 from translume.text import Labels, Tokenizer
 from translume.training.resume import ModelDescription
-from translume.translator import Generator, Translator
+from translume.translator import Generator, Translation, Translator
 from translume.translator.classifier import LABEL_THRESHOLD
 
 _AT_ONCE = 128
 """Number of sentences translated between two checks of the stop function."""
 
 Stop = Callable[[], bool]
-Metrics = Callable[[Stop], Mapping[str, float] | None]
-"""A function that returns metrics of the current weights by name, or None soon after its stop function returns true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMetrics:
+    """The metrics of a task by name.  reached_limit: number of targets that ended at their length limit."""
+
+    values: Mapping[str, float]
+    reached_limit: int = 0
+
+
+Metrics = Callable[[Stop], TaskMetrics | None]
+"""A function that measures the current weights, or returns None soon after its stop function returns true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Quality of weights on the validation set.  nll: nats per target token.  metrics: those of the task by name."""
+    """Quality of weights on the validation set.
+
+    nll: nats per target token.  metrics: those of the task by name.  reached_limit: number of targets that ended at
+    their length limit, of those generated for `metrics`.
+    """
 
     nll: float
     metrics: Mapping[str, float]
+    reached_limit: int = 0
 
     def value(self, metric: str) -> float:
         """Return the value of a metric, or the nll."""
@@ -80,10 +96,10 @@ class Validator:
             batch = plan.batch(index).to(self.device)
             total += nll_of(self.model, batch)
             tokens += batch.tokens
-        metrics = self.task_metrics(stop) if self.task_metrics else {}
-        if metrics is None:
+        found = self.task_metrics(stop) if self.task_metrics else TaskMetrics(values={})
+        if found is None:
             return None
-        return Quality(nll=total / max(1, tokens), metrics=metrics)
+        return Quality(nll=total / max(1, tokens), metrics=found.values, reached_limit=found.reached_limit)
 
 
 def nll_of(model: Network, batch: Batch) -> float:
@@ -116,7 +132,13 @@ def translation_metrics(
         metric_from(name, evaluation)
     assert isinstance(model.target, Tokenizer)
     translator = Translator(
-        Checkpoint(config=model.config, model=network, source_tokenizer=model.source, target_tokenizer=model.target)
+        Checkpoint(
+            config=model.config,
+            model=network,
+            source_tokenizer=model.source,
+            target_tokenizer=model.target,
+            lengths=model.lengths,
+        )
     )
 
     # No temperature is fitted before training ends.
@@ -128,14 +150,15 @@ def translation_metrics(
     numbers = spread(corpus.pairs, model.config.training.validation_sentences)
     sources, references = texts_of(corpus, numbers)
 
-    def translate(stop: Stop) -> Mapping[str, float] | None:
-        found: list[str] = []
+    def translate(stop: Stop) -> TaskMetrics | None:
+        found: list[Translation] = []
         for begin in range(0, len(sources), _AT_ONCE):
             if stop():
                 return None
             part = sources[begin : begin + _AT_ONCE]
-            found += [str(translation) for translation in translator.translate_all(part, settings=decoding)]
-        return {metric: measure(found, references, settings, sources=sources).scores[0].value}
+            found += translator.translate_all(part, settings=decoding)
+        value = measure([each.text for each in found], references, settings, sources=sources).scores[0].value
+        return TaskMetrics(values={metric: value}, reached_limit=sum(each.reached_limit for each in found))
 
     return translate
 
@@ -143,21 +166,6 @@ def translation_metrics(
 def spread(count: int, wanted: int) -> Sequence[int]:
     """Return `wanted` numbers below `count`, evenly spread; all of them if `wanted` is 0 or at least `count`."""
     return spread_evenly(count, wanted or count)
-
-
-def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Read sources and references of some pairs of a corpus again from its files.  numbers: ascending."""
-    sources: list[str] = []
-    references: list[str] = []
-    for origin, first, end in zip(corpus.origins, corpus.first, corpus.first[1:], strict=False):
-        wanted = {int(corpus.line_numbers[number]) for number in numbers if first <= number < end}
-        if not wanted:
-            continue
-        for pair in origin.read():
-            if pair.line in wanted:
-                sources.append(pair.source)
-                references.append(pair.target)
-    return sources, references
 
 
 def perplexity_metrics(
@@ -181,8 +189,10 @@ def perplexity_metrics(
     numbers = spread(corpus.pairs, model.config.training.validation_sentences)
     _, documents = texts_of(corpus, numbers)
 
-    def measure(stop: Stop) -> Mapping[str, float] | None:
-        return None if stop() else {metric: getattr(generator.perplexity(documents, stride=stride), metric)}
+    def measure(stop: Stop) -> TaskMetrics | None:
+        if stop():
+            return None
+        return TaskMetrics(values={metric: getattr(generator.perplexity(documents, stride=stride), metric)})
 
     return measure
 
@@ -198,7 +208,7 @@ def classification_metrics(
     labels = corpus.target_tokenizer
     assert isinstance(labels, Labels)
 
-    def classify(stop: Stop) -> Mapping[str, float] | None:
+    def classify(stop: Stop) -> TaskMetrics | None:
         gold, found = [], []
         for index in range(len(plan)):
             if stop():
@@ -213,6 +223,6 @@ def classification_metrics(
             else:
                 gold += [{each} for each in wanted.tolist()]
                 found += [{each} for each in logs.argmax(-1).tolist()]
-        return {"accuracy": accuracy_of(gold, found), "macro_f1": macro_f1_of(gold, found)}
+        return TaskMetrics(values={"accuracy": accuracy_of(gold, found), "macro_f1": macro_f1_of(gold, found)})
 
     return classify

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
+from translume.data.lengths import Lengths
 from translume.decoding import AttentionStepper, Average, Averaged, Ensemble, Stepper
 from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
@@ -113,11 +115,17 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
 
 
 def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
-    """The first member's checkpoint with the shortest maximum length of all members and without a temperature."""
+    """The first member's checkpoint with the shortest maximum length of all members and without a temperature.
+
+    Its lengths allow what those of any member allow; there are none if a member has none.
+    """
     first = models.members[0].checkpoint
+    known = [member.checkpoint.lengths for member in models.members]
+    lengths = None if None in known else reduce(Lengths.merged, [each for each in known if each is not None])
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
     model = first.config.model.model_copy(update={"max_positions": longest})
-    return replace(first, config=first.config.model_copy(update={"model": model}), temperature=None)
+    config = first.config.model_copy(update={"model": model})
+    return replace(first, config=config, temperature=None, lengths=lengths)
 
 
 def _refuse_another(side: str, wanted: Tokenizer, found: Tokenizer, number: int) -> None:

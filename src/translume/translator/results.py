@@ -105,6 +105,11 @@ class Translation:
     warnings: tuple[str, ...] = ()
     quality_warnings: tuple[str, ...] = ()
 
+    @property
+    def reached_limit(self) -> bool:
+        """Whether the target ended at its length limit, in any of its pieces."""
+        return bool(self.hypotheses) and self.hypotheses[0].finished_by == "length"
+
     def __str__(self) -> str:
         return self.text
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
-from translume.config import DecodingSettings
+from translume.config import Config, DecodingSettings
+from translume.data.lengths import Lengths
 from translume.decoding import (
     AttentionStepper,
     Beam,
@@ -52,6 +53,8 @@ CancelCheck = Callable[[], None]
 
 STEPS_PER_CALL = 8
 """Steps that a searcher takes in one call. Between calls Python can handle Ctrl-C."""
+DEFAULT_RATIO, DEFAULT_EXTRA = 2.0, 10
+"""The length limit of a target without settings and training data: tokens per source token, and those added."""
 UNMET = "constraint_unmet"
 """The first word of warnings about constraints."""
 _UNWRITABLE = "the target's vocabulary cannot write it"
@@ -192,11 +195,10 @@ def prepare_search(
     specials, end = tokenizer.specials, checkpoint.source_tokenizer.specials
     device = next(checkpoint.model.parameters()).device
     source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
-    longest = checkpoint.config.model.max_positions
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = torch.tensor(
         [
-            target_limit(len(piece.ids), len(prefix), settings, longest, cost)
+            target_limit(checkpoint, len(piece.ids), len(prefix), settings, cost)
             for piece, prefix, cost in zip(pieces, prefixes, costs, strict=True)
         ],
         device=device,
@@ -232,13 +234,35 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
     return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
 
 
-def target_limit(length: int, prefix: int, settings: DecodingSettings, longest: int, cost: int = 0) -> int:
+class LimitedModel(Protocol):
+    """What `target_limit` reads of a checkpoint."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def lengths(self) -> Lengths | None: ...
+
+
+def target_limit(model: LimitedModel, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
     """The maximum number of target tokens, end mark included.
 
-    length: source tokens without the end mark.  prefix: forced target tokens.  longest: the model's maximum length.
-    cost: tokens that the constraints need, which `max_length_ratio` must leave room for.
+    It follows from the lengths in the training data unless the settings have one; for a model that does not know
+    these lengths, it is twice the source's length and 10 more.
+    length: source tokens without the end mark.  prefix: forced target tokens.  cost: tokens that the constraints need,
+    which every limit but `max_length` and the model's own leaves room for.
     """
-    limit = max(int(settings.max_length_ratio * length) + settings.max_length_extra, cost + 1) + prefix
+    longest = model.config.model.max_positions
+    ratio, extra = settings.max_length_ratio, settings.max_length_extra
+    if ratio or extra:
+        limit = int((ratio or DEFAULT_RATIO) * length) + (extra or DEFAULT_EXTRA)
+    elif settings.max_length:
+        return min(settings.max_length, longest)
+    elif model.lengths is not None:
+        limit = model.lengths.target_limit(length)
+    else:
+        limit = int(DEFAULT_RATIO * length) + DEFAULT_EXTRA
+    limit = max(limit, cost + 1) + prefix
     if settings.max_length:
         limit = min(limit, settings.max_length)
     return min(limit, longest)
@@ -354,7 +378,7 @@ def _drop_too_long(piece: Piece, checkpoint: Checkpoint, settings: DecodingSetti
     prefix = len(tokenizer.encode(settings.prefix)) if piece.first else 0
     while kept:
         cost = constraint_cost(kept, tokenizer)
-        limit = target_limit(len(piece.ids), prefix, settings, checkpoint.config.model.max_positions, cost)
+        limit = target_limit(checkpoint, len(piece.ids), prefix, settings, cost)
         if prefix + cost <= limit:
             break
         warnings.append(f"{UNMET}: {kept.pop().name}: the limit of {limit:,} tokens leaves no room for it")
@@ -384,7 +408,7 @@ def forbidding_rule(checkpoint: Checkpoint, piece: Piece, settings: DecodingSett
     """The name of a rule that forbids `ids` right after the prefix of a piece; None if there is none."""
     tokenizer = checkpoint.target_tokenizer
     begin = tokenizer.encode(settings.prefix) if piece.first else []
-    limit = target_limit(len(piece.ids), len(begin), settings, checkpoint.config.model.max_positions, len(ids))
+    limit = target_limit(checkpoint, len(piece.ids), len(begin), settings, len(ids))
     for rule in build_rules(tokenizer, [bool(begin)], settings):
         for place, each in enumerate(ids):
             prefix = torch.tensor([[tokenizer.specials.bos, *begin, *ids[:place]]])

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
 
-from translume.documents.sentences import iso_code
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, name_of
 from translume.serving.server import Server
 from translume.serving.workers.models import Served
+from translume.text.sentences import iso_code
 
 if TYPE_CHECKING:
     from lingua import Language, LanguageDetector

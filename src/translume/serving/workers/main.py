@@ -89,6 +89,7 @@ class Worker:
             config=checkpoint.config.to_toml(),
             source=source.to_json(),
             target="" if target is source else target.to_json(),
+            lengths=checkpoint.lengths.to_json() if checkpoint.lengths else "",
         )
 
 

@@ -23,7 +23,7 @@ class LoadedModel:
     """What the server knows of a model that a worker has loaded: everything but its weights.
 
     state: of its folder.  task: its name.  facts: for clients.  config: TOML.  source, target: vocabularies as JSON;
-    target is empty if both are the same.
+    target is empty if both are the same.  lengths: of the training data, as JSON; empty if they are unknown.
     """
 
     state: str
@@ -32,6 +32,7 @@ class LoadedModel:
     config: str
     source: str
     target: str = ""
+    lengths: str = ""
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from translume.config import Config, DecodingSettings
+from translume.data.lengths import Lengths
 from translume.errors import SettingsError
 from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
@@ -36,6 +37,7 @@ class CheckpointProxy:
     config: Config
     source_tokenizer: Tokenizer
     target_tokenizer: Any
+    lengths: Lengths | None = None
 
     @classmethod
     def of(cls, model: LoadedModel) -> "CheckpointProxy":
@@ -46,6 +48,7 @@ class CheckpointProxy:
             config=Config.build(tomllib.loads(model.config), place="config"),
             source_tokenizer=source,
             target_tokenizer=vocabulary.from_json(model.target, place="target") if model.target else source,
+            lengths=Lengths.from_json(model.lengths) if model.lengths else None,
         )
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
 from translume.decoding import strategy_from
-from translume.documents.sentences import sentences_of
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
+from translume.text.sentences import sentences_of
 from translume.translator import Classification, TargetScore, Translation
 from translume.translator.assembly import ProgressCallback, join_pieces
 from translume.translator.constraints import build_constraint, constrained_beam_width, constraint_cost

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.documents.sentences import LONGEST, sentences_of
+from translume.text.sentences import LONGEST, sentences_of
 
 SIGNS = st.text(st.sampled_from(" .!?…\"'()«»“”。！\u2028\u00a0\u3000\tABcdé漢1"), max_size=60)
 

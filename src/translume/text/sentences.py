@@ -1,0 +1,106 @@
+"""Split texts into sentences: by sentencex if it is installed (with the server), else by rules for full stops."""
+
+import re
+from functools import cache
+from typing import Any, Final
+
+LONGEST = 20_000
+"""Longest line, in characters, that sentencex splits; longer ones are split by our own rules."""
+MOST_QUOTES = 6_000_000
+"""Largest product of a line's opening quotes and characters for sentencex, whose time grows with it (5 ms here)."""
+_OPENING = re.compile("[«‹“„‘「『]")
+_OTHER_SPACE = re.compile(r"[^\S ]")
+OTHER_CODES: Final = {"pb": "pt", "zt": "zh", "no": "nb"}
+"""Language codes of clients that are not ISO 639-1, or that lingua names differently."""
+
+
+def iso_code(code: str) -> str:
+    """Return the ISO 639-1 code in a code such as zh-Hans."""
+    short = code.lower().replace("_", "-").partition("-")[0]
+    return OTHER_CODES.get(short, short)
+
+
+def sentences_of(line: str, language: str = "") -> list[str]:
+    """Split a line into sentences, each with the white space after it; concatenated they are the line.
+
+    language: a code; English for an empty or unknown one.  A blank line is one sentence.
+    By sentencex, which knows the abbreviations of many languages; if it is not installed, by `split_sentences`.
+    """
+    if _sentencex() is None or len(line) > LONGEST or len(_OPENING.findall(line)) * len(line) > MOST_QUOTES:
+        found = [sentence + spacing for sentence, spacing in split_sentences(line)]
+    else:
+        found = _by_sentencex(line, language)
+    merged: list[str] = []
+    for sentence in found:
+        if merged and not (sentence.strip() and merged[-1].strip()):
+            merged[-1] += sentence
+        else:
+            merged.append(sentence)
+    return merged if "".join(merged) == line and merged else [line]
+
+
+@cache
+def _sentencex() -> Any:
+    try:
+        import sentencex
+    except ImportError:
+        return None
+    return sentencex
+
+
+def _by_sentencex(line: str, language: str) -> list[str]:
+    try:
+        # White space other than a plain space can make sentencex panic, such as "\u2028X. " in version 1.0.32.
+        found = _sentencex().segment(iso_code(language) or "en", _OTHER_SPACE.sub(" ", line))
+    except BaseException as error:
+        # A panic of the native library is not an Exception, and must not end the server.
+        if type(error).__name__ != "PanicException":
+            raise
+        return [line]
+    sentences, begin = [], 0
+    for sentence in found:
+        sentences.append(line[begin : begin + len(sentence)])
+        begin += len(sentence)
+    return sentences
+
+
+_CLOSING = "\"'”’»›)\\]"
+_FULL_WIDTH_CLOSING = "”’」』）】》"
+_END = re.compile(
+    # The look-behind begins each run of marks once, so that a megabyte of full stops takes linear time.
+    rf"(?<![.!?…])(?P<mark>[.!?…]++)[{_CLOSING}]*+(?=\s)|[。！？｡]+[{_FULL_WIDTH_CLOSING}]*|(?<!\s)(?=\s*\n)"
+)
+_SPACE = re.compile(r"\s*")
+_ABBREVIATION = re.compile(r"(?<!\w)(?:\w|\d+)\.\Z")
+"""A single letter or a number before a full stop: "z. B.", "J. Smith", "3. Mai"."""
+
+
+def split_sentences(text: str) -> list[tuple[str, str]]:
+    """Split a text into sentences, each with the white space after it; all of them joined are the text.
+
+    A sentence ends after . ! ? … before white space, unless a lower-case letter follows or a full stop comes after a
+    single letter or a number; after 。！？｡ anywhere; and at the end of a line. Closing quotes and brackets belong to
+    it.
+    """
+    sentences = []
+    start = 0
+    for found in _END.finditer(text):
+        end = found.end()
+        spacing = _SPACE.match(text, end)
+        after = spacing.end() if spacing else end
+        if end <= start or after <= start or (found["mark"] and _goes_on(text, start, found, after)):
+            continue
+        sentences.append((text[start:end], text[end:after]))
+        start = after
+    if start < len(text):
+        sentences.append((text[start:], ""))
+    return sentences
+
+
+def _goes_on(text: str, start: int, found: re.Match[str], after: int) -> bool:
+    if "\n" in text[found.end() : after]:
+        return False
+    if text[after : after + 1].islower():
+        return True
+    before = text[max(start, found.end("mark") - 12) : found.end("mark")]
+    return found["mark"] == "." and _ABBREVIATION.search(before) is not None
