@@ -38,7 +38,7 @@ class Clients:
         self.port, self.path = plan["port"], plan["path"]
         self.bodies = [
             (
-                f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
             )
             for body in plan["bodies"]

@@ -88,7 +88,10 @@ def send_request(port: int, path: str, *, buffer: int = 0, **fields: Any) -> soc
     if buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.connect(("127.0.0.1", port))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     connection.sendall(head.encode() + body)
     return connection
 
@@ -240,7 +243,7 @@ def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
     until(lambda: live.server.scheduler.waiting == 1)
     for path in ("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"):
         with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
-            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode())
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode())
             answer = http.client.HTTPResponse(connection)
             answer.begin()
             found = json.loads(answer.read())
@@ -248,7 +251,7 @@ def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
             assert found["error"] == "the queue is full: 1 lines waiting, 1 new, at most 1; try later"
             assert answer.headers["Retry-After"] == "1"
             # The late body is discarded, and the connection can be reused.
-            connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert read_to_end(connection).startswith(b"HTTP/1.1 200 ")
     assert b'{code="queue_full",route="/v1/score",status="503"} 1.0' in live.server.metrics.text()
     disturbed.open.set()

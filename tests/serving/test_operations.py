@@ -62,7 +62,8 @@ def request_of(port: int, text: str) -> socket.socket:
     body = json.dumps({"text": text}).encode()
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     head = (
-        f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     )
     connection.sendall(head.encode() + b"\r\n" + body)
     return connection
@@ -156,20 +157,20 @@ def test_a_malformed_request_id_is_replaced(live: Any) -> None:
 
 def test_a_body_that_is_too_large_is_refused_by_its_content_length(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
-        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_chunked_body_is_refused_once_it_is_too_large(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
-        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(b"1770\r\n" + b"a" * 6000 + b"\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_client_that_sends_its_body_too_slowly_gets_408(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
-        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
         assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
 
 
@@ -180,7 +181,7 @@ def test_slow_request_headers_close_the_connection_and_kept_connections_may_be_i
         socket.create_connection(("127.0.0.1", live.port), timeout=30) as again,
     ):
         half.sendall(b"GET /health/live HTTP/1.1\r\nHo")
-        again.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        again.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert again.recv(65536).startswith(b"HTTP/1.1 200 ")
         again.sendall(b"GET /health/live HTTP/1.1\r\nHo")
         assert [each.recv(65536) for each in (silent, half)] == [b"", b""]
@@ -230,7 +231,7 @@ def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Sta
     assert int(answer.headers["Retry-After"]) >= 1
     taken.append(socket.create_connection(("127.0.0.1", live.port), timeout=30))
     taken[-1].sendall(
-        b"POST /v1/inspect HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n"
+        b"POST /v1/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n"
     )
     until(lambda: live.get("/health/live").status == 503)
     answer = live.get("/health/live")
@@ -351,12 +352,13 @@ def test_the_serve_command_finishes_open_requests_on_sigterm(tmp_path: Path, tra
             assert json.load(info)["manifests"] == {"en-de": digest}
         body = json.dumps({"text": "a b"}).encode()
         head = (
-            f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            "POST /v1/translate HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}"
         )
         with socket.create_connection(("127.0.0.1", port), timeout=30) as begun:
             begun.sendall(f"{head}\r\n\r\n".encode() + body[:5])
             with socket.create_connection(("127.0.0.1", port), timeout=30) as other:
-                other.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                other.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 assert other.recv(12) == b"HTTP/1.1 200"
             process.send_signal(signal.SIGTERM)
             until(lambda: not taken(port))

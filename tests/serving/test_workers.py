@@ -281,7 +281,7 @@ def test_the_request_of_a_client_that_disconnected_is_cancelled(pool: WorkerPool
     assert worker_server.post("/v1/translate", text="a").status == 200
     process = pool.next_worker()
     body = b'{"text": "abc de"}'
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with stopped(process.pid):
         with socket.create_connection(("127.0.0.1", worker_server.port), timeout=60) as client:
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
@@ -413,7 +413,7 @@ def test_no_process_outlives_its_server(folder: Path, how: str) -> None:
         assert len(workers) == 1
         with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), timeout=60) as client:
             body = json.dumps({"text": ["a b c"] * 16}).encode()
-            head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
             if how == "sigkill":
                 server.kill()

@@ -37,6 +37,7 @@ serve.toml may be:
 @click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
 @click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 for any free port.  [default: 8000]")
+@click.option("--host-name", multiple=True, metavar="NAME", help="Accept requests for this host; repeatable.")
 @click.option("--keys", type=FILE, metavar="FILE", help="Require API keys; see `translume keys`.")
 @click.option("--metrics", metavar="PORT", help="Serve metrics for Prometheus at PORT or ADDRESS:PORT.")
 @set_option
@@ -46,6 +47,7 @@ def command(
     config: Path | None,
     host: str | None,
     port: int | None,
+    host_name: tuple[str, ...],
     keys: Path | None,
     metrics: str | None,
     overrides: tuple[str, ...],
@@ -70,7 +72,7 @@ def command(
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
-    given = {"host": host, "port": port, "metrics": metrics, "keys.file": keys}
+    given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
     read = _settings_reader(config, given, models, overrides)
     settings = read()
     access = open_access(settings.keys)
@@ -86,7 +88,9 @@ def command(
             access=access,
             cors_origins=settings.cors_origins,
             public_address=settings.public_address,
+            host_names=settings.hosts,
             log_text=settings.log_text,
+            log_clients=settings.log_clients,
         )
         pool.on_lost = server.metrics.workers_lost.inc
         bound = stack.enter_context(listen(settings.host, settings.port))
@@ -105,7 +109,7 @@ def command(
 
 def _settings_reader(
     config: Path | None,
-    given: dict[str, str | int | Path | None],
+    given: dict[str, str | int | Path | tuple[str, ...] | None],
     models: tuple[Path, ...],
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":

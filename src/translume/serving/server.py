@@ -35,7 +35,10 @@ class Server:
     """API keys and quotas; None if no key is required."""
     cors_origins: tuple[str, ...] = ()
     public_address: str = ""
+    host_names: tuple[str, ...] = ()
+    """Hosts that requests may name, besides loopback names and IP addresses; "*" allows all."""
     log_text: bool = False
+    log_clients: bool = False
     reloaded: ReloadReport | None = None
     """The outcome of the last reload; None if there was none."""
     scheduler: Scheduler = field(init=False)

@@ -11,6 +11,7 @@ from translume.config.base import Names
 from translume.config.tree import build, parse_toml, read_text
 from translume.errors import SettingsError
 from translume.serving.access.limits import Limits
+from translume.serving.access.origins import host_name
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,16 +48,29 @@ class ServeSettings(Settings):
     """Port to listen on; 0 chooses a free one."""
     public_address: str = ""
     """The server's URL for clients, such as "https://translate.example"; empty: from each request."""
+    host_names: Names = ()
+    """Names in the Host header that are accepted, such as "translate.example", besides that of `public_address`.
+
+    IP addresses and loopback names are always accepted; "*" accepts all names.
+    """
     metrics: str = ""
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Names = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
     log_text: bool = False
     """Whether to log the texts of requests."""
+    log_clients: bool = False
+    """Whether to log the address of each client and the id of its key."""
     models: dict[str, str] = Field(default_factory=dict)
     """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`."""
     keys: KeySettings = KeySettings()
     limits: Limits = Limits()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names in Host headers that are accepted, in lower case."""
+        names = (*self.host_names, host_name(self.public_address.partition("://")[2]), self.host)
+        return tuple(dict.fromkeys(name.lower() for name in names if name))
 
     @classmethod
     def read(cls, path: Path | str | None, overrides: Iterable[str] = ()) -> Self:
@@ -83,6 +97,14 @@ class ServeSettings(Settings):
             if origin != "*" and (scheme not in ("http", "https") or not colon or not rest or "/" in rest):
                 raise ValueError(f"found {origin!r}, expected an origin such as 'https://app.example', or '*'")
         return origins
+
+    @field_validator("host_names")
+    @classmethod
+    def _names_are_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name != "*" and (not name or host_name(name) != name.lower()):
+                raise ValueError(f"found {name!r}, expected a name such as 'translate.example', or '*'")
+        return names
 
     @field_validator("public_address")
     @classmethod

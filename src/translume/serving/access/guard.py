@@ -17,7 +17,8 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from translume.serving.access.admission import ACCESS, admit_by_headers, refund_if_failed
+from translume.serving.access.admission import ACCESS, ADMITTED, admit_by_headers, refund_if_failed
+from translume.serving.access.origins import check_framing, check_host, check_site, header
 from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import error_response
 from translume.serving.server import Server
@@ -93,24 +94,30 @@ class Guard:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request to the application, unless it is refused: too many requests, a full queue, or no access."""
-        most = self._server.limits.requests
-        if _is_preflight(scope) and self._server.cors_origins:
-            await Response(status_code=204)(scope, receive, send)
-            return
+        server, most = self._server, self._server.limits.requests
         try:
+            check_framing(scope)
+            check_host(scope, server.host_names)
+            check_site(scope, server.cors_origins, server.public_address)
+            if _is_preflight(scope) and server.cors_origins:
+                await Response(status_code=204)(scope, receive, send)
+                return
             if self._open > most:
                 raise RequestError(
                     503, f"{most:,} requests are in progress already; try later", code="too_many_open", retry_after=1
                 )
             if scope["path"] in QUEUED and scope["method"] == "POST":
                 # Reading and parsing the body first would cost ten times as much, and the server is overloaded.
-                refused = self._server.scheduler.refusal(self._server.limits.timeout_seconds)
+                refused = server.scheduler.refusal(server.limits.timeout_seconds)
                 if refused is not None:
                     raise refused
-            scope[ACCESS] = self._server.access
+            scope[ACCESS] = server.access
             await admit_by_headers(scope)
         except RequestError as error:
-            await error_response(error, scope)(scope, receive, send)
+            response = error_response(error, scope)
+            if error.code == "two_lengths":
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -121,6 +128,9 @@ class Guard:
         self._metrics.count_request(route, status, note["code"], seconds)
         # The path itself is not logged: a mistyped one may contain a text.
         fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
+        if self._server.log_clients:
+            key = scope.get(ADMITTED)
+            fields |= {"client": (scope.get("client") or [""])[0], "key": key.id if key is not None else ""}
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})
 
 
@@ -130,14 +140,9 @@ def _request_id(scope: Scope) -> str:
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _header(scope: Scope, name: bytes) -> str:
-    """Return a request header; empty if it is missing."""
-    return next((value.decode("latin-1") for each, value in scope["headers"] if each == name), "")
-
-
 def _is_preflight(scope: Scope) -> bool:
     """Return whether a request is a CORS preflight."""
-    return scope["method"] == "OPTIONS" and bool(_header(scope, b"access-control-request-method"))
+    return scope["method"] == "OPTIONS" and bool(header(scope, b"access-control-request-method"))
 
 
 def _cors_headers(scope: Scope, origins: Sequence[str]) -> dict[str, str]:
@@ -145,7 +150,7 @@ def _cors_headers(scope: Scope, origins: Sequence[str]) -> dict[str, str]:
     if not origins:
         return {}
     vary = {} if "*" in origins else {"Vary": "Origin"}
-    origin = _header(scope, b"origin")
+    origin = header(scope, b"origin")
     if not origin or not ("*" in origins or origin in origins):
         return vary
     headers = {

@@ -17,6 +17,7 @@ CODES: Final = {
     409: "conflict",
     413: "request_too_large",
     415: "unsupported_media_type",
+    421: "unknown_host",
     422: "invalid_value",
     429: "too_many_requests",
     499: "client_gone",

@@ -18,12 +18,14 @@ Responses = dict[int | str, dict[str, Any]]
 REASONS: Final = {
     400: "The body is not a JSON object or form with valid Unicode text, or a field of a form is missing.",
     401: "The API key is missing or unknown, and the server requires one.",
-    403: "The request needs more characters than the key's daily quota, or the server does not offer this.",
+    403: "The request needs more characters than the key's daily quota, a web page of another site sent it, "
+    "or the server does not offer this.",
     404: "No such model, language pair or file.",
     408: "The body arrived too slowly.",
     409: "The file is not translated yet.",
     413: "The body, a list or a text is too long, or an inspection would be too expensive.",
     415: "The body or the file has an unsupported type.",
+    421: "The Host header has a name that the server does not have.",
     422: "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum.",
     429: "The key's requests or characters are used up; Retry-After says when to try again.",
     500: "An internal error; the server's log has its traceback.",
@@ -44,11 +46,11 @@ TAGS: Final = {
     "page": "Web pages.",
 }
 
-ALWAYS: Final = (500, 503)
+ALWAYS: Final = (421, 500, 503)
 """Error statuses of every route."""
-KEYED: Final = (400, 401, *ALWAYS)
+KEYED: Final = (400, 401, 403, *ALWAYS)
 """Error statuses of a route that requires a key."""
-READ: Final = (403, 408, 413, 429, *KEYED)
+READ: Final = (408, 413, 429, *KEYED)
 """Error statuses of a route that reads a body and charges it to a key."""
 WORKED: Final = (404, 415, 422, 504, *READ)
 """Error statuses of a route of API v1 that uses a model."""

@@ -91,7 +91,8 @@ class Reloader:
         waiting += [f"limits.{name}" for name in held if getattr(settings.limits, name) != held[name]]
         server.models, server.access = change.models, access
         server.limits = settings.limits.model_copy(update=held)
-        server.cors_origins, server.log_text = settings.cors_origins, settings.log_text
+        server.cors_origins, server.host_names = settings.cors_origins, settings.hosts
+        server.log_text, server.log_clients = settings.log_text, settings.log_clients
         server.public_address = settings.public_address
         # Settings that take effect at startup are compared with those of the last startup.
         self._settings = settings.model_copy(update={name: getattr(self._settings, name) for name in AT_START})
