@@ -120,3 +120,46 @@ def test_init_refuses_standard_input(run, files: Path) -> None:
     result = run("init", "-", files / "train.de", text="one\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: init: found standard input, expected files, since settings name them\n"
+
+
+def test_init_from_a_model_writes_a_small_file_that_fine_tunes_it(run, files: Path) -> None:
+    toml = files / "en-de.toml"
+    more = "label_smoothing = 0.2\n[decoding]\nbeam = 3\n"
+    toml.write_text(toml.read_text(encoding="utf-8") + more, encoding="utf-8")
+    assert run("train", toml, "--out", files / "base").exit_code == 0
+    (files / "more.fr").write_text((files / "train.de").read_text(encoding="utf-8"), encoding="utf-8")
+    result = run("init", "--from", files / "base", files / "train.en", files / "more.fr")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        f"{files}/more.fr: the name says 'fr', but the target language of {files}/base is 'de'",
+        f"121 pairs to fine-tune {files}/base; 2 % of it held out for validation",
+    ]
+    values = tomllib.loads(result.stdout)
+    assert set(values) == {"data", "training"}
+    assert values["data"] == {"train_source": str(files / "train.en"), "train_target": str(files / "more.fr")}
+    assert values["training"] == {
+        "updates": 100,
+        "max_tokens": 256,
+        "learning_rate": 0.0001,
+        "schedule": "cosine",
+        "warmup_updates": 10,
+        "validate_every": 10,
+        "save_every": 10,
+        "patience": 5,
+        "label_smoothing": 0.2,
+    }
+    (files / "more.toml").write_text(result.stdout, encoding="utf-8")
+    words = ["train", files / "more.toml", "--from", files / "base", "--out", files / "more"]
+    result = run(*words, "--set", "training.updates=2")
+    assert (result.exit_code, "warning" in result.stderr) == (0, False)
+    settings = Config.read(next((files / "more").glob("config-*.toml")))
+    assert (settings.data.target_language, settings.decoding.beam, settings.model.width) == ("de", 3, 12)
+
+
+def test_init_from_a_model_has_the_task_of_the_model(run, files: Path) -> None:
+    assert run("train", files / "en-de.toml", "--out", files / "base", "--set", "training.updates=1").exit_code == 0
+    result = run("init", files / "train.en", files / "train.de", "--from", files / "base", "--task", "classification")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"Error: --task: found 'classification', but {files}/base has 'sequence'\n",
+    )

@@ -156,16 +156,6 @@ def test_fine_tuning_begins_with_the_weights_and_tokenizer_of_the_source(toy: Ma
     assert (saved.model.width, saved.model.dropout) == (12, 0.2)
 
 
-def test_fine_tuning_refuses_another_shape_by_name(toy: Make, tmp_path: Path) -> None:
-    begin(toy(), tmp_path / "base")
-    with pytest.raises(SettingsError) as caught:
-        list(train(toy({"model": {"width": 14}}), tmp_path / "copy", source=tmp_path / "base"))
-    assert str(caught.value) == f"model.width: found 14, but {tmp_path / 'base'} has 12; use that value or none"
-    with pytest.raises(SettingsError) as caught:
-        list(train(toy({"tokenizer": {"size": 31}}), tmp_path / "copy", source=tmp_path / "base"))
-    assert str(caught.value) == f"tokenizer.size: found 31, but {tmp_path / 'base'} has 32; use that value or none"
-
-
 def test_fine_tuning_resumes_only_with_the_same_source_model(toy: Make, tmp_path: Path) -> None:
     begin(toy(), tmp_path / "base")
     begin(toy(), tmp_path / "other")

@@ -1,4 +1,4 @@
-"""The model card, README.md of a model folder: kind of model, data, recipe, scores, licence."""
+"""The model card, README.md of a model folder: kind of model, base model, data, recipe, scores, licence."""
 
 import re
 from collections.abc import Sequence
@@ -74,7 +74,8 @@ class Card:
 
     parameters: number of weights, tied ones once.  data: counts of the training pairs.  scores: lines with signatures,
     as from `str(score)`.  licence: an SPDX name; empty keeps that of the present card.  trained: whether the model was
-    trained with the settings of [training].
+    trained with the settings of [training].  base, base_digest: folder of the fine-tuned model and the SHA-256 of its
+    weights file; empty for a model trained from the beginning.
     """
 
     parameters: int = 0
@@ -82,6 +83,8 @@ class Card:
     scores: Sequence[str] = ()
     licence: str = ""
     trained: bool = True
+    base: str = ""
+    base_digest: str = ""
 
 
 def write_card(folder: Path, config: Config, card: Card) -> None:
@@ -135,6 +138,7 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
         f"# {name}",
         words.kind,
         f"```\ntranslume {task.command} {name} < source > {words.output}\n```",
+        *([f"## Base model\n\n{_base(card)}"] if card.base else []),
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
         f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
@@ -145,6 +149,11 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
 
 def _scores(lines: Sequence[str]) -> str:
     return "\n".join(["```", *lines, "```"]) if lines else "None measured yet."
+
+
+def _base(card: Card) -> str:
+    digest = f"; SHA-256 of its weights: `{card.base_digest}`" if card.base_digest else ""
+    return f"Fine-tuned from `{Path(card.base).resolve().name}`{digest}."
 
 
 def _licence_text(licence: str) -> str:

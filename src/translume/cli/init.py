@@ -1,12 +1,13 @@
 """translume init"""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.options import FILE
+from translume.cli.options import FILE, FOLDER
 from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 @click.option("--valid", type=FILE, help="Validation data in one TSV, JSONL or text file.")
 @click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, help="")
 @click.option(
+    "--from",
+    "base",
+    type=FOLDER,
+    help="Propose settings for fine-tuning this model: what they leave out is the model's.",
+)
+@click.option(
     "--columns",
     metavar="A,B",
     help="For one file: the columns of a TSV file, from 0, or the keys of a JSONL file that are source and target, or "
@@ -65,6 +72,7 @@ def command(
     valid: Path | None,
     task: "Task | None",
     columns: str | None,
+    base: Path | None,
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
@@ -85,6 +93,8 @@ def command(
         raise SettingsError("--columns: found two training files, expected one TSV or JSONL file")
     if valid is not None and (train_target is not None or valid_source is not None):
         raise SettingsError("--valid: expected one TSV or JSONL training file, and no --valid-source")
+    if base is not None:
+        task = _task_of_base(base, task)
     if task is None:
         text = train_target is None and columns is None and is_text(train_source)
         task = find_task("language_model" if text else "sequence")
@@ -113,10 +123,22 @@ def command(
         files |= {"valid": (str(valid),)} if valid else {}
     if valid_source and valid_target:
         files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
-    _print_proposal(files, task)
+    _print_proposal(files, task, base)
 
 
-def _print_proposal(files: "dict[str, Value]", task: "Task") -> None:
+def _task_of_base(base: Path, task: "Task | None") -> "Task":
+    """Return the task of the model to fine-tune. Raises SettingsError if --task names another one."""
+    from translume.checkpoint import read_config
+    from translume.errors import SettingsError
+    from translume.tasks import task_of
+
+    found = task_of(read_config(base))
+    if task is not None and task.name != found.name:
+        raise SettingsError(f"--task: found '{task.name}', but {base} has '{found.name}'")
+    return found
+
+
+def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None) -> None:
     """Survey the data and print the proposed settings."""
     from translume.config import DataSettings
     from translume.recommend import Choice
@@ -126,14 +148,19 @@ def _print_proposal(files: "dict[str, Value]", task: "Task") -> None:
     valid = (*data.valid_source, *data.valid)
     if valid:
         _count(data, "valid")
-    proposal = task.part("recommend")(data, count)
+    if base is None:
+        proposal = task.part("recommend")(data, count)
+    else:
+        from translume.recommend.fine_tuning import propose_fine_tuning
+
+        proposal = propose_fine_tuning(data, count, base)
     for each in proposal.notes:
         note(each)
     named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
     first = [each for each in proposal.choices if each.path.endswith("_language") or each.path == "data.task"]
     rest = [each for each in proposal.choices if each not in first]
     size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
-    click.echo(_toml([*first, *named, *rest], size), nl=False)
+    click.echo(_toml([*first, *named, *rest], size, base), nl=False)
     held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
     note(f"{size}{proposal.description}; {held}")
 
@@ -160,7 +187,7 @@ def _validation_file(training: Path) -> Path | None:
     return None
 
 
-def _toml(choices: Sequence["Choice"], size: str) -> str:
+def _toml(choices: Sequence["Choice"], size: str, base: Path | None) -> str:
     """Return commented TOML, checked by reading it back."""
     from translume.config import Config
     from translume.config.base import literal
@@ -170,6 +197,12 @@ def _toml(choices: Sequence["Choice"], size: str) -> str:
         "# `translume config` with this file prints every setting and what it means.",
         "# Paths are relative to the folder of this file.",
     ]
+    if base is not None:
+        lines = [
+            f"# Settings for fine-tuning {base} on {size}, written by `translume init --from`.",
+            f"# Use them with `translume train … --from {shlex.quote(str(base))}`. What they leave out is that of the",
+            "# base model, except [training]; see docs/fine_tuning.md. Paths are relative to the folder of this file.",
+        ]
     table = ""
     for choice in choices:
         above, _, key = choice.path.rpartition(".")

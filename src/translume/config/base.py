@@ -129,6 +129,23 @@ class Settings(BaseModel):
 
         return WrapValidator(validate_in_one_line).__get_pydantic_core_schema__(source, handler)
 
+    def stated(self) -> dict[str, Any]:
+        """Return the settings that were given a value, as nested mappings, without those that have their defaults."""
+        values: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if not isinstance(value, Settings):
+                if name in self.model_fields_set:
+                    values[name] = value
+                continue
+            inner = value.stated()
+            one_of_several = not isinstance(field.annotation, type)  # chosen by its kind
+            if one_of_several and (inner or value != field.get_default(call_default_factory=True)):
+                inner = {"kind": getattr(value, "kind"), **inner}  # noqa: B009  # not all settings have a kind
+            if inner:
+                values[name] = inner
+        return values
+
     @model_validator(mode="after")
     def _whole_numbers_fit(self) -> Self:
         for name in type(self).model_fields:

@@ -138,7 +138,7 @@ class Config(Settings):
 
     def change(self, *overrides: str) -> Self:
         """Return a copy with `path=value` overrides applied."""
-        return self.build(self.model_dump(), overrides, place="--set")
+        return self.build(self.stated(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
         """Return a copy with paths joined to `folder`; paths in [decoding] become absolute."""
@@ -146,23 +146,31 @@ class Config(Settings):
         def moved(path: str) -> str:
             return str(folder / path) if path else ""
 
-        data = self.data.model_copy(update={n: tuple(map(moved, getattr(self.data, n))) for n in PATHS})
-        tokenizer = self.tokenizer.model_copy(
-            update={n: moved(getattr(self.tokenizer, n)) for n in ("path", "target_path")}
-        )
-        model = self.model.model_copy(
-            update={n: moved(getattr(self.model, n)) for n in ("pretrained_source", "pretrained_target")}
-        )
-        training = self.training.model_copy(update={"teacher": moved(self.training.teacher)})
+        def with_moved(group: Tree, *names: str) -> Tree:
+            found = {name: getattr(group, name) for name in names}
+            # Empty values stay as they are, so that they do not count as stated.
+            return group.model_copy(
+                update={
+                    name: moved(value) if isinstance(value, str) else tuple(map(moved, value))
+                    for name, value in found.items()
+                    if value
+                }
+            )
 
         def read_anywhere(path: str) -> str:
             return str((folder / path).absolute()) if path else ""
 
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
-        decoding = self.decoding.model_copy(update={**named, "ban": ban})
+        decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
         return self.model_copy(
-            update={"data": data, "tokenizer": tokenizer, "model": model, "training": training, "decoding": decoding}
+            update={
+                "data": with_moved(self.data, *PATHS),
+                "tokenizer": with_moved(self.tokenizer, "path", "target_path"),
+                "model": with_moved(self.model, "pretrained_source", "pretrained_target"),
+                "training": with_moved(self.training, "teacher"),
+                "decoding": self.decoding.model_copy(update=decoding),
+            }
         )
 
     def to_toml(self, *, comments: bool = False) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from translume.checkpoint import (
     AnyCheckpoint,
+    Manifest,
     build_network,
     load_any,
     load_pretrained,
@@ -30,7 +31,8 @@ from translume.model.head import Teacher
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
 from translume.training.batches import BatchStream, seed_of
-from translume.training.events import Event, Preparing
+from translume.training.events import Event, Preparing, Warned
+from translume.training.fine_tuning import inherit_settings
 from translume.training.optimisation import MovingAverage, Updater
 from translume.training.precision import choose_attention, choose_precision
 from translume.training.resume import (
@@ -54,9 +56,6 @@ SHORT_UPDATES = 20
 
 CACHE = "cache"
 """The folder of tokenized data in a model folder."""
-
-_DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
-"""Settings in [model] that may change when a model is fine-tuned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,12 +90,18 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """The settings of a run, checked against the content of its folder.  base: the model to fine-tune, if any."""
+    """The settings of a run, checked against the content of its folder.
+
+    base: the model to fine-tune, if any.  base_digest: SHA-256 of its weights file.  unused: a line about settings in
+    whose place those of `base` are used.
+    """
 
     config: Config
     state: State | None
     stored: ModelDescription | None
     base: AnyCheckpoint | None
+    base_digest: str = ""
+    unused: str = ""
 
     @property
     def outdated(self) -> bool:
@@ -116,7 +121,7 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
     if state is not None and stored is not None:
         _refuse_other_source(folder, state.begun.source_model, source)
         if state.begun.source_model:
-            config = inherit_settings(config, stored.config, folder)
+            config, _ = inherit_settings(config, stored.config, folder)
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
         return RunPlan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
@@ -125,8 +130,11 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
             "train into another folder, or fine-tune this model with --from"
         )
     if source is not None:
-        base = load_any(source, device="cpu", dtype="fp32", expected=task_of(config).part("checkpoint"))
-        return RunPlan(config=inherit_settings(config, base.config, str(source)), state=None, stored=None, base=base)
+        base = load_any(source, device="cpu", dtype="fp32")
+        _refuse_named_tokenizers(config, base, str(source))
+        config, unused = inherit_settings(config, base.config, str(source))
+        digest = Manifest.read(source).files[WEIGHTS].sha256
+        return RunPlan(config=config, state=None, stored=None, base=base, base_digest=digest, unused=unused)
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
 
@@ -137,25 +145,13 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
         raise TrainingError(f"{folder}: this run began {before}, found --from {source}")
 
 
-def inherit_settings(config: Config, base: Config, place: str) -> Config:
-    """Return the settings with [model] and [tokenizer] of the model to fine-tune, except dropout.
-
-    Raises SettingsError for a setting that is neither the default nor that of the model.
-    """
-    groups = (
-        (config.model, base.model, "model", _DROPOUT_SETTINGS),
-        (config.tokenizer, base.tokenizer, "tokenizer", ("dropout",)),
-    )
-    for asked, held, group, free in groups:
-        for name, field in type(asked).model_fields.items():
-            wanted, found = getattr(asked, name), getattr(held, name)
-            if name not in free and wanted not in (found, field.get_default(call_default_factory=True)):
-                raise SettingsError(
-                    f"{group}.{name}: found {wanted!r}, but {place} has {found!r}; use that value or none"
-                )
-    dropouts = {name: getattr(config.model, name) for name in _DROPOUT_SETTINGS}
-    tokenizer = base.tokenizer.model_copy(update={"dropout": config.tokenizer.dropout})
-    return config.model_copy(update={"model": base.model.model_copy(update=dropouts), "tokenizer": tokenizer})
+def _refuse_named_tokenizers(config: Config, base: AnyCheckpoint, place: str) -> None:
+    """Raise SettingsError if the settings name a tokenizer file other than the base model's tokenizer."""
+    settings = config.tokenizer
+    for name, held in (("path", base.source_tokenizer), ("target_path", base.target)):
+        path = getattr(settings, name)
+        if path and isinstance(held, Tokenizer) and Tokenizer.load(Path(path)).digest != held.digest:
+            raise SettingsError(f"tokenizer.{name}: {path} is not the tokenizer of {place}; leave this setting out")
 
 
 def prepare_run(
@@ -169,6 +165,8 @@ def prepare_run(
     check_settings(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
     for place in origins(plan.config.data, "valid"):  # before hours of work on the training files
         place.check_lengths()
+    if plan.unused:
+        yield Warned(update=0, message=plan.unused)
     model = yield from _with_tokenizers(plan, store)
     config, settings = model.config, model.config.training
     corpora = []
@@ -190,7 +188,8 @@ def prepare_run(
     yield Preparing(what="model")
     state = plan.state
     if state is None:
-        state = State(begun=_begun(model, digest, source, device), metric=settings.metric)
+        begun = replace(_begun(model, digest, source, device), source_digest=plan.base_digest)
+        state = State(begun=begun, metric=settings.metric)
     else:
         refuse_other(str(store.folder), "training data", state.begun.data, digest)
     teacher = yield from _load_teacher(plan, state, model, store, device)

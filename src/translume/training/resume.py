@@ -59,7 +59,10 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Begun:
-    """Facts that stay fixed for a run: digests, precision, the fine-tuned model and the teacher ("" for none)."""
+    """Facts that stay fixed for a run: digests, precision, the fine-tuned model and the teacher ("" for none).
+
+    source_digest: SHA-256 of the fine-tuned model's weights file; "" in old folders.
+    """
 
     source_tokenizer: str
     target_tokenizer: str
@@ -70,6 +73,7 @@ class Begun:
     torch: str
     source_model: str
     teacher: str = ""
+    source_digest: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

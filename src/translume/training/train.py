@@ -47,8 +47,9 @@ def train(
 ) -> Iterator[Event]:
     """Train a model into `folder`, and yield events. The same call again resumes where the last one ended.
 
-    source: a model folder; a copy of it is fine-tuned with its [model] and [tokenizer] settings.  threads: None for the
-    number with which the run began; for a new run, torch's number.
+    source: a model folder; a copy of it is fine-tuned. Settings that `config` does not state are those of this model,
+    except [training]; see `inherit_settings`.  threads: None for the number with which the run began; for a new run,
+    torch's number.
     A run in `folder` is resumed, even if its process was killed; on the same machine's CPU the result is the same, bit
     for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
     any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM
@@ -330,7 +331,13 @@ class Run:
         self._store.save(state, prepared.model, live, self._new_best)
         self._new_best, self._saved, self._unsaved = None, state.update, False
         parameters = sum(value.numel() for value in live.raw.values())
-        card = Card(parameters=parameters, data=prepared.training.account.summary(), scores=self._scores())
+        card = Card(
+            parameters=parameters,
+            data=prepared.training.account.summary(),
+            scores=self._scores(),
+            base=state.begun.source_model,
+            base_digest=state.begun.source_digest,
+        )
         write_card(self._store.folder, prepared.model.config, card)
         return Saved(update=state.update, folder=self._store.folder)
 

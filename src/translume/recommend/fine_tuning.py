@@ -1,0 +1,93 @@
+"""Propose settings for fine-tuning a model on more data; docs/fine_tuning.md has the rules."""
+
+import math
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from translume.checkpoint import read_config, read_vocabularies
+from translume.config import Config, DataSettings, TrainingSettings
+from translume.data import read_pairs
+from translume.recommend import Choice, Proposal
+from translume.recommend.survey import language_of
+from translume.text import Tokenizer
+
+EPOCHS = 10
+MIN_UPDATES, MAX_UPDATES = 100, 10_000
+SLOWER = 5
+"""The learning rate is that of the base model's training divided by this number."""
+
+_SAMPLE = 2_000
+"""Number of pairs whose tokens are counted."""
+
+_SAME_OBJECTIVE = (
+    "accumulate",
+    "optimizer",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "weight_decay",
+    "label_smoothing",
+    "label_smoothing_over",
+    "z_loss",
+    "confidence_penalty",
+    "r_drop",
+    "clip_norm",
+    "average_last",
+    "metric",
+)
+"""Settings of [training] in which fine-tuning should be like the base model's training."""
+
+
+def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
+    """Return the proposal for fine-tuning `model` on `count` pairs, read from the files in `data`.
+
+    Only [training] is proposed: the rest is inherited from the model.
+    """
+    base = read_config(model)
+    once = math.ceil(count * _tokens_of_a_pair(data, model) / (base.training.max_tokens * base.training.accumulate))
+    updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
+    choices = tuple(_training(base.training, updates, once))
+    return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(_notes(data, base, model)))
+
+
+def _tokens_of_a_pair(data: DataSettings, model: Path) -> float:
+    """Return the mean number of tokens of the longer side, in the first pairs."""
+    source, target = read_vocabularies(model)
+    sides = [(source, "source")] + ([(target, "target")] if isinstance(target, Tokenizer) else [])
+    lengths = [
+        max(len(side.encode(getattr(pair, name))) + 1 for side, name in sides)
+        for pair in islice(read_pairs(data, "train"), _SAMPLE)
+    ]
+    return sum(lengths) / max(1, len(lengths))
+
+
+def _training(base: TrainingSettings, updates: int, once: int) -> Iterable[Choice]:
+    every = max(10, updates // 20)
+    read = f"the data are read {updates / max(once, 1):,.0f} times" if once > 1 else ""
+    yield Choice(path="training.updates", value=updates, why=read)
+    yield Choice(path="training.max_tokens", value=base.max_tokens, why="as in the base model's training")
+    if base.schedule == "noam":
+        yield Choice(path="training.learning_rate", value=1e-4)
+    else:
+        rate = float(f"{base.learning_rate / SLOWER:.2g}")
+        yield Choice(path="training.learning_rate", value=rate, why=f"a fifth of {base.learning_rate:g}")
+    yield Choice(path="training.schedule", value="cosine")
+    yield Choice(path="training.warmup_updates", value=every)
+    yield Choice(path="training.validate_every", value=every)
+    yield Choice(path="training.save_every", value=every)
+    yield Choice(path="training.patience", value=5, why="stop after 5 validations without improvement")
+    default = TrainingSettings()
+    for name in _SAME_OBJECTIVE:
+        if getattr(base, name) != getattr(default, name):
+            yield Choice(path=f"training.{name}", value=getattr(base, name), why="as in the base model's training")
+
+
+def _notes(data: DataSettings, base: Config, model: Path) -> Iterable[str]:
+    """Yield warnings about files whose names say another language than the model's."""
+    for files, side in ((data.train_source, "source"), (data.train_target, "target")):
+        held = getattr(base.data, f"{side}_language")
+        for file in files:
+            found = language_of(Path(file))
+            if held and found and found != held:
+                yield f"{file}: the name says '{found}', but the {side} language of {model} is '{held}'"

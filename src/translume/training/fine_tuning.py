@@ -1,0 +1,83 @@
+"""Fine-tuning: the settings that a run takes from its base model."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from translume.config import Config, Settings
+from translume.config.tree import PATHS
+from translume.errors import SettingsError
+
+Group = TypeVar("Group", bound=Settings)
+
+DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
+"""Settings in [model] that may change when a model is fine-tuned."""
+
+SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "head.tie")
+"""Settings in [model] that `translume init` proposes for any data. The base model's are used instead."""
+
+_OF_FILES = (*PATHS, "columns", "weights")
+
+
+def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, str]:
+    """Return the settings of a run that fine-tunes a model, and a line about stated settings that are not used.
+
+    [training] and the files of [data] are the run's own. Everything else that the settings do not state is that of
+    `base`; so are [model] and [tokenizer], except dropout. The line is empty if all stated settings are used.
+    Raises SettingsError for another task, and for a stated [model] setting that contradicts the base model, other than
+    the sizes that `translume init` proposes.
+    """
+    if "task" in config.data.model_fields_set and config.data.task != base.data.task:
+        raise SettingsError(f"data.task: found '{config.data.task}', but {place} has '{base.data.task}'")
+    unused = [*_contradictions(config.model, base.model, "model", DROPOUT_SETTINGS)]
+    for path, found, wanted in unused:
+        if path.removeprefix("model.") not in SIZES:
+            raise SettingsError(f"{path}: found {found!r}, but {place} has {wanted!r}; use that value or none")
+    unused += _contradictions(config.tokenizer, base.tokenizer, "tokenizer", ("dropout", "path", "target_path"))
+    data = _merged(config.data, base.data, without=_OF_FILES)
+    own_scoring = () if data.target_language == base.data.target_language else ("tokenize",)
+    inherited = config.model_copy(
+        update={
+            "data": data,
+            "model": _merged(base.model, config.model, only=DROPOUT_SETTINGS),
+            "tokenizer": _merged(base.tokenizer, config.tokenizer, only=("dropout",)),
+            "evaluation": _merged(config.evaluation, base.evaluation, without=own_scoring),
+            "decoding": _merged(config.decoding, base.decoding, without=("calibrated",)),  # fitted to other weights
+        }
+    )
+    named = ", ".join(f"{path} = {found!r}" for path, found, _ in unused)
+    return inherited, f"model and tokenizer are those of {place}; not used: {named}" if named else ""
+
+
+def _contradictions(
+    settings: Settings, base: Settings, table: str, free: Iterable[str]
+) -> Iterable[tuple[str, Any, Any]]:
+    """Yield path, value and the base model's value of each stated setting that differs from the base model's."""
+    for name in type(settings).model_fields:
+        found, wanted = getattr(settings, name), getattr(base, name, None)
+        if name in free or name not in settings.model_fields_set or found == wanted:
+            continue
+        if isinstance(found, Settings) and isinstance(wanted, Settings):
+            yield from _contradictions(found, wanted, f"{table}.{name}", ())
+        else:
+            yield f"{table}.{name}", found, wanted
+
+
+def _merged(
+    settings: Group, base: Settings, *, without: Iterable[str] = (), only: Iterable[str] | None = None
+) -> Group:
+    """Return `settings` with values of `base`.
+
+    only: the settings to take from `base`, where it states them.  None: all that `settings` does not state, except
+    `without`.
+    """
+    update: dict[str, Any] = {}
+    for name in type(settings).model_fields:
+        own, other = getattr(settings, name), getattr(base, name)
+        if only is not None:
+            if name in only and name in base.model_fields_set:
+                update[name] = other
+        elif isinstance(own, Settings):
+            update[name] = _merged(own, other)
+        elif name not in without and name not in settings.model_fields_set:
+            update[name] = other
+    return type(settings).model_validate({**{n: getattr(settings, n) for n in type(settings).model_fields}, **update})
