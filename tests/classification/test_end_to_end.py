@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 import translume
-from translume.checkpoint import Manifest
+from translume.checkpoint import Manifest, read_config
 from translume.cli import main
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslationError
 from translume.evaluation.classification import accuracy_of, evaluate_classification, macro_f1_of
@@ -258,7 +258,7 @@ def test_the_reliability_diagram_of_decisions_is_written(make, files, tmp_path):
 def test_options_for_translators_are_refused(trained, files, option):
     words = [option] if option == "--fit-temperature" else [option, trained]
     done = run("evaluate", trained, files / "valid.tsv", *words)
-    wanted = "Error: evaluate: --compare and --fit-temperature are for translators, found a classifier\n"
+    wanted = "Error: evaluate: --compare, --ensemble and --fit-temperature are for translators, found a classifier\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 
@@ -274,8 +274,8 @@ def test_commands_for_translators_refuse_a_classifier(trained, make, files, tmp_
     assert str(error.value) == f"{trained}: is a classifier, expected a translator; use `translume classify`"
     done = run("translate", trained, text="a\n")
     assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
-    done = run("evaluate", trained, files / "valid.tsv", files / "valid.tsv")
-    expected = f"Error: evaluate: {trained} is a classifier, expected MODEL FILE with texts and labels\n"
+    done = run("evaluate", trained, *[files / "valid.tsv"] * 3)
+    expected = f"Error: evaluate: {trained} is a classifier, expected MODEL FILE, or MODEL TEXTS LABELS\n"
     assert (done.exit_code, done.stderr) == (1, expected)
 
 
@@ -287,9 +287,30 @@ def test_commands_for_classifiers_refuse_a_translator(make, files, tmp_path):
     done = run("classify", folder, text="a\n")
     wanted = f"Error: {folder}: is a translator, expected a classifier; use `translume translate`\n"
     assert (done.exit_code, done.stderr) == (1, wanted)
-    done = run("evaluate", folder, files / "valid.tsv")
-    wanted = f"Error: evaluate: {folder} is a translator, expected MODEL SOURCE REFERENCE\n"
-    assert (done.exit_code, done.stderr) == (1, wanted)
+
+
+def test_texts_and_labels_may_be_in_two_files(trained, files, tmp_path):
+    rows = [line.split("\t") for line in (files / "valid.tsv").read_text(encoding="utf-8").splitlines()]
+    columns = read_config(trained).data.columns
+    for name, column in zip(("texts", "labels"), columns, strict=True):
+        (tmp_path / name).write_text("".join(f"{row[column]}\n" for row in rows), encoding="utf-8")
+    both = run("evaluate", trained, tmp_path / "texts", tmp_path / "labels")
+    assert (both.exit_code, both.stderr) == (0, "")
+    assert both.stdout == run("evaluate", trained, files / "valid.tsv").stdout
+    lens = run("inspect", trained, "--corpus", tmp_path / "texts", tmp_path / "labels")
+    assert (lens.exit_code, lens.stderr) == (0, "")
+    assert lens.stdout == run("inspect", trained, "--corpus", files / "valid.tsv").stdout
+
+
+def test_classify_keeps_an_empty_line_empty(trained):
+    done = run("classify", trained, text="a b\n\n \nb\n")
+    labels = done.stdout.split("\n")
+    assert (len(labels), labels[1:3]) == (5, ["", ""])
+    assert all((labels[0], labels[3]))
+    best = run("classify", trained, "--nbest", "2", text="\n")
+    assert best.stdout == "1\t0\t\n"
+    empty = json.loads(run("classify", trained, "--json", text="\n").stdout)
+    assert (empty["label"], empty["labels"], empty["probabilities"]) == ("", [], {})
 
 
 def test_a_label_not_in_the_training_data_is_an_error(make, files, tmp_path):

@@ -108,7 +108,7 @@ def test_files_of_unequal_length_and_unknown_labels_are_named(trained, labelled,
     short.write_text("animal\nfruit\n")
     shown = run("inspect", trained, "--corpus", labelled[0], short)
     assert shown.output.strip().removeprefix("Error: ") == (
-        f"{labelled[0]}: 37 lines, but {short} has 2; expected equally many"
+        f"{labelled[0]} has 37 lines but {short} has 2; expected as many in both"
     )
     wrong = tmp_path / "wrong"
     wrong.write_text("".join(["animal\n"] * 36 + ["animol\n"]))

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,6 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
 
 def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compute) -> "Classifier":
     """Return the classifier in a folder, with overrides of [decoding] and [data]."""
-    from dataclasses import replace
-
     from translume.translator import Classifier, load_classifier
 
     loaded = load_classifier(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
@@ -70,10 +69,12 @@ def note_truncated(truncated: int, texts: int) -> None:
 
 
 def _output_lines(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:
+    if not found.source.strip():  # an empty line stays empty
+        found = replace(found, labels=(), probabilities=())
     if as_json:
         yield json.dumps(found.to_dict(nbest if nbest > 1 else 0), ensure_ascii=False)
-    elif nbest > 1:
+    elif nbest > 1 and found.probabilities:
         for label, probability in found.probabilities[:nbest]:
             yield f"{line}\t{probability:.6f}\t{label}"
     else:
-        yield found.label
+        yield f"{line}\t0\t" if nbest > 1 else found.label

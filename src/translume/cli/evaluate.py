@@ -20,8 +20,10 @@ from translume.cli.options import (
     changed,
     decoding_options,
     engine_compute_options,
+    ensemble_options,
     evaluation_options,
     json_option,
+    load_ensemble,
     set_option,
 )
 from translume.cli.terminal import ProgressBar, note
@@ -29,6 +31,7 @@ from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
+    from translume.decoding import Average
     from translume.evaluation import Calibration
     from translume.translator import Translator
 
@@ -38,9 +41,10 @@ class EvaluateOptions:
     """The options of `translume evaluate`, for the task of the model."""
 
     model: Path
-    source: Path
-    reference: Path | None
-    other: Path | None
+    files: tuple[Path, ...]
+    others: tuple[Path, ...]
+    average: "Average | None"
+    compared: Path | None
     write: Path | None
     record: bool
     as_json: bool
@@ -54,12 +58,17 @@ class EvaluateOptions:
     short_help="Measure a model, or compare two.",
     epilog="Example: translume evaluate models/en-de test.en test.de --lowercase --compare models/other",
 )
-@click.argument("model", type=FOLDER)
-@click.argument("source", type=FILE)
-@click.argument("reference", type=FILE, required=False)
-@click.option("--compare", "other", type=FOLDER, help="Another model: is the difference significant?")
+@click.argument("paths", type=FILE, nargs=-1, metavar="[MODEL] FILE...")
+@click.option(
+    "--hypotheses",
+    type=FILE,
+    help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references.",
+)
+@click.option("--source", type=FILE, help="With --hypotheses: the sources, for metrics that compare with them.")
+@click.option("--compare", "compared", type=FOLDER, help="Another model: is the difference significant?")
 @click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
 @click.option("--record", is_flag=True, help="Add the scores to the model's history and its README.md.")
+@ensemble_options
 @calibration_options
 @evaluation_options
 @decoding_options
@@ -67,10 +76,12 @@ class EvaluateOptions:
 @set_option
 @engine_compute_options
 def command(
-    model: Path,
-    source: Path,
-    reference: Path | None,
-    other: Path | None,
+    paths: tuple[Path, ...],
+    hypotheses: Path | None,
+    source: Path | None,
+    others: tuple[Path, ...],
+    average: "Average | None",
+    compared: Path | None,
     write: Path | None,
     record: bool,
     as_json: bool,
@@ -80,15 +91,25 @@ def command(
 ) -> None:
     """Translate SOURCE, compare with REFERENCE, and print each score with its signature.
 
-    For a classifier, name one TSV or JSONL file with texts and labels. Prints accuracy, a row for each class, the
-    confusion matrix and the calibration error, which --calibration draws.
+    FILE... are SOURCE and REFERENCE, line by line; several files are several references, and so are the columns of a
+    REFERENCE named .tsv. Or FILE is one TSV, CSV or JSONL file of pairs like those that the model was trained on.
 
-    For a language model, name one text file. Prints the perplexity by token and by word, the bits for each byte and the
-    nats for each character.
+    For a classifier the references are labels. Prints accuracy, a row for each class, the confusion matrix and the
+    calibration error, which --calibration draws.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
+    if hypotheses is not None:
+        if others or compared or write or record or calibrate.fit or calibrate.picture:
+            raise SettingsError(f"evaluate: {_MODEL_OPTIONS} need a translation, found --hypotheses")
+        evaluate_hypotheses(hypotheses, paths, source, overrides, as_json=as_json)
+        return
+    if source is not None:
+        raise SettingsError("evaluate: --source is for --hypotheses; expected MODEL SOURCE REFERENCE")
+    if len(paths) < 2:
+        raise click.UsageError("expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs")
+    model, *files = paths
     with interrupt_hint("Interrupted; nothing was measured"):
         if write is not None:
             check_writable(write)
@@ -97,9 +118,10 @@ def command(
         task_of(read_config(model)).part("evaluate")(
             EvaluateOptions(
                 model=model,
-                source=source,
-                reference=reference,
-                other=other,
+                files=tuple(files),
+                others=others,
+                average=average,
+                compared=compared,
                 write=write,
                 record=record,
                 as_json=as_json,
@@ -110,63 +132,76 @@ def command(
         )
 
 
+_MODEL_OPTIONS = "--ensemble, --compare, --write, --record, --fit-temperature and --calibration"
+
+
+def evaluate_hypotheses(
+    hypotheses: Path, paths: Sequence[Path], source: Path | None, overrides: Sequence[str], *, as_json: bool
+) -> None:
+    """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
+    from translume.checkpoint import read_config
+    from translume.config import Config
+    from translume.data import read_lines
+    from translume.data.evaluation_files import read_references
+    from translume.data.pairs import unequal_lengths
+    from translume.evaluation import measure
+
+    named = bool(paths) and paths[0].is_dir()
+    references = paths[1:] if named else paths
+    if not references:
+        raise click.UsageError("expected a file of references after --hypotheses FILE")
+    settings = changed(read_config(paths[0]) if named else Config(), overrides, "evaluation").scoring
+    texts = list(read_lines(hypotheses))
+    first, *rest = read_references(references, (hypotheses, len(texts)))
+    sources = [] if source is None else list(read_lines(source))
+    if source is not None and len(sources) != len(texts):
+        raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+    scores = measure(texts, first, settings, other_references=rest, sources=sources)
+    for line in [json.dumps(scores.to_dict())] if as_json else map(str, scores):
+        click.echo(line)
+
+
 def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
+    from translume.checkpoint import read_config
+    from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation import compare, measure, metric_from
+    from translume.translator import Translator
 
     model, overrides = options.model, options.overrides
-    if options.reference is None:
-        raise SettingsError(f"evaluate: {model} is a translator, expected MODEL SOURCE REFERENCE")
-    sources, references = _parallel(options.source, options.reference)
-    translator = _load(model, options.compute)
-    compared_model = None if options.other is None else _load(options.other, options.compute)
+    files = read_evaluation_set(options.files, read_config(model).data)
+    first, *rest = files.references
+    translator = load_ensemble(model, options.others, options.average, options.compute)
+    theirs = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
     settings = changed(translator.config, overrides, "evaluation", "decoding").scoring
-    for name in settings.metrics:
+    for name in settings.names:
         metric_from(name, settings)  # refuses unknown metrics before anything is translated
-    translator, measured = _calibrated(translator, options, sources, references)
-    found, count = _translations(translator, overrides, sources)
+    translator, measured = _calibrated(translator, options, files.sources, files.targets)
+    found, count = _translations(translator, overrides, files.sources)
     if options.write is not None:
         write_file(options.write, "".join(f"{text}\n" for text in found).encode())
-    scores = measure(found, references, settings)
+    scores = measure(found, first, settings, other_references=rest, sources=files.sources)
     if options.record:
         from translume.checkpoint import append_history, record_evaluation
 
-        files = {"source": str(options.source), "reference": str(options.reference)}
-        record_evaluation(model, {**files, **scores.to_dict()})
+        source, *references = map(str, options.files)
+        named = {"source": source, "reference": " ".join(references) or source}
+        record_evaluation(model, {**named, **scores.to_dict()})
         for each in measured:
-            append_history(model, {"event": "calibrated", **files, **each.to_dict()})
-    if compared_model is None:
+            append_history(model, {"event": "calibrated", **named, **each.to_dict()})
+    if theirs is None:
         values = {**scores.to_dict(), "reached_limit": count.reached}
         lines = [json.dumps(values)] if options.as_json else [str(score) for score in scores]
     else:
-        theirs, _ = _translations(compared_model, overrides, sources)
-        comparisons = compare(theirs, found, references, settings)
+        others, _ = _translations(theirs, overrides, files.sources)
+        comparisons = compare(others, found, first, settings, other_references=rest, sources=files.sources)
         lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
         if not options.as_json:
-            note(f"first {options.other}, second {model}; the difference is second minus first")
+            note(f"first {options.compared}, second {model}; the difference is second minus first")
     lines += [json.dumps(each.to_dict()) if options.as_json else str(each) for each in measured]
     for line in lines:
         click.echo(line)
     count.report()
-
-
-def _load(model: Path, compute: Compute) -> "Translator":
-    from translume.translator import Translator
-
-    return Translator.load(model, compute.to_load())
-
-
-def _parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    from translume.data.lines import read_lines, refuse_one_input
-    from translume.data.pairs import unequal_lengths
-
-    refuse_one_input(source, reference)
-    sources, references = list(read_lines(source)), list(read_lines(reference))
-    if len(sources) != len(references):
-        raise DataError(unequal_lengths(source, reference, (len(sources), len(references))))
-    if not sources:
-        raise DataError(f"{source}: empty file, expected one sentence a line")
-    return sources, references
 
 
 def _translations(

@@ -22,23 +22,24 @@ MOST_CONFUSED = 20
 
 def evaluate_classifier(options: EvaluateOptions) -> None:
     """Print the scores of a classifier on a TSV or JSONL file with texts and labels."""
-    from translume.data import read_pairs
+    from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.classification import measure_classification
 
     model, picture = options.model, options.calibrate.picture_path
-    if options.reference is not None:
-        raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE with texts and labels")
-    if options.other is not None or options.calibrate.fit:
-        raise SettingsError("evaluate: --compare and --fit-temperature are for translators, found a classifier")
+    if options.compared is not None or options.others or options.calibrate.fit:
+        raise SettingsError(
+            "evaluate: --compare, --ensemble and --fit-temperature are for translators, found a classifier"
+        )
+    if len(options.files) > 2:
+        raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE, or MODEL TEXTS LABELS")
     classifier = load_classifier_with(model, options.overrides, options.compute)
-    data = classifier.config.data
-    file = str(options.source)
-    files = data.model_copy(update={"train": (file,), "train_source": (), "train_target": (), "weights": ()})
-    pairs = list(read_pairs(files, "train"))
-    gold = [set(classifier.labels.encode(pair.target, f"{pair.file}:{pair.line}")) for pair in pairs]
-    with ProgressBar("classifying", unit="lines", total=len(pairs)) as bar:
+    files = read_evaluation_set(options.files, classifier.config.data)
+    gold = [
+        set(classifier.labels.encode(label, place)) for label, place in zip(files.targets, files.places, strict=True)
+    ]
+    with ProgressBar("classifying", unit="lines", total=len(gold)) as bar:
         answers = []
-        for answer in classifier.classify_all(pair.source for pair in pairs):
+        for answer in classifier.classify_all(files.sources):
             answers.append(answer)
             bar.advance()
     note_truncated(sum(bool(answer.warnings) for answer in answers), len(answers))
@@ -55,7 +56,8 @@ def evaluate_classifier(options: EvaluateOptions) -> None:
     if options.record:
         from translume.checkpoint import record_evaluation
 
-        record_evaluation(model, {"source": file, "reference": file, **scores.to_dict()})
+        source, *labels = map(str, options.files)
+        record_evaluation(model, {"source": source, "reference": " ".join(labels) or source, **scores.to_dict()})
     for line in [json.dumps(scores.to_dict(), ensure_ascii=False)] if options.as_json else _lines(scores):
         click.echo(line)
 

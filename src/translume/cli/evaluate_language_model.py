@@ -23,14 +23,14 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     from translume.evaluation.language_model import perplexity_scores
 
     model = options.model
-    if options.reference is not None:
+    if len(options.files) > 1:
         raise SettingsError(f"evaluate: {model} is a language model, expected MODEL FILE with documents")
-    if options.other is not None or options.write is not None:
-        raise SettingsError("evaluate: --compare and --write are for translators, found a language model")
+    if options.compared is not None or options.others or options.write is not None:
+        raise SettingsError("evaluate: --compare, --ensemble and --write are for translators, found a language model")
     if options.calibrate.fit or options.calibrate.picture is not None:
         raise SettingsError("evaluate: --calibration and --fit-temperature are for translators, found a language model")
     generator = load_generator_with(model, options.overrides, options.compute)
-    file = str(options.source)
+    file = str(options.files[0])
     data = generator.config.data.model_copy(update={"train": (file,), "weights": ()})
     texts = (pair.target for pair in read_pairs(data, "train"))
     found = generator.perplexity(texts, stride=generator.config.evaluation.stride)

@@ -46,7 +46,7 @@ class InspectOptions:
 
     model: Path
     text: str | None
-    corpus: tuple[Path, Path] | None
+    corpus: tuple[Path, ...]
     other: Path | None
     target: str | None
     reference: str | None
@@ -84,9 +84,11 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
 )
 @click.argument("model", type=FOLDER)
-@click.argument("text", required=False)
+@click.argument("inputs", nargs=-1, metavar="TEXT | SOURCE TARGET | FILE")
 @click.option(
-    "--corpus", type=(FILE, FILE), metavar="SOURCE TARGET", help="Inspect two parallel files instead of a text."
+    "--corpus",
+    is_flag=True,
+    help="Inspect parallel files, or a TSV, CSV or JSONL file of pairs, instead of a text: --corpus SOURCE TARGET.",
 )
 @click.option(
     "--compare",
@@ -141,8 +143,8 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
 @compute_options
 def command(
     model: Path,
-    text: str | None,
-    corpus: tuple[Path, Path] | None,
+    inputs: tuple[str, ...],
+    corpus: bool,
     other: Path | None,
     target: str | None,
     reference: str | None,
@@ -160,18 +162,18 @@ def command(
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
     ranked them, and which source tokens were attended to.
 
-    For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus, two files
-    of texts and labels: how reliable its probabilities are.
+    For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus, texts
+    and labels: how reliable its probabilities are.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    if (text is None) == (corpus is None):
-        raise SettingsError("inspect: expected either TEXT or --corpus SOURCE TARGET")
+    if not 1 <= len(inputs) <= 1 + corpus:
+        raise SettingsError("inspect: expected one TEXT, or --corpus with SOURCE TARGET or one file of pairs")
     options = InspectOptions(
         model=model,
-        text=text,
-        corpus=corpus,
+        text=None if corpus else inputs[0],
+        corpus=tuple(map(Path, inputs)) if corpus else (),
         other=other,
         target=target,
         reference=reference,
@@ -196,7 +198,7 @@ def _refuse_unused(options: InspectOptions) -> None:
     """Raise SettingsError for an option that would have no effect."""
     given = options.target is not None or options.reference is not None
     traced = options.alternatives is not None or options.attribution is not None
-    if options.corpus is None:
+    if not options.corpus:
         if options.other is not None:
             raise SettingsError("inspect: --compare is for --corpus, found a TEXT")
         if options.what_if and (given or traced or options.top is not None or options.html is not None):
@@ -219,7 +221,7 @@ def inspect_translator(options: InspectOptions) -> None:
     """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
     from translume.inspection.tracing import ATTRIBUTION_METHODS
 
-    if options.corpus is not None:
+    if options.corpus:
         from translume.cli.inspect_corpus import inspect_files
 
         inspect_files(options)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,7 @@ from translume.cli.inspect import (
     print_lines,
 )
 from translume.cli.terminal import ProgressBar, note
-from translume.errors import DataError, SettingsError
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.evaluation.classification import ClassScores
@@ -38,11 +37,11 @@ def inspect_classifier(options: InspectOptions) -> None:
         raise SettingsError(
             "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
         )
-    if options.corpus is not None and options.html is not None:
+    if options.corpus and options.html is not None:
         raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
     classifier = load_classifier_with(options.model, options.overrides, options.compute)
-    if options.corpus is not None:
-        _inspect_labelled(classifier, options.corpus, options)
+    if options.corpus:
+        _inspect_labelled(classifier, options)
     else:
         assert options.text is not None
         _inspect_text(classifier, options.text, options)
@@ -68,15 +67,14 @@ def _inspect_text(classifier: "Classifier", text: str, options: InspectOptions) 
         print_lines(class_lines(found))
 
 
-def _inspect_labelled(classifier: "Classifier", files: tuple[Path, Path], options: InspectOptions) -> None:
+def _inspect_labelled(classifier: "Classifier", options: InspectOptions) -> None:
     """Show how reliable the probabilities are on texts and labels, one a line, and the surest mistakes."""
-    from translume.data import read_lines
+    from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.classification import measure_classification
 
-    texts, labels = (list(read_lines(file)) for file in files)
-    if len(texts) != len(labels):
-        raise DataError(f"{files[0]}: {len(texts):,} lines, but {files[1]} has {len(labels):,}; expected equally many")
-    gold = [set(classifier.labels.encode(text, f"{files[1]}:{line}")) for line, text in enumerate(labels, start=1)]
+    files = read_evaluation_set(options.corpus, classifier.config.data)
+    texts, labels = files.sources, files.targets
+    gold = [set(classifier.labels.encode(text, place)) for text, place in zip(labels, files.places, strict=True)]
     with ProgressBar("classifying", unit="lines", total=len(texts)) as bar:
         answers = []
         for answer in classifier.classify_all(texts):

@@ -1,4 +1,4 @@
-"""`translume inspect --corpus`: two parallel files instead of a text."""
+"""`translume inspect --corpus`: files of pairs instead of a text."""
 
 import json
 from dataclasses import dataclass, replace
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def inspect_files(options: InspectOptions) -> None:
-    """Print, or write as a page, what a model predicts for two parallel files."""
-    from translume.config import DataSettings
+    """Print, or write as a page, what a model predicts for files of pairs."""
+    from translume.checkpoint import read_config
     from translume.data import read_pairs
     from translume.data.corpus import cached_target_counts
+    from translume.data.evaluation_files import files_of_pairs
     from translume.inspection.corpus import inspect_corpus
 
-    assert options.corpus is not None
     model, corpus, other, html = options.model, options.corpus, options.other, options.html
     count = options.top or (CORPUS_ENTRIES if html is None else CORPUS_PAGE_ENTRIES)
-    files = DataSettings(train_source=(str(corpus[0]),), train_target=(str(corpus[1]),))
+    files = files_of_pairs(corpus, read_config(model).data)
     total = _length(files)
     translator = options.compute.load_plain(model)
     compared_model = None if other is None else _ComparedModel.load(translator, other, options)
@@ -66,7 +66,8 @@ def _length(files: "DataSettings") -> int | None:
     from translume.data.pairs import origins
 
     (origin,) = origins(files, "train")
-    refuse_one_input(*origin.files)
+    if origin.target_file:
+        refuse_one_input(origin.file, origin.target_file)
     if STANDARD_INPUT in origin.files:
         return None
     origin.check_lengths()
@@ -95,6 +96,6 @@ class _ComparedModel:
             return compare_on_corpus(*self.translators, pairs, settings=self.settings, show=count, progress=bar.advance)
 
 
-def _title(model: Path, corpus: tuple[Path, Path], other: Path | None) -> str:
+def _title(model: Path, corpus: tuple[Path, ...], other: Path | None) -> str:
     against = "" if other is None else f", compared with {other.name}"
-    return f"{model.name} on {corpus[0].name} and {corpus[1].name}{against}"
+    return f"{model.name} on {' and '.join(file.name for file in corpus)}{against}"

@@ -12,6 +12,7 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
+    from translume.decoding import Average
     from translume.translator import Translator
     from translume.translator.engines import ComputeOptions
 
@@ -324,3 +325,16 @@ def ensemble_options(command: Command) -> Command:
         help="What an ensemble averages.  [default: probability]",
     )
     return another(average(command))
+
+
+def load_ensemble(model: Path, others: Sequence[Path], average: "Average | None", compute: Compute) -> "Translator":
+    """Return the translator of a folder, or the ensemble of it and others."""
+    from translume.translator import Translator
+
+    translator = Translator.load(model, compute.to_load())
+    if others:
+        rest = [Translator.load(other, compute.to_load()) for other in others]
+        return translator.ensemble_with(*rest, average=average or "probability")
+    if average is not None:
+        raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")
+    return translator

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -22,6 +22,7 @@ from translume.cli.options import (
     engine_compute_options,
     ensemble_options,
     json_option,
+    load_ensemble,
     set_option,
     workers_option,
 )
@@ -74,7 +75,7 @@ def command(
     """
     from translume.data import read_lines
 
-    translator = _load(model, others, average, compute)
+    translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
     with (
         ProgressBar("translating", unit="lines", prints=True) as bar,
@@ -101,19 +102,6 @@ def _warnings(translation: "Translation") -> list[str]:
     """Return the warnings to print at once: all but signs that the target may be wrong, and targets far too short."""
     short = [each for each in translation.quality_warnings if each.startswith("low_source_use:")]
     return [*translation.warnings, *short]
-
-
-def _load(model: Path, others: Sequence[Path], average: "Average | None", compute: Compute) -> "Translator":
-    """Return the translator of a folder, or the ensemble of it and others."""
-    from translume.translator import Translator
-
-    translator = Translator.load(model, compute.to_load())
-    if others:
-        rest = [Translator.load(other, compute.to_load()) for other in others]
-        return translator.ensemble_with(*rest, average=average or "probability")
-    if average is not None:
-        raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")
-    return translator
 
 
 @contextmanager

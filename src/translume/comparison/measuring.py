@@ -117,7 +117,7 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
         translator,
         [sources[number] for number in chosen],
         [references[number] for number in chosen],
-        config.evaluation,
+        config.scoring,
         # A temperature may have been fitted to one head and not to another.
         decoding=config.decoding.model_copy(update={"calibrated": False}),
     )

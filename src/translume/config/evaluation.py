@@ -18,20 +18,38 @@ def tokenizer_of(language: str) -> str:
     return TOKENIZERS.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
+TRANSLATION_METRICS = ("bleu", "chrf")
+"""The metrics of "auto" for translation."""
+
+
 class EvaluationSettings(Settings):
     """[evaluation]: metrics and their options, as sacreBLEU names them."""
 
     table: ClassVar[str] = "evaluation"
 
-    metrics: Names = ("bleu", "chrf")
+    metrics: Names = ("auto",)
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
-    "squad_exact", "sari"."""
+    "squad_exact", "sari".
+
+    "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
+    """
     tokenize: Literal["auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab"] = "auto"
     """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, "none" is for tokenized text."""
     lowercase: bool = False
     """Ignore case."""
     stride: int = Field(default=0, ge=0)
     """Tokens by which the windows move in which a language model reads a long document; 0: half its context."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics; BLEU and chrF for "auto" if no training is known."""
+        return TRANSLATION_METRICS if self.metrics == ("auto",) else self.metrics
+
+    def of_training(self, metric: str) -> Self:
+        """Return a copy with the metrics of "auto" for a model that was trained with `training.metric`."""
+        if self.metrics != ("auto",) or metric in ("nll", *TRANSLATION_METRICS):
+            return self
+        return self.model_copy(update={"metrics": (metric,)})
 
     def of_language(self, language: str) -> Self:
         """Return a copy with "auto" replaced by the tokenizer for a language."""

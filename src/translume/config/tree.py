@@ -133,8 +133,8 @@ class Config(Settings):
 
     @property
     def scoring(self) -> EvaluationSettings:
-        """[evaluation] for the target language."""
-        return self.evaluation.of_language(self.data.target_language)
+        """[evaluation] for the target language and the metric of training."""
+        return self.evaluation.of_language(self.data.target_language).of_training(self.training.metric)
 
     def change(self, *overrides: str) -> Self:
         """Return a copy with `path=value` overrides applied."""

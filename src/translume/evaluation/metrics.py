@@ -61,7 +61,7 @@ def evaluate(
     settings = (settings or translator.config.scoring).of_language(translator.config.data.target_language)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
-    for name in settings.metrics:
+    for name in settings.names:
         metric_from(name, settings)
     translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
@@ -82,7 +82,7 @@ def measure(
     all_references = [references, *other_references]
     check_lengths({"translations": translations, **({"sources": sources} if sources else {})}, all_references)
     scores = []
-    for name in settings.metrics:
+    for name in settings.names:
         metric = metric_from(name, settings)
         scores.append(metric.score(metric.count(translations, all_references, sources).sum(0)))
     return Scores(scores=tuple(scores), translations=tuple(translations))

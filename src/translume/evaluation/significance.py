@@ -21,7 +21,7 @@ Values = NDArray[np.float64]
 def compare(
     first: Sequence[str],
     second: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str | None],
     settings: EvaluationSettings,
     *,
     other_references: References = (),
@@ -40,7 +40,7 @@ def compare(
     for texts in (first, second):
         check_lengths({"translations": texts}, [references, *other_references])
     comparisons = []
-    for name in settings.metrics:
+    for name in settings.names:
         metric = metric_from(name, settings)
         counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
         one, other = resample(metric, counts, samples, seed)

@@ -128,7 +128,7 @@ def translation_metrics(
     from translume.evaluation import measure, metric_from  # here, since they load sacreBLEU
 
     metric, evaluation = model.config.training.metric, model.config.scoring
-    for name in (*evaluation.metrics, *((metric,) if metric != "nll" else ())):
+    for name in (*evaluation.names, *((metric,) if metric != "nll" else ())):
         metric_from(name, evaluation)
     assert isinstance(model.target, Tokenizer)
     translator = Translator(

@@ -65,13 +65,13 @@ class Classifier:
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Classifier":
         """The classifier in a model folder, which has no engine; ModelFolderError if the folder holds none."""
-        folder, options = Path(folder).absolute(), options or ComputeOptions()
+        folder, options = Path(folder), options or ComputeOptions()
         if options.engine == "fast":
             raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a classifier has no engine")
         dtype = options.plain_dtype
         set_threads(options.threads)
         classifier = cls(load_classifier_checkpoint(folder, device=options.device, dtype=dtype))
-        classifier.folder, classifier._options = folder, options
+        classifier.folder, classifier._options = folder.absolute(), options
         return classifier
 
     def __repr__(self) -> str:

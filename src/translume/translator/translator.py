@@ -94,9 +94,9 @@ class Translator:
         Raises ModelFolderError if the folder holds no translator, EngineError (a SettingsError) if the engine that the
         options name cannot be built.
         """
-        folder = Path(folder).absolute()
-        options = options or ComputeOptions()
-        return cls._load(folder, options)._remember(folder, cls.load, folder, options)
+        folder, options = Path(folder), options or ComputeOptions()
+        found = folder.absolute()  # messages name the folder as given
+        return cls._load(folder, options)._remember(found, cls.load, found, options)
 
     @classmethod
     def _load(cls, folder: Path, options: ComputeOptions) -> "Translator":

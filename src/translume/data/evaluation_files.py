@@ -1,0 +1,88 @@
+"""Read a test set: one file of pairs, or a file of sources and files of references."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from translume.config.data import DataSettings
+from translume.data.lines import display_name, read_lines, refuse_one_input
+from translume.data.pairs import read_pairs, unequal_lengths
+from translume.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSet:
+    """Sources with one or more references each.
+
+    references: lists as long as `sources`; None where a source has fewer references than others.
+    places: file and line of each reference of the first list, for messages.
+    """
+
+    sources: list[str]
+    references: list[list[str | None]]
+    places: list[str]
+
+    @property
+    def targets(self) -> list[str]:
+        """The first reference of each source."""
+        return [next(text for text in texts if text is not None) for texts in zip(*self.references, strict=True)]
+
+
+def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
+    """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
+    unset = {"train": (), "train_source": (), "train_target": (), "valid": (), "weights": ()}
+    if len(files) == 1:
+        return data.model_copy(update={**unset, "train": (str(files[0]),)})
+    source, target = map(str, files)
+    names = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
+    return data.model_copy(update={**unset, **names})
+
+
+def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:
+    """Read one TSV, CSV or JSONL file of pairs, or a file of sources followed by files of references.
+
+    data: the columns and the template of a file of pairs.
+    Raises DataError for files of unequal length, an empty file, and what cannot be read.
+    """
+    if len(files) == 1:
+        pairs = list(read_pairs(files_of_pairs(files, data), "train"))
+        return EvaluationSet(
+            sources=[pair.source for pair in pairs],
+            references=[[pair.target for pair in pairs]],
+            places=[f"{pair.file}:{pair.line}" for pair in pairs],
+        )
+    source, *others = files
+    for other in others:
+        refuse_one_input(source, other)
+    sources = list(read_lines(source))
+    if not sources:
+        raise DataError(f"{display_name(source)}: empty file, expected one sentence a line")
+    return EvaluationSet(
+        sources=sources,
+        references=read_references(others, (source, len(sources))),
+        places=[f"{display_name(others[0])}:{line}" for line in range(1, len(sources) + 1)],
+    )
+
+
+def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list[str | None]]:
+    """Return lists of references, one or more for each file; tabs separate the references in a line of a .tsv file.
+
+    texts: the file whose texts have these references, and how many they are; DataError if a file has more or fewer.
+    """
+    lists: list[list[str | None]] = []
+    for file in files:
+        lines = list(read_lines(file))
+        if len(lines) != texts[1]:
+            raise DataError(unequal_lengths(texts[0], file, (texts[1], len(lines))))
+        if _name(file).endswith(".tsv"):
+            # Empty cells at the end of a line are no references; a line without any has the empty reference.
+            rows = [line.rstrip("\t").split("\t") for line in lines]
+            lists += [list(column) for column in zip_longest(*rows)]
+        else:
+            lists.append(list(lines))
+    return lists
+
+
+def _name(file: Path) -> str:
+    return file.name.removesuffix(".gz").removesuffix(".zst").lower()

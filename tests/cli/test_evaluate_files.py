@@ -1,0 +1,99 @@
+"""What `translume evaluate` and `inspect --corpus` read: pairs, several references, existing translations."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
+    """Return a folder with a briefly trained model and its twelve pairs in several formats."""
+    folder = train_for_a_moment(tmp_path_factory.mktemp("pairs"), model=1, other=2)
+    sources, targets = ((folder / name).read_text(encoding="utf-8").splitlines() for name in ("a.en", "a.de"))
+    pairs = list(zip(sources, targets, strict=True))
+    (folder / "a.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs), encoding="utf-8")
+    (folder / "a.csv").write_text("".join(f"{one};{other}\r\n" for one, other in pairs), encoding="utf-8")
+    rows = [json.dumps({"source": one, "target": other}) for one, other in pairs]
+    (folder / "a.jsonl").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    # The second reference is a copy of the source; the fifth line has only one.
+    others = [targets[line] if line == 4 else f"{targets[line]}\t{sources[line]}" for line in range(12)]
+    (folder / "refs.tsv").write_text("".join(f"{line}\n" for line in others), encoding="utf-8")
+    return folder
+
+
+def metrics(text: str) -> dict[str, float]:
+    return {score["name"]: score["value"] for score in json.loads(text)["scores"]}
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("inspect", "--corpus")])
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_one_file_of_pairs_equals_two_parallel_files(run, folder: Path, command: tuple[str, ...], name: str) -> None:
+    verb, *options = command
+    two = run(verb, folder / "model", *options, folder / "a.en", folder / "a.de")
+    one = run(verb, folder / "model", *options, folder / name)
+    assert (one.exit_code, one.stderr) == (0, two.stderr)
+    assert one.stdout == two.stdout
+
+
+def test_several_references_are_files_or_columns(run, folder: Path) -> None:
+    words = ("--metrics", "cer,bleu", "--json")
+    two = run("evaluate", folder / "model", folder / "a.en", folder / "a.de", folder / "a.en", *words)
+    assert two.exit_code == 0, two.stderr
+    assert "nrefs:2" in json.loads(two.stdout)["scores"][0]["signature"]
+    columns = run("evaluate", folder / "model", folder / "a.en", folder / "refs.tsv", *words)
+    assert "nrefs:var" in json.loads(columns.stdout)["scores"][0]["signature"]
+    assert metrics(columns.stdout)["cer"] >= metrics(two.stdout)["cer"]
+
+
+def test_existing_translations_are_scored_with_or_without_a_model(run, folder: Path) -> None:
+    found = run("evaluate", "--hypotheses", folder / "a.de", folder / "a.de", "--metrics", "exact_match,cer")
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert [line.split(" = ")[1].split()[0] for line in found.stdout.splitlines()] == ["100.00", "0.00"]
+    own = run("evaluate", folder / "model", folder / "a.en", folder / "a.de", "--write", folder / "out", "--json")
+    again = run("evaluate", folder / "model", folder / "a.de", "--hypotheses", folder / "out", "--json")
+    assert metrics(again.stdout) == metrics(own.stdout)
+    sari = run("evaluate", "--hypotheses", folder / "a.en", folder / "a.de", "--source", folder / "a.en",
+               "--metrics", "sari")  # fmt: skip
+    assert sari.stdout.startswith("SARI|nrefs:1|case:lc|tok:13a|mean:corpus|delete:f1 = ")
+
+
+def test_an_ensemble_of_a_model_with_itself_scores_as_the_model(run, folder: Path) -> None:
+    words = ("evaluate", folder / "model", folder / "a.tsv", "--json")
+    assert run(*words, "--ensemble", folder / "model").stdout == run(*words).stdout
+
+
+def test_without_evaluation_metrics_the_metric_of_training_is_reported(run, folder: Path) -> None:
+    words = ["train", folder / "a.toml", "--out", folder / "exact", "--set", "training.metric=exact_match"]
+    assert run(*words, "--threads", "1").exit_code == 0
+    assert list(metrics(run("evaluate", folder / "exact", folder / "a.tsv", "--json").stdout)) == ["exact_match"]
+    assert list(metrics(run("evaluate", folder / "model", folder / "a.tsv", "--json").stdout)) == ["bleu", "chrf"]
+
+
+UNEQUAL = "{folder}/a.en has 12 lines but {folder}/short has 1; expected as many in both"
+NO_SOURCES = "evaluation.metrics: 'sari' compares with the sources; expected --source FILE"
+NO_MODEL = (
+    "evaluate: --ensemble, --compare, --write, --record, --fit-temperature and --calibration need a translation, "
+    "found --hypotheses"
+)
+NOT_HYPOTHESES = "evaluate: --source is for --hypotheses; expected MODEL SOURCE REFERENCE"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model", "a.en", "refs.tsv", "short"], UNEQUAL),
+        (["--hypotheses", "a.en", "short"], UNEQUAL),
+        (["--hypotheses", "a.en", "a.de", "--source", "short"], UNEQUAL),
+        (["--hypotheses", "a.en", "a.de", "--metrics", "sari"], NO_SOURCES),
+        (["--hypotheses", "a.en", "a.de", "--compare", "model"], NO_MODEL),
+        (["model", "a.tsv", "--source", "a.en"], NOT_HYPOTHESES),
+        (["model", "a.en"], "{folder}/a.en:1: 1 tab-separated fields, expected 2"),
+    ],
+)
+def test_files_that_do_not_fit_are_one_line_errors(run, folder: Path, words: list[str], message: str) -> None:
+    (folder / "short").write_text("A\n", encoding="utf-8")
+    named = [folder / word if (folder / word).exists() else word for word in words]
+    done = run("evaluate", *named)
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"Error: {message.format(folder=folder)}\n")
