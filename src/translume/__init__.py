@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from translume.training import train as train
     from translume.translator import Classification as Classification
     from translume.translator import Classifier as Classifier
+    from translume.translator import Generation as Generation
+    from translume.translator import Generator as Generator
+    from translume.translator import Perplexity as Perplexity
     from translume.translator import TargetScore as TargetScore
     from translume.translator import TextHypothesis as TextHypothesis
     from translume.translator import Translation as Translation
@@ -62,7 +65,10 @@ _PACKAGES = {
     "Edited": "inspection",
     "EvaluationSettings": "config",
     "Forced": "inspection",
+    "Generation": "translator",
+    "Generator": "translator",
     "ModelFolderError": "errors",
+    "Perplexity": "translator",
     "Score": "evaluation",
     "Scores": "evaluation",
     "SettingsError": "errors",

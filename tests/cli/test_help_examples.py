@@ -65,7 +65,11 @@ training = {updates = 3, max_tokens = 512, warmup_updates = 2, validate_every = 
     labels = 'data = {task = "classification", train = "labels.tsv"}'
     (folder / "en-de.toml").write_text(pairs + rest % "", encoding="utf-8")
     (folder / "trec6.toml").write_text(labels + rest % ', head = {kind = "classify"}', encoding="utf-8")
-    for settings, model in (("en-de", "en-de"), ("en-de", "other"), ("trec6", "trec6")):
+    plays = 'data = {task = "language_model", train = "train.en"}'
+    alone = rest.replace("encoder_layers = 1", "encoder_layers = 0")
+    (folder / "plays.toml").write_text(plays + alone % "", encoding="utf-8")
+    models = (("en-de", "en-de"), ("en-de", "other"), ("trec6", "trec6"), ("plays", "plays"))
+    for settings, model in models:
         words = ["train", str(folder / f"{settings}.toml"), "--out", str(folder / "models" / model), "--threads", "1"]
         result = CliRunner().invoke(main, words, catch_exceptions=False)
         assert result.exit_code == 0, result.stderr

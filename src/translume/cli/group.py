@@ -20,6 +20,7 @@ COMMANDS = (
     "train",
     "translate",
     "classify",
+    "generate",
     "score",
     "evaluate",
     "inspect",

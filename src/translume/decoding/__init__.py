@@ -7,6 +7,7 @@ from translume.decoding.diverse import DiverseBeam
 from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
 from translume.decoding.loop import BestHypotheses, CompleteSearch, CompleteSearcher, best_of, decode, search
+from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import (
     ForbidTokens,
     ForcedPrefix,
@@ -58,6 +59,8 @@ __all__ = [
     "NoRepeatNgram",
     "OnlyTokens",
     "Phrase",
+    "PromptedState",
+    "PromptedStep",
     "RepetitionPenalty",
     "Reshaped",
     "Rule",

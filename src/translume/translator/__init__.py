@@ -1,7 +1,7 @@
 """Text in, text out: what users call."""
 
 from translume.translator.classifier import Classification, Classifier
-from translume.translator.generator import Generator
+from translume.translator.generator import Generation, Generator
 from translume.translator.perplexity import Perplexity
 from translume.translator.results import TargetScore, TextHypothesis, Translation
 from translume.translator.translator import Translator, load, load_classifier, load_translator
@@ -10,6 +10,7 @@ from translume.translator.workers import Workers, translate_with_workers
 __all__ = [
     "Classification",
     "Classifier",
+    "Generation",
     "Generator",
     "Perplexity",
     "TargetScore",

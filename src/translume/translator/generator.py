@@ -1,19 +1,102 @@
 """The generator: a language model that continues prompts and scores texts."""
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Generator as Steps
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from translume.belief import NextToken
 from translume.checkpoint import LanguageModelCheckpoint, load_any
-from translume.config import Config
+from translume.config import Config, DecodingSettings
+from translume.decoding import (
+    BestHypotheses,
+    Hypothesis,
+    PromptedState,
+    PromptedStep,
+    SearchError,
+    StablePrefix,
+    Stepper,
+    decode,
+    resolve_strategy,
+    strategy_from,
+)
 from translume.errors import SettingsError, TranslationError
 from translume.text import Tokenizer
+from translume.translator.constraints import build_rules, check_rules
 from translume.translator.engines import ComputeOptions, set_threads
 from translume.translator.perplexity import Perplexity, label_log_probs
+from translume.translator.planning import Piece
+from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TargetScore, TextHypothesis
+from translume.translator.search import CancelCheck, sampling_keys
 
 _AT_ONCE = 1024
-"""Texts that `perplexity` scores in common batches."""
+"""Texts that `perplexity` scores, and prompts that `generate_all` continues, in common batches."""
+_SLIDING = ("greedy", "sampling")
+"""Strategies that can continue a text beyond the context: those that never return to an earlier token."""
+_OF_SOURCES = ("prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth")
+"""Settings of [decoding] for models that read a source, or with a fitted temperature."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Texts that continue a prompt; `str()` is the best of them.
+
+    hypotheses: best first; their texts do not include the prompt.  prompt_tokens: of the prompt, without begin mark.
+    warnings: as `word: detail`. `context_full`: the text ended because the model can read no more.
+    """
+
+    prompt: str
+    text: str
+    hypotheses: tuple[TextHypothesis, ...]
+    prompt_tokens: int
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The generation as a JSON object."""
+        return {
+            "prompt": self.prompt,
+            "text": self.text,
+            "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
+            "prompt_tokens": self.prompt_tokens,
+            "warnings": [
+                {"kind": kind, "detail": detail} for kind, _, detail in (each.partition(": ") for each in self.warnings)
+            ],
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Text:
+    """A text in progress.  prompt: the number of its prompt.  labels: ids of the prompt and those found after it.
+
+    total: of the ranking, before the length penalty.  ended: whether the last label is the end mark.
+    """
+
+    prompt: int
+    labels: list[int]
+    log_probs: tuple[float, ...] = ()
+    log_prob: float = 0.0
+    total: float = 0.0
+    ended: bool = False
+
+    def with_part(self, found: Hypothesis) -> "_Text":
+        """The text continued by a hypothesis."""
+        return _Text(
+            prompt=self.prompt,
+            labels=[*self.labels, *found.tokens],
+            log_probs=(*self.log_probs, *found.log_probs),
+            log_prob=self.log_prob + found.log_prob,
+            total=self.total + found.terms.total,
+            ended=found.finished_by == "eos",
+        )
 
 
 class Generator:
@@ -54,6 +137,92 @@ class Generator:
     def context(self) -> int:
         """The number of tokens that the model reads at most, the begin mark included: `data.block_length`."""
         return self.config.data.block_length
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        settings: DecodingSettings | None = None,
+        strategy: str | None = None,
+        max_length: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> Generation:
+        """Continue a prompt; an empty one begins a document.
+
+        settings: instead of the model's own [decoding]; the other options replace single ones of them.
+        max_length: maximum number of tokens after the prompt; 0: as many as the model can read with the prompt. With
+        strategies "sampling" and "greedy" a longer text is continued in windows of `context` tokens that move by half.
+        Raises TranslationError if the prompt fills the context, SettingsError if the options do not fit.
+        """
+        chosen = self.choose(
+            settings, strategy=strategy, max_length=max_length, temperature=temperature, top_k=top_k, top_p=top_p,
+            samples=samples, seed=seed,
+        )  # fmt: skip
+        return self._generate([prompt], chosen)[0]
+
+    def generate_all(self, prompts: Iterable[str], *, settings: DecodingSettings | None = None) -> Iterator[Generation]:
+        """Continue many prompts, in order; see `generate`. Each is continued as if it were alone.
+
+        Raises TranslationError for a prompt that fills the context, before it returns any of the same thousand.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("generate_all: found one prompt, expected many; use generate")
+        chosen, rest = self.choose(settings), iter(prompts)
+        while part := list(islice(rest, _AT_ONCE)):
+            yield from self._generate(part, chosen)
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        settings: DecodingSettings | None = None,
+        check_cancelled: CancelCheck | None = None,
+    ) -> Steps[str, None, Generation]:
+        """Yield the text after a prompt as it is generated, in parts; return the generation (`yield from`).
+
+        Each part is final, and together they are the text of the generation. Greedy search and one sample yield every
+        token at once; of several texts only what they have in common is final before the end.
+        check_cancelled: called before each step.
+        """
+        chosen, ids = self.choose(settings), self._encode(prompt)
+        begin, sent = len(self.tokenizer.decode(ids)), 0
+        steps = self._steps([ids], chosen)
+        while True:
+            if check_cancelled is not None:
+                check_cancelled()
+            try:
+                certain = next(steps)
+            except StopIteration as stop:
+                generation = self._generation(prompt, ids, stop.value, chosen)
+                break
+            text = self.tokenizer.beginning(certain)[begin:]
+            if len(text) > sent:
+                yield text[sent:]
+                sent = len(text)
+        if len(generation.text) > sent:
+            yield generation.text[sent:]
+        return generation
+
+    def choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
+        """The settings with single options replaced. Raises SettingsError if they do not fit a language model."""
+        if settings is not None and not isinstance(settings, DecodingSettings):
+            raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
+        chosen = settings or self.config.decoding
+        given = {name: value for name, value in options.items() if value is not None}
+        if given:
+            values = {"decoding": {**chosen.model_dump(), **given}}
+            chosen = resolve_strategy(Config.build(values, place="generate").decoding, given)
+        for name in _OF_SOURCES:
+            found, usual = getattr(chosen, name), DecodingSettings.model_fields[name].default
+            if found != usual:
+                raise SettingsError(f"decoding.{name}: found {found!r}, must be {usual!r} for a language model")
+        strategy_from(chosen)
+        check_rules(self.tokenizer, chosen)
+        return chosen
 
     def score(self, text: str | TextHypothesis, *, prompt: str = "", stride: int = 0) -> TargetScore:
         """The log-probability of a text and its end mark after a prompt, in nats (forced decoding).
@@ -109,6 +278,149 @@ class Generator:
             raise SettingsError(f"stride: found {stride}, expected at most the context of {self.context} tokens")
         return stride or max(1, self.context // 2)
 
+    def start(self, count: int) -> Any:
+        """Return the state of `count` rows before their first token; `Translator.fuse_with` calls it."""
+        device = next(self.checkpoint.model.parameters()).device
+        source = torch.full((count, 1), self.tokenizer.specials.eos, device=device)
+        return self._stepper.start(source, torch.ones_like(source, dtype=torch.bool))
+
+    def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
+        """Return the distribution of the token after prefix [N, 1 + t], which begins with bos, and the new state."""
+        return self._stepper.step(prefix, state)
+
+    @property
+    def _stepper(self) -> Stepper:
+        return self.checkpoint.model
+
     def _log_probs(self, rows: list[list[int]], stride: int) -> list[list[float]]:
         most = self.config.decoding.max_tokens
         return label_log_probs(self.checkpoint, rows, self.context, stride, most)
+
+    def _encode(self, prompt: str) -> list[int]:
+        """The ids of a prompt. Raises TranslationError if they leave no room in the context."""
+        if not isinstance(prompt, str):
+            raise TypeError(
+                f"generate: found {type(prompt).__name__}, expected a prompt (str); generate_all takes many"
+            )
+        ids = self.tokenizer.encode(prompt)
+        if len(ids) >= self.context:
+            raise TranslationError(
+                f"the prompt has {len(ids):,} tokens, expected at most {self.context - 1:,}: "
+                f"the model reads {self.context:,} with its begin mark"
+            )
+        return ids
+
+    def _generate(self, prompts: Sequence[str], settings: DecodingSettings) -> list[Generation]:
+        encoded = [self._encode(prompt) for prompt in prompts]
+        done: dict[int, Generation] = {}
+        order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
+        most = max(1, settings.max_tokens // (self.context * strategy_from(settings).width))
+        for _, group in groupby(order, key=lambda number: len(encoded[number])):
+            numbers = list(group)
+            for place in range(0, len(numbers), most):
+                batch = numbers[place : place + most]
+                steps = self._steps([encoded[number] for number in batch], settings)
+                try:
+                    while True:
+                        next(steps)
+                except StopIteration as stop:
+                    found: list[_Text] = stop.value
+                for index, number in enumerate(batch):
+                    own = [text for text in found if text.prompt == index]
+                    done[number] = self._generation(prompts[number], encoded[number], own, settings)
+        return [done[number] for number in range(len(prompts))]
+
+    def _generation(
+        self, prompt: str, ids: Sequence[int], texts: Sequence[_Text], settings: DecodingSettings
+    ) -> Generation:
+        """The generation of a prompt from the texts found for it."""
+        begin = len(self.tokenizer.decode(ids))
+        penalty = strategy_from(settings).length_penalty
+        hypotheses = []
+        for text in texts:
+            own = text.labels[len(ids) :]
+            hypotheses.append(
+                TextHypothesis(
+                    text=self.tokenizer.decode(text.labels)[begin:],
+                    tokens=tuple(self.tokenizer.tokens(own)),
+                    ids=tuple(own),
+                    log_prob=text.log_prob,
+                    token_log_probs=text.log_probs,
+                    score=text.total / penalty.divisor(float(max(1, len(own)))),
+                    finished_by="eos" if text.ended else "length",
+                )
+            )
+        hypotheses.sort(key=lambda each: -each.score)
+        if settings.utility != "none" and len(hypotheses) > 1:
+            hypotheses = minimum_bayes_risk(hypotheses, settings.utility, settings.nbest)
+        best = hypotheses[0]
+        warnings: tuple[str, ...] = ()
+        if best.finished_by == "length" and len(best.ids) < (settings.max_length or self.context):
+            warnings = (
+                f"context_full: the prompt of {len(ids):,} tokens and {len(best.ids):,} after it fill the context of "
+                f"{self.context:,}; max_length above that continues a text of strategy 'sampling' or 'greedy'",
+            )
+        return Generation(
+            prompt=prompt, text=best.text, hypotheses=tuple(hypotheses), prompt_tokens=len(ids), warnings=warnings
+        )
+
+    def _steps(self, prompts: list[list[int]], settings: DecodingSettings) -> Steps[list[int], None, list[_Text]]:
+        """Take the decoding steps for prompts of equal length; return the texts found, best first for each prompt.
+
+        Yields after each step the ids, with the prompt, that the text of the only prompt is certain to begin with.
+        """
+        texts = [_Text(prompt=number, labels=list(ids)) for number, ids in enumerate(prompts)]
+        size = len(prompts[0])
+        room = self.context - size
+        limit = settings.max_length or room
+        slides = limit > room and settings.strategy in _SLIDING
+        reported = len(texts) == 1 and not (slides and strategy_from(settings).width > 1)
+        found = yield from self._window(texts, 0, min(limit, room), settings, reported=reported)
+        texts = [text.with_part(each) for text, own in zip(texts, found, strict=True) for each in own]
+        begin, stride = 0, self.choose_stride(0)
+        single = settings.model_copy(update={"samples": 1, "nbest": 1, "utility": "none"})
+        while slides and (going := [number for number, text in enumerate(texts) if not text.ended]):
+            begin += stride
+            count = min(stride, limit - (len(texts[going[0]].labels) - size))
+            if count <= 0:
+                break
+            parts = yield from self._window(
+                [texts[number] for number in going], begin, count, single, reported=reported
+            )
+            for number, (part,) in zip(going, parts, strict=True):
+                texts[number] = texts[number].with_part(part)
+        return texts
+
+    def _window(
+        self, texts: Sequence[_Text], begin: int, count: int, settings: DecodingSettings, *, reported: bool
+    ) -> Steps[list[int], None, list[list[Hypothesis]]]:
+        """Search for up to `count` tokens after each of some texts of equal length, which are read from `begin` on."""
+        specials, device = self.tokenizer.specials, next(self.checkpoint.model.parameters()).device
+        rows = [[text.labels[begin - 1] if begin else specials.bos, *text.labels[begin:]] for text in texts]
+        keys = sampling_keys([Piece(ids=tuple(text.labels)) for text in texts])
+        strategy = strategy_from(settings, keys.to(device))
+        certain: list[int] = []
+        stable = StablePrefix(
+            lambda _, ids: certain.__setitem__(slice(None), ids),
+            [0] if reported else [],
+            reranked=settings.utility != "none",
+        )
+        best = BestHypotheses(strategy, len(texts))
+        with torch.inference_mode():
+            state = PromptedState(self.start(len(texts)), torch.tensor(rows, device=device))
+        try:
+            for beam in decode(
+                PromptedStep(self.step),
+                state,
+                bos=specials.bos,
+                eos=specials.eos,
+                strategy=strategy,
+                limits=torch.full((len(texts),), count, device=device),
+                rules=build_rules(self.tokenizer, [False] * len(texts), settings),
+            ):
+                best.add(beam)
+                stable(beam)
+                yield [*texts[0].labels, *certain]
+        except SearchError as error:
+            raise TranslationError(f"token {error.token} after the prompt: {error.reason}") from None
+        return [best.of(number) for number in range(len(texts))]

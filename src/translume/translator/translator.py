@@ -38,6 +38,7 @@ from translume.translator.engines import (
     set_threads,
 )
 from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
+from translume.translator.generator import Generator
 from translume.translator.planning import (
     FULL_BATCH_WIDTH,
     MIN_COUNTED_TOKENS,
@@ -183,8 +184,13 @@ class Translator:
     def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
         """A translator that ranks by log p + weight · log p_lm (shallow fusion).  weight: above 0.
 
-        `log_prob`, also from `score`, remains the translator's own.
+        `log_prob`, also from `score`, remains the translator's own. Raises SettingsError if `model` is a `Generator` of
+        another target vocabulary.
         """
+        if isinstance(model, Generator) and model.tokenizer.digest != self.checkpoint.target_tokenizer.digest:
+            raise SettingsError(
+                "fuse_with: the language model has another vocabulary, expected the translator's target tokenizer"
+            )
         made = Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
         return made._remember(self.folder, Translator.fuse_with, self, model, weight)
 
@@ -420,17 +426,18 @@ def load(
     dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
     threads: int | None = None,
     engine: EngineName = "auto",
-) -> Translator | Classifier:
-    """The translator or the classifier in a model folder.
+) -> Translator | Classifier | Generator:
+    """The translator, the classifier or the language model in a model folder.
 
-    The defaults are those of the commands `translume translate` and `translume classify`: "auto" searches with the fast
-    engine, built at the first translation, or with the plain model where there is none. See `ComputeOptions`.
+    The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the
+    fast engine, built at the first translation, or with the plain model where there is none. See `ComputeOptions`.
     threads: number of torch's threads in the whole process.
     Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
     """
     options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
     set_threads(threads)
-    user_class: type[Translator] | type[Classifier] = task_of(read_config(Path(folder))).part("user_class")
+    task = task_of(read_config(Path(folder)))
+    user_class: type[Translator] | type[Classifier] | type[Generator] = task.part("user_class")
     return user_class.load(folder, options)
 
 
