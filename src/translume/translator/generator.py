@@ -1,7 +1,7 @@
 """The generator: a language model that continues prompts and scores texts."""
 
 from collections.abc import Generator as Steps
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -158,10 +158,16 @@ class Generator:
         strategies "sampling" and "greedy" a longer text is continued in windows of `context` tokens that move by half.
         Raises TranslationError if the prompt fills the context, SettingsError if the options do not fit.
         """
-        chosen = self.choose(
-            settings, strategy=strategy, max_length=max_length, temperature=temperature, top_k=top_k, top_p=top_p,
-            samples=samples, seed=seed,
-        )  # fmt: skip
+        options = {
+            "strategy": strategy,
+            "max_length": max_length,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "samples": samples,
+            "seed": seed,
+        }
+        chosen = self.choose(settings, options)
         return self._generate([prompt], chosen)[0]
 
     def generate_all(self, prompts: Iterable[str], *, settings: DecodingSettings | None = None) -> Iterator[Generation]:
@@ -207,12 +213,17 @@ class Generator:
             yield generation.text[sent:]
         return generation
 
-    def choose(self, settings: DecodingSettings | None, **options: str | float | None) -> DecodingSettings:
-        """The settings with single options replaced. Raises SettingsError if they do not fit a language model."""
+    def choose(
+        self, settings: DecodingSettings | None, options: Mapping[str, str | float | None] | None = None
+    ) -> DecodingSettings:
+        """The settings, or the model's own, with single options replaced; those that are None are not.
+
+        Raises SettingsError if they do not fit a language model.
+        """
         if settings is not None and not isinstance(settings, DecodingSettings):
             raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
         chosen = settings or self.config.decoding
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in (options or {}).items() if value is not None}
         if given:
             values = {"decoding": {**chosen.model_dump(), **given}}
             chosen = resolve_strategy(Config.build(values, place="generate").decoding, given)
