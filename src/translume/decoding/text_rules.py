@@ -5,6 +5,7 @@ after its last.
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,11 +17,9 @@ from torch import Tensor
 from translume.belief import Bias
 from translume.decoding.rules import RuleContext, prefix_too_long
 
-WHITE: Final = frozenset(b" \t\n\v\f\r")
+WHITE: Final = list(b" \t\n\v\f\r")
 SPACES: Final = 4
 """Maximum white space between two words of a phrase; with more, the phrase does not match."""
-BEGIN: Final = 256
-"""The symbol before a text's first byte."""
 START: Final = 0
 """The state at the beginning of a text."""
 HIT: Final = 1
@@ -28,21 +27,25 @@ HIT: Final = 1
 MIDDLE: Final = 2
 """The state somewhere in a text, possibly within a character, with no phrase begun."""
 
+NONE: Final = -1
+"""No trie node: no phrase has begun."""
+
 Tracker = bytes | bool | None
 """What precedes the next byte: a word character (True), another or none (False), or the first bytes of a character.
 
 None: text outside the window, which counts as a word character."""
-Active = frozenset[tuple[int, int]]
-"""Trie nodes of the phrases begun, each with the amount of white space read there."""
-State = tuple[Tracker, Active, bool]
-"""The last element: whether a phrase is complete unless a word character follows."""
+State = tuple[Tracker, int, int, bool]
+"""What precedes; the node of the longest phrase begun, or `NONE`; the amount of white space read at that node; whether
+a phrase is complete unless a word character follows."""
 
 
 class PhraseAutomaton:
-    """A deterministic automaton over bytes that recognises phrases as words.
+    """A deterministic automaton over bytes that recognises phrases as words (Aho and Corasick 1975).
 
-    table: [states, 257] int32, the state after each byte and after `BEGIN`.  ends: [states], True where the text may
-    not end because a phrase is complete.  window: number of bytes at a text's end that determine its state.
+    The longest phrase begun determines the shorter ones, so the number of states is linear in the size of the phrases.
+
+    table: [states, 256] int32, the state after each byte.  ends: [states], True where the text may not end because a
+    phrase is complete.  window: number of bytes at a text's end that determine its state.
     Characters above U+07FF that are not in `letters` do not count as word characters: phrases beside them match.
     """
 
@@ -53,21 +56,22 @@ class PhraseAutomaton:
         self._ascii = [word(chr(code)) for code in range(128)]
         self._known = {each.encode() for each in known}
         self._partial = {each[:length] for each in self._known for length in range(1, len(each))}
+        self._reads: dict[Tracker, list[tuple[Tracker, tuple[int, ...]]]] = {}
         # Two tries, with roots 0 and 1: phrases that begin with a word character, and the others.
         self._children: list[dict[int, int]] = [{}, {}]
-        self._over: list[bool | None] = [None, None]  # whether a word character may not follow; None: not a phrase end
+        # Whether a phrase ends at a node, or at the node of a shorter phrase begun: one that a word character may
+        # follow, and one that it may not.
+        self._complete, self._pending = [False, False], [False, False]
         for phrase in phrases:
             self._add(phrase, word)
+        self._trackers: list[Tracker] = [False] * len(self._children)
+        self._shorter = [NONE] * len(self._children)  # the node of the next longest phrase begun
         self.window = max(len(each.encode()) + (SPACES - 1) * each.count(" ") for each in phrases) + 4
-        nothing: Active = frozenset()
-        self._numbers: dict[State | None, int] = {
-            (False, nothing, False): START,
-            None: HIT,
-            (None, nothing, False): MIDDLE,
-        }
-        self._rows: dict[State, NDArray[np.int32]] = {}
+        self._states: list[State | None] = [(False, NONE, 0, False), None, (None, NONE, 0, False)]
+        self._numbers = {state: number for number, state in enumerate(self._states)}  # START, HIT, MIDDLE
+        self._rows: dict[tuple[Tracker, int, int], NDArray[np.int32]] = {}
         self.table = self._table()
-        self.ends = np.array([state is None or state[2] for state in self._numbers])
+        self.ends = np.array([state is None or state[3] for state in self._states])
 
     def _add(self, phrase: str, word: Callable[[str], bool]) -> None:
         node = 0 if word(phrase[0]) else 1
@@ -75,73 +79,103 @@ class PhraseAutomaton:
             if byte not in self._children[node]:
                 self._children[node][byte] = len(self._children)
                 self._children.append({})
-                self._over.append(None)
+                self._complete.append(False)
+                self._pending.append(False)
             node = self._children[node][byte]
-        self._over[node] = word(phrase[-1])
+        (self._pending if word(phrase[-1]) else self._complete)[node] = True
 
     def _table(self) -> NDArray[np.int32]:
-        """Return [states, 257], one row for each reachable state."""
-        rows: list[NDArray[np.int32]] = []
-        while len(rows) < len(self._numbers):
-            for state in list(self._numbers)[len(rows) :]:
-                row = np.full(256, HIT, dtype=np.int32) if state is None else self._row(state)
-                rows.append(np.append(row, np.int32(START)))
-        return np.stack(rows)
+        """Return [states, 256], one row for each state."""
+        for node, white in list(self._linked()):
+            tracker, shorter, children = self._trackers[node], self._shorter[node], self._children[node]
+            for spaces in range(1, SPACES + 1) if white else (0,):
+                # Bytes that do not continue the longest phrase continue a shorter one, whose row is known, or none.
+                same = self._idle_row(tracker) if shorter == NONE else self._rows[tracker, shorter, spaces]
+                row = self._rows[tracker, node, spaces] = same.copy()
+                if 0 < spaces < SPACES:
+                    row[WHITE] = self._number((tracker, node, spaces + 1, False))
+                for byte, child in children.items():
+                    row[WHITE if byte == 32 else byte] = self._begun(child, int(byte == 32))
+        table: list[NDArray[np.int32]] = []
+        for state in self._states:  # rows of idle states add states
+            if state is None:
+                table.append(np.full(256, HIT, dtype=np.int32))
+                continue
+            tracker, node, spaces, pending = state
+            row = self._idle_row(tracker) if node == NONE else self._rows[tracker, node, spaces]
+            table.append(self._pending_row(tracker, row) if pending else row)
+        return np.stack(table)
 
-    def _row(self, state: State) -> NDArray[np.int32]:
-        """Return [256], the number of the state after each byte."""
-        if state in self._rows:
-            return self._rows[state]
-        tracker, active, pending = state
-        if active:
-            # Bytes that do not continue a phrase lead to the same state as with no phrase begun.
-            row = self._row((tracker, frozenset(), pending)).copy()
-            going = {byte for node, spaces in active for byte in self._expected(node, spaces)}
-        else:
-            row, going = np.empty(256, dtype=np.int32), set(range(256))
-        for byte in going:
-            after = self._after(state, byte)
-            row[byte] = self._numbers.setdefault(after, len(self._numbers))
-        self._rows[state] = row
+    def _linked(self) -> Iterator[tuple[int, bool]]:
+        """Yield the nodes by depth, each with whether its last byte is white space, after linking it to others."""
+        queue = deque((root, byte, child) for root in (1, 0) for byte, child in self._children[root].items())
+        while queue:
+            parent, byte, node = queue.popleft()
+            tracker = self._trackers[parent]
+            self._trackers[node], begins = self._read(tracker)[byte]
+            below = self._shorter[parent]
+            while below != NONE and byte not in self._children[below]:
+                below = self._shorter[below]
+            # A phrase that begins with a word character begins only where another one may begin, too.
+            roots = (1,) * (parent == 0) if parent < 2 else begins if below == NONE else (below,)
+            self._shorter[node] = shorter = self._child(roots, byte)
+            if shorter != NONE:
+                self._complete[node] |= self._complete[shorter]
+                self._pending[node] |= self._pending[shorter]
+            queue.extend((node, each, child) for each, child in self._children[node].items())
+            yield node, byte == 32
+
+    def _child(self, nodes: Iterable[int], byte: int) -> int:
+        """Return the child of the first node that has one for a byte, or `NONE`."""
+        return next((self._children[node][byte] for node in nodes if byte in self._children[node]), NONE)
+
+    def _number(self, state: State) -> int:
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+    def _begun(self, node: int, spaces: int) -> int:
+        """Return the number of the state in which a node is that of the longest phrase begun."""
+        return HIT if self._complete[node] else self._number((self._trackers[node], node, spaces, self._pending[node]))
+
+    def _idle_row(self, tracker: Tracker) -> NDArray[np.int32]:
+        """Return [256], the number of the state after each byte where no phrase has begun."""
+        if (tracker, NONE, 0) not in self._rows:
+            row = self._rows[tracker, NONE, 0] = np.full(256, START, dtype=np.int32)
+            for byte, (after, begins) in enumerate(self._read(tracker)):
+                node = self._child(begins, byte)
+                row[byte] = self._number((after, NONE, 0, False)) if node == NONE else self._begun(node, 0)
+        return self._rows[tracker, NONE, 0]
+
+    def _pending_row(self, tracker: Tracker, row: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the row of a state where a phrase is complete unless a word character follows.
+
+        row: of the same state otherwise.
+        """
+        row = row.copy()
+        for byte, (after, begins) in enumerate(self._read(tracker)):
+            if after is False or (isinstance(tracker, bytes) and begins):  # an incomplete character
+                row[byte] = HIT
+            elif isinstance(after, bytes) and (state := self._states[row[byte]]) is not None:
+                row[byte] = self._number((*state[:3], True))
         return row
 
-    def _expected(self, node: int, spaces: int) -> Iterable[int]:
-        children = self._children[node]
-        more = 32 in children or 0 < spaces < SPACES
-        return WHITE | children.keys() if more else children.keys()
+    def _read(self, tracker: Tracker) -> list[tuple[Tracker, tuple[int, ...]]]:
+        """Return for each byte what precedes the next one, and the roots of the phrases that may begin with it."""
+        if tracker not in self._reads:
+            self._reads[tracker] = [self._read_byte(tracker, byte) for byte in range(256)]
+        return self._reads[tracker]
 
-    def _after(self, state: State, byte: int) -> State | None:
-        """Return the state after one more byte; None if a phrase is complete before it."""
-        tracker, active, pending = state
-        after: Tracker
+    def _read_byte(self, tracker: Tracker, byte: int) -> tuple[Tracker, tuple[int, ...]]:
         if tracker is None and 0x80 <= byte < 0xC0:  # the rest of a character that begins outside the window
-            return state
-        if isinstance(tracker, bytes) and tracker + bytes([byte]) in self._known:
-            after, begins = True, None
-        elif isinstance(tracker, bytes) and tracker + bytes([byte]) in self._partial:
-            after, begins = tracker + bytes([byte]), None
-        else:
-            before = tracker is True or tracker is None  # an incomplete character is no word character
-            if pending and isinstance(tracker, bytes):
-                return None
-            after = self._ascii[byte] if byte < 128 else (bytes([byte]) if bytes([byte]) in self._partial else False)
-            begins = (1,) if before else (0, 1)
-        if pending and after is False:
-            return None
-        active = active | {(node, 0) for node in begins or ()}
-        found = frozenset(each for node, spaces in active for each in self._next(node, spaces, byte))
-        over = {self._over[node] for node, _ in found}
-        if False in over:
-            return None
-        still = pending and after is not True
-        return after, found, still or True in over
-
-    def _next(self, node: int, spaces: int, byte: int) -> Iterable[tuple[int, int]]:
-        if byte in WHITE and 0 < spaces < SPACES:
-            yield node, spaces + 1
-        child = self._children[node].get(32 if byte in WHITE else byte)
-        if child is not None:
-            yield child, 1 if byte in WHITE else 0
+            return None, ()
+        if isinstance(tracker, bytes) and (character := tracker + bytes([byte])) in self._known:
+            return True, ()
+        if isinstance(tracker, bytes) and character in self._partial:
+            return character, ()
+        after = self._ascii[byte] if byte < 128 else (bytes([byte]) if bytes([byte]) in self._partial else False)
+        return after, (1,) if tracker is True or tracker is None else (0, 1)
 
 
 class BannedPhrases:
@@ -166,46 +200,51 @@ class BannedPhrases:
         for id_, each in enumerate(spelled):
             matrix[id_, : len(each)] = np.frombuffer(each, dtype=np.uint8)
         self._sorted = np.ascontiguousarray(matrix[self._order].T)
-        self._after = torch.from_numpy(self._table)
-        self._bytes, self._lengths = torch.from_numpy(matrix), torch.from_numpy(lengths)
+        self._spelled = spelled
+        self._recent: dict[tuple[int, ...], int] = {}  # the states of the last call; replaced, so threads may share it
         self._forbidden: dict[int, Tensor] = {}
 
     def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
-        if self._bytes.device != prefix.device:
-            self._bytes, self._lengths, self._after = (
-                each.to(prefix.device) for each in (self._bytes, self._lengths, self._after)
-            )
-            self._forbidden.clear()
-        states = self._states(prefix[:, 1:])
+        states = torch.tensor(self._states(prefix[:, 1:].tolist()), device=prefix.device)
         rows, ids = [], []
         for state in sorted(set(states.tolist())):  # few: most texts contain no part of a phrase
-            found = self._forbidden_after(state, prefix.device)
+            found = self._forbidden_after(state).to(prefix.device)
             if found.numel():
                 here = (states == state).nonzero()[:, 0]
                 rows.append(here.repeat_interleave(found.numel()))
                 ids.append(found.repeat(here.numel()))
         return Bias.forbid(torch.cat(rows), torch.cat(ids)) if rows else None
 
-    def _states(self, tokens: Tensor) -> Tensor:
-        """Return [N], the state after the texts of tokens [N, t]; only their last bytes are read."""
-        count, window = tokens.size(0), self._window
-        if tokens.size(1) == 0:
-            return torch.full((count,), START, dtype=torch.int32, device=tokens.device)
-        last = tokens[:, -window:]  # [N, w]
-        lengths = self._lengths[last]
-        begin = window - lengths.flip(1).cumsum(1).flip(1)  # of each token in the window
-        width = int(lengths.max())
-        column = begin[..., None] + torch.arange(width, device=tokens.device)  # [N, w, width]
-        inside = (torch.arange(width, device=tokens.device) < lengths[..., None]) & (column >= 0)
-        rows, places, which = inside.nonzero(as_tuple=True)
-        text = torch.full((window, count), BEGIN, device=tokens.device)
-        text[column[rows, places, which], rows] = self._bytes[last[rows, places], which]
-        state = torch.where((begin[:, 0] >= 0) & (tokens.size(1) <= window), START, MIDDLE).int()
-        for symbols in text:  # byte by byte
-            state = self._after[state.long(), symbols]
+    def _states(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """Return the state after the text of each row of tokens.
+
+        A row that continues one of the last call reads only its last token.
+        """
+        before, found = self._recent, {}
+        for row in map(tuple, rows):
+            state = before.get(row[:-1])
+            state = self._read(START, row) if state is None else self._read(state, row[-1:])
+            # A forced prefix may contain a phrase, which no longer counts at a distance.
+            found[row] = self._read_end(row) if state == HIT else state
+        self._recent = found
+        return [found[tuple(row)] for row in rows]
+
+    def _read(self, state: int, tokens: Iterable[int]) -> int:
+        for token in tokens:
+            for byte in self._spelled[token]:
+                state = int(self._table[state, byte])
         return state
 
-    def _forbidden_after(self, state: int, device: torch.device) -> Tensor:
+    def _read_end(self, tokens: Sequence[int]) -> int:
+        """Return the state after the last bytes of a text, those that determine it without an earlier phrase."""
+        text = b"".join(self._spelled[token] for token in tokens[-self._window :])
+        whole = len(text) <= self._window and len(tokens) <= self._window
+        state = START if whole else MIDDLE
+        for byte in text[-self._window :]:
+            state = int(self._table[state, byte])
+        return state
+
+    def _forbidden_after(self, state: int) -> Tensor:
         """Return the ids that may not follow in a state; computed when the state first occurs."""
         if state not in self._forbidden:
             reached = np.full(len(self._order), state, dtype=np.int32)
@@ -213,7 +252,7 @@ class BannedPhrases:
                 reached[:longer] = self._table[reached[:longer], symbols[:longer]]
             # Tokens that spell nothing, such as eos, do not change the state and are always allowed.
             which = self._ends[reached] & (np.arange(len(reached)) < self._longer[0])
-            self._forbidden[state] = torch.from_numpy(np.sort(self._order[which])).to(device)
+            self._forbidden[state] = torch.from_numpy(np.sort(self._order[which]))
         return self._forbidden[state]
 
 
@@ -227,9 +266,14 @@ class Spellings:
         pairs = sorted((each, id_) for id_, each in enumerate(spelled) if each)
         self._sorted = [each for each, _ in pairs]
         self._ids = [id_ for _, id_ in pairs]
+        self._of: dict[bytes, list[int]] = {}
+        for each, id_ in pairs:
+            self._of.setdefault(each, []).append(id_)
 
     def beginning_with(self, text: bytes) -> list[int]:
         """Return the tokens whose bytes begin with `text`, which must not be empty."""
+        if len(text) > self.longest:
+            return []
         first = bisect_left(self._sorted, text)
         # UTF-8 has no byte 0xFF, so this sorts after everything that begins with the text.
         return self._ids[first : bisect_left(self._sorted, text + b"\xff", lo=first)]
@@ -237,23 +281,26 @@ class Spellings:
     def shorter_than(self, text: bytes) -> Iterator[tuple[int, list[int]]]:
         """Yield (length, tokens) for each proper prefix of `text` that tokens spell exactly."""
         for length in range(1, min(len(text), self.longest + 1)):
-            begin = text[:length]
-            first = bisect_left(self._sorted, begin)
-            last = first
-            while last < len(self._sorted) and self._sorted[last] == begin:
-                last += 1
-            if last > first:
-                yield length, self._ids[first:last]
+            if (tokens := self._of.get(text[:length])) is not None:
+                yield length, tokens
 
     def reach(self, text: bytes) -> int:
         """Return how many bytes of `text` a sequence of tokens can spell; `len(text)` if it can be spelled."""
         reached = {0}
         for place in range(len(text)):
             if place in reached:
-                if self.beginning_with(text[place:]):
+                rest = self.rest(text, place)
+                if self.beginning_with(rest):
                     return len(text)
-                reached.update(place + length for length, _ in self.shorter_than(text[place:]))
+                reached.update(place + length for length, _ in self.shorter_than(rest))
         return max(reached)
+
+    def rest(self, text: bytes, place: int) -> bytes:
+        """Return the rest of `text` from `place` on, as far as a token can match it: up to one byte over the longest.
+
+        A copy of the whole rest for each place would take quadratic time.
+        """
+        return text[place : place + self.longest + 1]
 
 
 class TextPrefix:
@@ -314,7 +361,7 @@ def _needs(spellings: Spellings, text: bytes) -> list[int | None]:
     """Return the minimum number of tokens that spell the rest of `text` from each byte on; None if it is impossible."""
     needs: list[int | None] = [None] * len(text) + [0]
     for place in reversed(range(len(text))):
-        rest = text[place:]
+        rest = spellings.rest(text, place)
         if spellings.beginning_with(rest):
             needs[place] = 1
             continue
@@ -329,10 +376,11 @@ def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> 
     rest: list[int] = []
     starts = [0]
     for place in range(len(text)):
-        last = spellings.beginning_with(text[place:])
+        rest_of_text = spellings.rest(text, place)
+        last = spellings.beginning_with(rest_of_text)
         ids += last
         rest += [0] * len(last)
-        for length, tokens in spellings.shorter_than(text[place:]):
+        for length, tokens in spellings.shorter_than(rest_of_text):
             need = needs[place + length]
             if need is not None:
                 ids += tokens

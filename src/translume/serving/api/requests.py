@@ -44,7 +44,7 @@ LONGEST_REASON: Final = 300
 """Most characters of an error message that quotes a value."""
 LONGEST_NAME: Final = 200
 MOST_BANNED: Final = 2000
-"""Most characters of all banned phrases: building their lookup table takes time that grows with their length."""
+"""Most characters of all banned phrases, and of a prefix: building their tables takes time that grows with it."""
 MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
 """Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
 SHOWABLE: Final = tuple(part for part in PARTS if part != "integrated-gradients")
@@ -538,7 +538,7 @@ def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) ->
     """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed."""
     for name, value in changes.items():
         _refuse_extreme(name, value, limits)
-    _refuse_long_ban(changes.get("ban", ""))
+    _refuse_long_rules(changes)
     own = served.translator.config.decoding
     given = {**changes, "ban": _escaped(changes["ban"])} if "ban" in changes else changes
     try:
@@ -597,11 +597,13 @@ def _constraint_error(reason: str) -> RequestError:
     return RequestError(422, f"constraints: {reason}", field="constraints")
 
 
-def _refuse_long_ban(ban: Any) -> None:
-    size = sum(map(len, [ban] if isinstance(ban, str) else ban))
-    if size > MOST_BANNED:
-        reason = f"ban: found {size:,} characters in all, expected at most {MOST_BANNED:,}"
-        raise RequestError(413, reason, code="text_too_long", field="ban")
+def _refuse_long_rules(changes: Mapping[str, Any]) -> None:
+    for name in ("ban", "prefix"):
+        value = changes.get(name, "")
+        size = sum(map(len, [value] if isinstance(value, str) else value if isinstance(value, list) else ()))
+        if size > MOST_BANNED:
+            reason = f"{name}: found {size:,} characters in all, expected at most {MOST_BANNED:,}"
+            raise RequestError(413, reason, code="text_too_long", field=name)
 
 
 def _escaped(ban: str | list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Models in worker processes, with the methods that the server uses of a `Translator` or `Classifier`."""
 
 import threading
+import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 HANG_TIMEOUT_SECONDS: Final = 240.0
 """Seconds without a message after which a worker is killed. Must exceed the longest request timeout."""
+CHECK_TIMEOUT_SECONDS: Final = 5.0
+"""Seconds after which checking the settings of a request is given up. It takes milliseconds."""
 VALIDATION_CACHE_SIZE: Final = 1000
 """Maximum number of validated decoding settings to cache."""
 
@@ -70,12 +73,22 @@ class TranslatorProxy:
         return self.checkpoint.config
 
     def check(self, settings: DecodingSettings) -> None:
-        """Raise SettingsError if the model cannot decode with these settings. Results are cached."""
+        """Raise SettingsError if the model cannot decode with these settings. Results are cached.
+
+        Raises RequestError (503) if the workers are too busy to check them.
+        """
+        until = time.monotonic() + CHECK_TIMEOUT_SECONDS
+
+        def check_timeout() -> None:
+            if time.monotonic() > until:
+                reason = f"the settings were not checked within {CHECK_TIMEOUT_SECONDS:g} s; try later"
+                raise RequestError(503, reason, code="queue_full", retry_after=1)
+
         with self._lock:
             reason = self._validated.get(settings)
         if reason is None:
             try:
-                self._request("check", {"settings": encode_settings(settings)})
+                self._request("check", {"settings": encode_settings(settings)}, check_timeout)
                 reason = ""
             except SettingsError as error:
                 reason = str(error)
