@@ -10,6 +10,15 @@ from pathlib import Path
 from translume.errors import DataError
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents if they are missing. Raises DataError if one of them is a file."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (path, *path.parents) if each.exists() or each.is_symlink())
+        raise DataError(f"{file}: is a file, expected a folder") from None
+
+
 def replace_file(
     path: Path,
     content: bytes,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.checkpoint import Content, Manifest, commit, committed, disk, read_committed, verify
-from translume.errors import ModelFolderError
+from translume.errors import DataError, ModelFolderError
 
 NAMES = ("config.toml", "weights.safetensors", "resume/state.json", "resume/old.safetensors", "plain")
 OPERATIONS = ("make_folder", "write", "sync", "sync_folder", "replace", "replace_file", "remove", "digest")
@@ -198,9 +198,9 @@ def test_full_disk_error_names_the_file(tmp_path: Path) -> None:
 def test_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "m"
-    with pytest.raises(ModelFolderError) as caught:
+    with pytest.raises(DataError) as caught:
         commit(folder, BEFORE)
-    assert str(caught.value) == f"{folder}: the folder cannot be written: Not a directory"
+    assert str(caught.value) == f"{folder.parent}: is a file, expected a folder"
 
 
 def test_unchanged_files_are_not_rewritten(tmp_path: Path) -> None:

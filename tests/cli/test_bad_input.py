@@ -187,7 +187,7 @@ def test_a_folder_of_a_newer_format(home: Path, copied: Path, verb: str) -> None
 
 def test_a_file_in_place_of_a_model(home: Path) -> None:
     file = home / "train.en"
-    fails(translume("train", home / "en-de.toml", "--out", file), f"{file}: cannot be written: File exists")
+    fails(translume("train", home / "en-de.toml", "--out", file), f"{file}: is a file, expected a folder")
 
 
 def test_megabyte_line_is_translated(home: Path) -> None:
@@ -223,9 +223,7 @@ def test_full_disk_while_training_leaves_a_resumable_run(home: Path, disk: Calla
     small = disk("size=150k")
     done = translume("train", home / "en-de.toml", "--out", small / "model")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"Error: {small}/model: the disk is full: no room for weights.safetensors; the last saved state is intact"
-    )
+    assert done.stderr.splitlines()[-1] == (f"Error: {small}/model: the disk is full: no room for weights.safetensors")
     assert "Traceback" not in done.stderr
     assert not [path for path in small.rglob("*") if path.suffix == ".part" or path.name.startswith("weights")]
     subprocess.run(["mount", "-o", "remount,size=2m", str(small)], check=True)

@@ -1,12 +1,15 @@
 """Wrong usage gives a one-line error and a documented exit code."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+
+from translume.cli.terminal import ProgressBar
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"]
@@ -49,6 +52,46 @@ def test_wrong_type_is_a_one_line_error(run, files: Path) -> None:
         1,
         f"Error: {path}: model.width: found '8', expected a valid integer\n",
     )
+
+
+def test_settings_of_a_newer_format_are_refused(run, files: Path) -> None:
+    path = files / "en-de.toml"
+    path.write_text(f"format = 2\n{path.read_text()}", encoding="utf-8")
+    newer = "found 2, newer than 1, the newest this Translume reads; upgrade Translume"
+    for words in (("config", path), ("train", path, "--out", files / "model"), ("data", "check", path)):
+        fails(run(*words), 1, f"Error: {path}: format: {newer}\n")
+    assert not (files / "model").exists()
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+@pytest.mark.parametrize("command", ["train", "heads"])
+def test_a_file_instead_of_a_folder_for_the_output_is_refused(run, files: Path, command: str, out: str) -> None:
+    (files / "file").write_text("kept")
+    fails(
+        run(command, files / "en-de.toml", "--out", files / out),
+        1,
+        f"Error: {files}/file: is a file, expected a folder\n",
+    )
+    assert (files / "file").read_text() == "kept"
+
+
+def test_suggested_commands_can_be_pasted_whatever_the_path(run, files: Path) -> None:
+    folder = files / "my models" / "it's"
+    last = run("train", files / "en-de.toml", "--out", folder).stderr.splitlines()[-1]
+    words = shlex.split(last)
+    assert words == [
+        *("Next:", "translume", "translate", str(folder), "<", "TEXT,"),
+        *("or", "translume", "evaluate", str(folder), "SOURCE", "REFERENCE"),
+    ]
+    missing = run("keys", "list", files / "my keys").stderr
+    assert f"`translume keys add {shlex.quote(str(files / 'my keys'))} NAME`" in missing
+
+
+def test_an_interruption_before_the_first_line_suggests_the_same_command() -> None:
+    bar = ProgressBar("translating", unit="lines")
+    assert bar.hint() == "Interrupted before the first line; the same command starts again."
+    bar.advance(3)
+    assert bar.hint() == "Interrupted after line 3; continue with `tail -n +4`"
 
 
 def test_width_not_divisible_by_attention_heads_is_a_one_line_error(run, files: Path) -> None:

@@ -76,6 +76,10 @@ def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten()
     state.best_update, state.best_nll, state.mean_nll, state.keeps_best = 8, 2.5, 3.5, True
     best = "the weights after update 8, the best by nll"
     assert describe_kept_weights(state, settings) == f"{best} and better than the mean of the last 3"
+    assert describe_kept_weights(state, TrainingSettings(average_last=5)).endswith("better than the mean of the last 4")
+    state.candidates = []
+    assert describe_kept_weights(state, settings) == f"{best} and better than the last"
+    state.candidates = [3, 6, 9]
     assert state.kept_quality(settings) == (2.5, {})
     state.forget_mean()
     assert describe_kept_weights(state, settings) == "the mean of the weights after updates 6, 9, 10"

@@ -5,14 +5,10 @@ import os
 from pathlib import Path
 
 from translume.atomic import beside as beside
+from translume.atomic import make_folder as make_folder
 from translume.atomic import replace_file as replace_file
 from translume.atomic import sync_folder as sync_folder
 from translume.atomic import write as write
-
-
-def make_folder(path: Path) -> None:
-    """Make `path` and its parents if they are missing."""
-    path.mkdir(parents=True, exist_ok=True)
 
 
 def sync(path: Path) -> None:

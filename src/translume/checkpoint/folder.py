@@ -19,10 +19,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from translume.checkpoint import disk
+from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError
-
-FORMAT = 1
-"""Format of the model folders that this version writes, and the newest that it reads."""
 
 MANIFEST = "manifest.json"
 
@@ -106,7 +104,8 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
 
     Names are paths inside the folder with `/`, such as "resume/optimizer.safetensors". Unchanged files are not written
     again. At whatever instant the process dies, the folder holds the old state or the new one. Raises ModelFolderError
-    if the disk is full or the folder cannot be written; the old state is intact then, and no new files remain.
+    if the disk is full or the folder cannot be written, DataError if it is a file; the old state is intact then, and no
+    new files remain.
     """
     old = Manifest.read(folder) if (folder / MANIFEST).exists() else Manifest(files={})
     dropped = set(remove)
@@ -129,7 +128,8 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
             for path in placed:
                 if path not in owned:
                     path.unlink(missing_ok=True)
-        raise _write_error(folder, name, error, bool(old.files)) from None
+        saved = any(each.endswith(".safetensors") for each in old.files)
+        raise _write_error(folder, name, error, saved=saved) from None
     _remove_old_files(folder, manifest, old)
     return manifest
 
@@ -171,7 +171,7 @@ def _is_whole(folder: Path, entry: Entry) -> bool:
         return False
 
 
-def _write_error(folder: Path, name: str, error: OSError, saved: bool) -> ModelFolderError:
+def _write_error(folder: Path, name: str, error: OSError, *, saved: bool) -> ModelFolderError:
     intact = "; the last saved state is intact" if saved else ""
     if error.errno in _FULL:
         return ModelFolderError(f"{folder}: the disk is full: no room for {name}{intact}")
@@ -282,7 +282,7 @@ def _locked(folder: Path) -> int:
     """Return a locked handle of the current `.lock` file; a lock on a deleted file would be ineffective."""
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            disk.make_folder(folder)
             if folder.resolve() in _held:
                 raise TrainingError(f"{folder}: this process already trains in it")
             try:

@@ -1,6 +1,7 @@
 """The model card, README.md of a model folder: kind of model, base model, data, recipe, scores, licence."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,7 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
         "\n".join(front),
         f"# {name}",
         words.kind,
-        f"```\ntranslume {task.command} {name} < source > {words.output}\n```",
+        f"```\ntranslume {task.command} {shlex.quote(name)} < source > {words.output}\n```",
         *([f"## Base model\n\n{_base(card)}"] if card.base else []),
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),

@@ -40,7 +40,7 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
     truncated = 0
     with (
         ProgressBar("classifying", unit="lines", prints=True) as bar,
-        interrupt_hint(lambda: f"Interrupted after line {bar.done}; continue with `tail -n +{bar.done + 1}`"),
+        interrupt_hint(bar.hint),
     ):
         lines = read_lines(file)
         # A typed line is classified at once; files and pipes are read ahead, for batches of similar lengths.

@@ -51,7 +51,8 @@ def command(languages: str, out: Path | None, pairs: int, updates: int | None, c
     )
     note(f"  {corpus.train[0][0]}\n  {corpus.train[0][1]}")
     recipe = write_recipe(data, demo_config(source, target, updates=updates or UPDATES))
-    note(f"Training {folder}, as `translume train {recipe} --out {folder}` would")
+    same = shlex.join(["translume", "train", str(recipe), "--out", str(folder)])
+    note(f"Training {folder}, as `{same}` would")
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         _train(recipe, folder, resume, compute)
         _show_results(folder, corpus, data, compute)
@@ -149,11 +150,11 @@ def next_steps(folder: Path, data: Path, corpus: "DemoCorpus") -> Iterator[str]:
     """Yield commands to try next, with this model and with the user's own files."""
     source, target = corpus.source_language, corpus.target_language
     yield "Next, with this model:"
-    yield f"  echo '{corpus.test[0][0]}' | translume translate {folder}".replace(
-        "'", '"' if "'" in corpus.test[0][0] else "'"
-    )
-    yield f"  translume evaluate {folder} {data}/test.{source} {data}/test.{target}"
-    yield f"  translume show {folder} --plot curves.png"
+    model = shlex.quote(str(folder))
+    test = shlex.join(str(data / f"test.{language}") for language in (source, target))
+    yield f"  echo {shlex.quote(corpus.test[0][0])} | translume translate {model}"
+    yield f"  translume evaluate {model} {test}"
+    yield f"  translume show {model} --plot curves.png"
     yield f"With two files of your own, each line the translation of the other's (train.{source}, train.{target}):"
     yield f"  translume init train.{source} train.{target} > {source}-{target}.toml"
     yield f"  translume train {source}-{target}.toml"

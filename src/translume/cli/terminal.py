@@ -66,6 +66,12 @@ class ProgressBar:
         """Add to the number of items done."""
         self.update(self.done + count)
 
+    def hint(self) -> str:
+        """Return how to continue after an interruption, if the items are lines of the input."""
+        if not self.done:
+            return "Interrupted before the first line; the same command starts again."
+        return f"Interrupted after line {self.done}; continue with `tail -n +{self.done + 1}`"
+
     def _start(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -79,7 +79,7 @@ def command(
     settings = changed(translator.config, overrides, "decoding").decoding
     with (
         ProgressBar("translating", unit="lines", prints=True) as bar,
-        interrupt_hint(lambda: f"Interrupted after line {bar.done}; continue with `tail -n +{bar.done + 1}`"),
+        interrupt_hint(bar.hint),
         _translating(model, translator, workers) as translate,
     ):
         lines = read_lines(file)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from translume.atomic import replace_file
+from translume.atomic import make_folder, replace_file
 from translume.checkpoint import FolderLock, Manifest
 from translume.comparison.measuring import Measures
 from translume.comparison.worker import Outcome, Task, run_in_worker
@@ -142,7 +142,7 @@ def compare_heads(
     the reason. After Interrupted nothing follows.
     sentences: number of validation sentences to translate, evenly spread; 0 for all.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     rows = {row.kind: row for row in read_rows(folder)}
     for number, kind in enumerate(kinds, start=1):
         home = folder / kind

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from translume.config.base import RAISE_RAW, Settings, explain, to_toml
 from translume.config.data import DataSettings
@@ -90,6 +90,9 @@ def _variable(match: re.Match[str], place: str) -> str:
     return found
 
 
+FORMAT = 1
+"""Format of the settings and model folders that this version writes, and the newest that it reads."""
+
 PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
 
 
@@ -100,14 +103,23 @@ class Config(Settings):
     `evaluation` and `decoding` are defaults that each call may override.
     """
 
-    format: int = 1
-    """Version of the model folder's layout."""
+    format: int = FORMAT
+    """Version of the settings and of the model folder's layout. A newer one is refused."""
     data: DataSettings = DataSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     decoding: DecodingSettings = DecodingSettings()
+
+    @field_validator("format")
+    @classmethod
+    def _format_is_known(cls, found: int) -> int:
+        if found > FORMAT:
+            raise ValueError(f"found {found}, newer than {FORMAT}, the newest this Translume reads; upgrade Translume")
+        if found < 1:
+            raise ValueError(f"found {found}, expected a number from 1 to {FORMAT}")
+        return found
 
     @classmethod
     def read(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from random import Random
 
+from translume.atomic import make_folder
 from translume.errors import DataError, SettingsError, nearest
 
 PARTS = ("train", "valid", "test")
@@ -30,7 +31,7 @@ class DemoCorpus:
     def write(self, folder: Path) -> None:
         """Write `train.en`, `train.zh`, …; files that already hold the same bytes are not written."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             for part in PARTS:
                 pairs: Sentences = getattr(self, part)
                 for side, language in enumerate((self.source_language, self.target_language)):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from translume.atomic import make_folder
 from translume.checkpoint import load_checkpoint
 from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
@@ -33,7 +34,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
     checkpoint = load_checkpoint(model, device="cpu", dtype="fp32")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None

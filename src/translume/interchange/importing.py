@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+from translume.atomic import make_folder
 from translume.checkpoint import Card, load_checkpoint, save_model
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
@@ -50,7 +51,7 @@ def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids
     compare = _comparison()
     foreign = read_huggingface(source, positions)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         around = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None

@@ -1,5 +1,6 @@
 """Classification: an encoder reads a text, and a head predicts its label or labels. There is no decoder."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
 
 
 def _next_steps(folder: Path) -> str:
-    return f"Next: translume classify {folder} < TEXT, or translume evaluate {folder} FILE.tsv"
+    model = shlex.quote(str(folder))
+    return f"Next: translume classify {model} < TEXT, or translume evaluate {model} FILE.tsv"
 
 
 TASK = Task(

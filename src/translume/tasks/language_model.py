@@ -1,5 +1,6 @@
 """Language modelling: a decoder without cross-attention predicts each token of a document from those before it."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,8 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
 
 
 def _next_steps(folder: Path) -> str:
-    return f"Next: translume generate {folder} PROMPT, or translume evaluate {folder} FILE"
+    model = shlex.quote(str(folder))
+    return f"Next: translume generate {model} PROMPT, or translume evaluate {model} FILE"
 
 
 TASK = Task(

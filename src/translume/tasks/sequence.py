@@ -1,5 +1,6 @@
 """Sequence to sequence: an encoder reads the source, and a decoder generates the target (Vaswani et al. 2017)."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
 
 
 def _next_steps(folder: Path) -> str:
-    return f"Next: translume translate {folder} < TEXT, or translume evaluate {folder} SOURCE REFERENCE"
+    model = shlex.quote(str(folder))
+    return f"Next: translume translate {model} < TEXT, or translume evaluate {model} SOURCE REFERENCE"
 
 
 TASK = Task(

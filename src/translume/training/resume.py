@@ -339,5 +339,8 @@ def describe_kept_weights(state: State, settings: TrainingSettings) -> str:
         return f"the {weights} after update {state.update}"
     if state.best_update:
         best = f"the {weights} after update {state.best_update}, the best by {settings.metric}"
-        return f"{best} and better than the mean of the last {settings.average_last}" if state.keeps_best else best
+        if not state.keeps_best:
+            return best
+        count = len(averaged_with(state, settings)) + 1
+        return f"{best} and better than " + (f"the mean of the last {count}" if count > 1 else "the last")
     return f"the {weights} after update {state.update}"

@@ -5,6 +5,7 @@ import hmac
 import json
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -82,7 +83,8 @@ class Keys:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise DataError(f"{path}: no such file of keys; `translume keys add {path} NAME` creates one") from None
+            add = f"translume keys add {shlex.quote(str(path))} NAME"
+            raise DataError(f"{path}: no such file of keys; `{add}` creates one") from None
         except OSError as error:
             raise DataError(f"{path}: keys cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
