@@ -67,7 +67,7 @@ def test_a_503_is_retried_and_another_error_keeps_the_last_translation(tab: Any,
     assert tab.page.inner_text("#output .stale") == whole(translator, "a man")[0].strip()
     tab.faults.clear()  # The browser logs the 422.
     tab.type("a man", *whole(translator, "a man"))
-    assert tab.page.locator("#problem").is_hidden()
+    tab.page.wait_for_selector("#problem", state="hidden")
 
 
 def test_the_page_prompts_for_a_key_when_the_server_requires_one(

@@ -178,6 +178,7 @@ def test_the_user_is_warned_in_words(tab: Any) -> None:
         tab.page.fill("#text", "")
         tab.shows("")
         tab.type(text, "hallo")
+        tab.page.wait_for_selector(".resting")
         assert tab.page.locator("#notes li").all_inner_texts() == ([note] if note else [])
         assert tab.page.locator("#output .doubtful").count() == int(logs[0] < -1)
 
@@ -207,7 +208,7 @@ def test_errors_are_in_words_and_keep_the_last_translation(
     if again:
         tab.page.click("#retry")
         tab.shows(*whole(translator, "a man!"))
-        assert tab.page.locator("#problem").is_hidden()
+        tab.page.wait_for_selector("#problem", state="hidden")
 
 
 def test_other_wordings_of_a_line_can_be_chosen(tab: Any, translator: Translator) -> None:
@@ -243,6 +244,19 @@ def test_a_glossary_constrains_the_translation_of_lines_with_its_terms(tab: Any,
     tab.page.click("#glossary summary")
     tab.page.click("#terms button")
     tab.shows("\n".join(whole(translator, "a man", "a mane")))
+
+
+def test_a_term_is_used_in_the_sentence_that_contains_it(tab: Any, translator: Translator) -> None:
+    entry = {"pair": "en-de", "term": "man", "translation": "kerl"}
+    tab.page.evaluate("(terms) => localStorage.setItem('translume.glossary', JSON.stringify(terms))", [entry])
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]")
+    with tab.page.expect_request("**/v1/translate/stream") as asked:
+        tab.page.fill("#text", "You did. A man.")
+    assert asked.value.post_data_json["text"] == ["You did.", "A man."]
+    assert asked.value.post_data_json["constraints"] == [[], ["kerl"]]
+    second = translator.translate("A man.", constraints=["kerl"]).text
+    tab.shows(f"{whole(translator, 'You did.')[0]} {second}")
 
 
 class Words:

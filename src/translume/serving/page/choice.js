@@ -13,6 +13,7 @@ export const offers = (what) => Boolean(model()?.offers.includes(what));
 export const detecting = () => auto;
 
 export function named(code) {
+  if (/^zh-hans$/i.test(code)) return "Chinese";
   try {
     return names.of(code.replaceAll("_", "-"));
   } catch {

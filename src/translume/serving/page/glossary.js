@@ -24,8 +24,9 @@ function contains(text, term) {
   return new RegExp(spaced ? `(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])` : escaped, "iu").test(text);
 }
 
-// The phrases that the translation of a text must contain.
-export const phrasesFor = (text) => [...new Set(own().filter((each) => contains(text, each.term)).map((each) => each.translation))].slice(0, MOST);
+// The entries whose terms a text contains, as { translation, isIn(text) }.
+export const phrasesFor = (text) => own().filter((each) => contains(text, each.term)).slice(0, MOST)
+  .map(({ term, translation }) => ({ translation, isIn: (part) => contains(part, term) }));
 
 export function showGlossary() {
   at("terms").replaceChildren(...own().map((entry) => element("li", {},

@@ -19,11 +19,11 @@ import { Latest } from "./typing.js";
 import { setUpVoice, showVoices } from "./voice.js";
 
 const GAP = 250, GAP_WITH_KEY = 1000, PATIENCE = 1500;  // Milliseconds; a key has a number of requests.
-const DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 320;
+const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 320;
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null };
+const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
@@ -41,7 +41,7 @@ function problem(message, retry = false) {
 function fail(error) {
   if (error.name === "AbortError") return;
   say("");
-  const locked = error instanceof Refused && error.status === 401;
+  const locked = error instanceof Refused && (error.status === 401 || error.code === "no_key" || error.code === "unknown_key");
   at("key-form").hidden = !locked;
   problem(locked && !hasKey() ? "Enter an API key to translate." : readable(error), isPassing(error));
 }
@@ -66,7 +66,10 @@ function showNotes(lines) {
   if (state.foreign && lines.length) rows.push(foreignNote(state.foreign, source));
   else if (lines.length && foreignScript(text, source)) rows.push([`This text does not look like ${choice.named(source)}. The translation is probably wrong.`]);
   const unsure = lines.filter((each) => each.text.trim() && each.confidence < output.UNSURE_LINE);
-  if (!rows.length && unsure.length) {
+  if (!state.resting) {
+    // A text that is being typed ends in a part of a word: do not judge it.
+    rows.length = notes.length = 0;
+  } else if (!rows.length && unsure.length) {
     rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : "The model is unsure about this translation. Check the underlined words."]);
   }
   rows.push(...notes.map((each) => [each]));
@@ -134,6 +137,7 @@ function showModel() {
 function setText(text) {
   at("text").value = text;
   typed();
+  rest();
   runs.now();
   at("text").focus();
 }
@@ -144,6 +148,22 @@ function typed() {
   state.foreign = null;
   count();
   grow();
+}
+
+// The user has stopped typing: judge the translation, and have screen readers say it.
+function rest() {
+  clearTimeout(state.restTimer);
+  state.resting = true;
+  document.body.classList.add("resting");
+  if (state.lines.every((each) => each instanceof Line)) at("spoken").textContent = whole();
+  draw();
+}
+
+function restLater() {
+  clearTimeout(state.restTimer);
+  state.resting = false;
+  document.body.classList.remove("resting");
+  state.restTimer = setTimeout(rest, RESTING_DELAY);
 }
 
 // Translate the text as it is now.
@@ -201,7 +221,7 @@ async function put(text, model, kept, signal) {
     cancelAnimationFrame(frame);
     if (!signal.aborted) draw();
   }
-  at("spoken").textContent = whole();
+  if (state.resting) at("spoken").textContent = whole();
 }
 
 async function label(text, model, signal) {
@@ -255,6 +275,7 @@ function swap() {
   if (!choice.swap()) return;
   if (text) at("text").value = text;
   typed();
+  rest();
   runs.now();
 }
 
@@ -309,6 +330,7 @@ function restore(entry) {
 function listen() {
   at("text").addEventListener("input", () => {
     typed();
+    restLater();
     if (at("text").value.trim()) runs.soon();
     else runs.now();
   });
@@ -335,7 +357,7 @@ function listen() {
   setUpStep({ state, draw, fail, say, clear, scheduleHistory, tapped });
   setUpOthers({ state, fail, changed });
   setUpHistory((entry) => restore({ text: entry.source, model: entry.model }));
-  setUpVoice({ translation: whole, changed: () => { typed(); runs.soon(); }, failed: problem });
+  setUpVoice({ translation: whole, changed: () => { typed(); restLater(); runs.soon(); }, failed: problem });
 }
 
 // After the translation was changed by the user.
@@ -376,6 +398,7 @@ async function begin() {
   at("text").value = linked?.text ?? keptText();
   listen();
   typed();
+  rest();
   document.documentElement.dataset.ready = "yes";
   runs.now();
 }

@@ -6,17 +6,17 @@ import { Refused, patiently, post, stream } from "./server.js";
 const CHARACTERS = 20_000, WORDINGS = 5, DETECTED = 500;
 let streams = true;
 
-// Split lines into batches that fit into a request.
-function* batches(lines, most) {
+// Split texts, each as { text }, into batches that fit into a request.
+function* batches(units, most) {
   let batch = [], characters = 0;
-  for (const line of lines) {
-    if (batch.length && (batch.length >= most || characters + line.length > CHARACTERS)) {
+  for (const unit of units) {
+    if (batch.length && (batch.length >= most || characters + unit.text.length > CHARACTERS)) {
       yield batch;
       batch = [];
       characters = 0;
     }
-    batch.push(line);
-    characters += line.length;
+    batch.push(unit);
+    characters += unit.text.length;
   }
   if (batch.length) yield batch;
 }
@@ -35,37 +35,78 @@ async function* events(request, signal) {
   yield ["done", await post("v1/translate", request, signal)];
 }
 
-// Translate a text.  kept: Lines and Pendings shown before.  most: texts per request.  phrasesFor(line): phrases that its
-// translation must contain.  show(lines, gaps): called with the results so far.  waiting: see `patiently`.
+// Translate a text.  kept: Lines and Pendings shown before.  most: texts per request.  phrasesFor(line): the glossary's
+// entries that it contains.  show(lines, gaps): called with the results so far.  waiting: see `patiently`.
 export async function translate(text, { model, kept, most, phrasesFor, show, waiting, signal }) {
   const { lines, gaps } = parted(text);
   const phrases = new Map(lines.map((line) => [line, phrasesFor(line)]));
   const reusable = new Map();
   for (const each of kept) {
-    if (!(each instanceof Line) || String(each.phrases) !== String(phrases.get(each.source) ?? "")) continue;
+    if (!(each instanceof Line) || String(each.phrases) !== String((phrases.get(each.source) ?? []).map((one) => one.translation))) continue;
     reusable.set(each.source, [...(reusable.get(each.source) ?? []), each]);
   }
   const reused = lines.map((line) => reusable.get(line)?.shift());
   // What is shown in the place of a line stays until its translation arrives.
   const slots = lines.map((line, place) => reused[place] ?? new Pending(reused.includes(kept[place]) ? "" : kept[place]?.text));
-  const untranslated = [...new Set(lines.filter((_, place) => slots[place] instanceof Pending))];
+  const untranslated = [...new Set(lines.filter((_, place) => slots[place] instanceof Pending))].map((line) => new Job(line, phrases.get(line)));
   const put = (line, change) => lines.forEach((each, place) => {
     if (each === line && slots[place] instanceof Pending) change(slots[place], place);
   });
   const translateBatch = (batch) => patiently(async () => {
-    const request = { text: batch, model, detail: true, alignment: false };
-    if (batch.some((line) => phrases.get(line).length)) request.constraints = batch.map((line) => phrases.get(line));
+    const request = { text: batch.map((unit) => unit.text), model, detail: true, alignment: false };
+    if (batch.some((unit) => unit.phrases.length)) request.constraints = batch.map((unit) => unit.phrases);
     for await (const [kind, value] of events(request, signal)) {
-      if (kind === "prefix") put(batch[value.place], (pending) => { pending.prefix = value.text; });
-      else if (kind === "done") value.translations.forEach((each, at) => put(batch[at], (_, place) => {
-        slots[place] = new Line(batch[at], each, phrases.get(batch[at]));
-      }));
+      if (kind === "prefix") {
+        const { job } = Object.assign(batch[value.place], { prefix: value.text });
+        put(job.line, (pending) => { pending.prefix = job.prefix; });
+      } else if (kind === "done") value.translations.forEach((each, at) => {
+        const { job } = Object.assign(batch[at], { translation: each });
+        if (job.done) put(job.line, (_, place) => { slots[place] = new Line(job.line, job.translation, job.phrases); });
+      });
       else if (kind === "error") throw new Refused(value.status ?? 422, value, value.code === "queue_full" ? 1 : 0);
       show(slots, gaps);
     }
   }, waiting, signal);
   show(slots, gaps);
-  for (const batch of batches(untranslated, most)) await translateBatch(batch);
+  for (const batch of batches(untranslated.flatMap((job) => job.units), most)) await translateBatch(batch);
+}
+
+// A line to translate. If it must contain phrases, each of its sentences is translated on its own, with those of its terms:
+// the server would look for a phrase of the target language in the source.
+class Job {
+  constructor(line, phrases) {
+    Object.assign(this, { line, phrases: phrases.map((each) => each.translation) });
+    this.units = sentences(line, phrases).map(([text, gap]) => ({ job: this, text, gap, prefix: "", translation: null,
+      phrases: phrases.filter((each) => each.isIn(text)).map((each) => each.translation) }));
+  }
+
+  get done() {
+    return this.units.every((unit) => unit.translation);
+  }
+
+  // What is certain of the translation: that of the first sentences.
+  get prefix() {
+    const open = this.units.findIndex((unit) => !unit.translation);
+    const certain = this.units.slice(0, open < 0 ? this.units.length : open + 1);
+    return certain.map((unit) => (unit.translation ? unit.translation.text + unit.gap : unit.prefix)).join("");
+  }
+
+  get translation() {
+    const found = this.units.map((unit) => unit.translation);
+    if (found.length === 1) return found[0];
+    const best = found.map((each) => each.hypotheses?.[0] ?? {});
+    return {
+      text: found.map((each, place) => each.text + this.units[place].gap).join(""), warnings: found.flatMap((each) => each.warnings ?? []),
+      hypotheses: [{ tokens: best.flatMap((each) => each.tokens ?? []), token_log_probs: best.flatMap((each) => each.token_log_probs ?? []) }],
+    };
+  }
+}
+
+// The sentences of a line as [text, white space after it].
+function sentences(line, phrases) {
+  if (!phrases.length || !Intl.Segmenter) return [[line, ""]];
+  return [...new Intl.Segmenter(undefined, { granularity: "sentence" }).segment(line)].map(({ segment }) =>
+    [segment.trimEnd(), segment.slice(segment.trimEnd().length)]).filter(([text]) => text);
 }
 
 // Other translations of a line, as hypotheses with tokens, the best first.  width: most hypotheses of a request.
@@ -85,8 +126,9 @@ export const classify = async (text, { model, waiting, signal }) =>
 export async function translateLines(text, { model, most, progress, waiting, signal }) {
   const { lines, gaps } = parted(text);
   const found = [];
-  for (const batch of batches(lines, Math.min(most, 32))) {
-    const answer = await patiently(() => post("v1/translate", { text: batch, model }, signal), waiting, signal);
+  for (const batch of batches(lines.map((text) => ({ text })), Math.min(most, 32))) {
+    const request = { text: batch.map((unit) => unit.text), model };
+    const answer = await patiently(() => post("v1/translate", request, signal), waiting, signal);
     found.push(...answer.translations.map((each) => each.text));
     progress(found.length / lines.length);
   }
