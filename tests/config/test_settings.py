@@ -20,6 +20,12 @@ REFUSED = {
     '[tokenizer]\ntarget_path = "de.json"': (
         "tokenizer: target_path is of no use while shared is true; expected shared = false, or path alone"
     ),
+    '[tokenizer]\ntarget_kind = "word"': (
+        "tokenizer: target_kind is of no use while shared is true; expected shared = false"
+    ),
+    '[tokenizer]\nshared = false\ntarget_kind = "word"\ndropout = 0.1': (
+        "tokenizer: dropout 0.1 with kind 'word', expected 0; only kind 'bpe' has merges"
+    ),
     "[decoding]\nmax_length_ratio = inf": "decoding.max_length_ratio: found inf, expected a finite number",
     "[decoding]\nlength_penalty = nan": "decoding.length_penalty: found nan, expected a finite number",
     "[training]\nlearning_rate = inf": "training.learning_rate: found inf, expected a finite number",

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
 from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
+from translume.training.validation import clearly_better
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -62,7 +63,7 @@ def test_candidates_are_the_last_checkpoints_if_averaging_is_enabled() -> None:
     [
         ({"average_last": 3}, "the mean of the weights after updates 6, 9, 10"),
         ({"average_last": 3, "ema": 0.9}, "the mean of the moving average of the weights after updates 6, 9, 10"),
-        ({"metric": "bleu"}, "the weights after update 8, the best by bleu"),
+        ({"metric": "bleu", "average_last": 1}, "the weights after update 8, the best by bleu"),
     ],
 )
 def test_kept_weights_are_described(settings: dict[str, object], expected: str) -> None:
@@ -84,3 +85,16 @@ def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten()
     state.forget_mean()
     assert describe_kept_weights(state, settings) == "the mean of the weights after updates 6, 9, 10"
     assert state.kept_quality(settings) == (None, {})
+
+
+@pytest.mark.parametrize(("metric", "best", "mean", "kept"), [
+    ("bleu", 41.0, 40.7, False),  # less than 1 % better: luck of many validations
+    ("bleu", 41.2, 40.7, True),
+    ("nll", 1.99, 2.0, False),
+    ("nll", 1.97, 2.0, True),
+    ("bleu", 41.0, float("nan"), True),
+])  # fmt: skip
+def test_the_best_weights_are_kept_only_if_they_clearly_beat_the_mean(
+    metric: str, best: float, mean: float, kept: bool
+) -> None:
+    assert clearly_better(metric != "nll", best, mean) == kept

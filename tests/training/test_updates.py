@@ -211,19 +211,19 @@ def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[
 
 @pytest.mark.parametrize(("kind", "measure"), [("softmax", "nll"), ("sigmoid", "objective"), ("entmax", "objective")])
 def test_measure_without_an_nll_is_reported_by_its_name(toy: Make, tmp_path: Path, kind: str, measure: str) -> None:
-    events = list(train(toy({"model": {"head": {"kind": kind}}}, updates=5), tmp_path))
+    events = list(train(toy({"model": {"head": {"kind": kind}}}, updates=5, average_last=1), tmp_path))
     told = [event for event in events if isinstance(event, Validated | Finished)]
     assert {event.measure for event in told} == {measure}
     assert [line["measure"] for line in read_history(tmp_path) if line["event"] == "validated"] == [measure]
     assert f"validation {measure} = {told[0].nll:.4f} nats per token" in (tmp_path / "README.md").read_text()
     assert measured(told[0]) == f"{measure} {told[0].nll:.3f}"
-    *_, again = train(toy({"model": {"head": {"kind": kind}}}, updates=5), tmp_path)
+    *_, again = train(toy({"model": {"head": {"kind": kind}}}, updates=5, average_last=1), tmp_path)
     assert isinstance(again, Finished)
     assert (again.already, again.measure) == (True, measure)
 
 
 def test_the_card_names_the_metric_and_which_weights_have_it(toy: Make, tmp_path: Path) -> None:
-    *_, last = train(toy(updates=5, metric="chrf"), tmp_path)
+    *_, last = train(toy(updates=5, metric="chrf", average_last=1), tmp_path)
     assert isinstance(last, Finished)
     assert last.nll is not None
     scores = (tmp_path / "README.md").read_text().split("## Scores\n\n")[1]

@@ -181,13 +181,14 @@ def _files(config: Config) -> str:
 
 def _recipe(config: Config, parameters: int, trained: bool) -> str:
     model, training, tokenizer = config.model, config.training, config.tokenizer
+    own = f" ({tokenizer.target_kind} tokens in the target)" if tokenizer.target_kind else ""
     words: CardWords = task_of(config).part("card")(config)
     rows = [
         f"- {words.layers} layers, {model.width} wide, "
         f"feed-forward {model.feed_forward}, {model.attention_heads} attention heads, "
         f"{model.norm}-norm, {model.positions} positions",
         f"- output head: {model.head.kind}",
-        f"- {tokenizer.kind} tokens, size {tokenizer.size:,}, {words.vocabulary}",
+        f"- {tokenizer.kind} tokens{own}, size {tokenizer.size:,}, {words.vocabulary}",
     ]
     if not trained:
         return "\n".join([f"- {parameters:,} parameters", *rows]) + "\n\nAll settings are in `config-….toml`."

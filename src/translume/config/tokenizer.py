@@ -14,8 +14,12 @@ class TokenizerSettings(Settings):
 
     kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece"] = "bpe"
     """The kind of tokens; "bpe" suits most languages. "sentencepiece" is for imported models only."""
+    target_kind: Literal["", "bpe", "unigram", "wordpiece", "character", "byte", "word"] = ""
+    """The kind of the target's tokens if it differs, such as "word" for phones separated by blanks."""
     size: int = Field(default=8000, ge=8, le=10_000_000)
     """Maximum size of the vocabulary, special tokens included ("byte" always has 256 and the special tokens)."""
+    target_size: int = Field(default=0, ge=0, le=10_000_000)
+    """Maximum size of the target's vocabulary; 0: `size`."""
     path: str = ""
     """An existing tokenizer.json to use unchanged; empty trains one."""
     target_path: str = ""
@@ -37,6 +41,15 @@ class TokenizerSettings(Settings):
     def _settings_have_an_effect(self) -> Self:
         if self.shared and self.target_path:
             raise ValueError("target_path is of no use while shared is true; expected shared = false, or path alone")
-        if self.dropout and self.kind != "bpe" and not self.path:
-            raise ValueError(f"dropout {self.dropout} with kind '{self.kind}', expected 0; only kind 'bpe' has merges")
+        for name in ("target_kind", "target_size"):
+            if self.shared and getattr(self, name):
+                raise ValueError(f"{name} is of no use while shared is true; expected shared = false")
+        for kind in (self.kind, self.target_kind or self.kind):
+            if self.dropout and kind != "bpe" and not self.path:
+                raise ValueError(f"dropout {self.dropout} with kind '{kind}', expected 0; only kind 'bpe' has merges")
         return self
+
+    def of_target(self) -> Self:
+        """Return the settings with which the target's own tokenizer is learned."""
+        own = {"kind": self.target_kind or self.kind, "size": self.target_size or self.size}
+        return self.model_copy(update={**own, "target_kind": "", "target_size": 0})

@@ -62,8 +62,9 @@ class TrainingSettings(Settings):
     """Updates between commits of the model folder, and between candidates for averaging."""
     keep: int = Field(default=10, ge=1)
     """Number of candidates kept in `resume/` for averaging."""
-    average_last: int = Field(default=1, ge=1)
-    """Average this many of the last candidates, unless the best one by `metric` is better; 1 uses the best one."""
+    average_last: int = Field(default=5, ge=1)
+    """Average this many of the last candidates, unless the best one by `metric` is better by more than 1 %; 1 uses the
+    best one."""
     log_every: int = Field(default=50, ge=1)
     """Updates between lines of `history.jsonl`."""
     ema: float = Field(default=0.0, ge=0.0, lt=1.0)

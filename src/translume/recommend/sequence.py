@@ -122,7 +122,7 @@ def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
     yield Choice(path="training.warmup_updates", value=size.warmup_updates)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
-    why = "the model is the mean of the last 5 saved, unless the best is better"
+    why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
     yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     metric = "exact_match" if target.short else "chrf" if target.unspaced else "bleu"

@@ -31,7 +31,7 @@ from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
 from translume.training.prepare import CACHE, Prepared, RunPlan, plan_run, prepare_run
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
-from translume.training.validation import Quality, Validator, better, measured_by
+from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
 
 _NAMED_PAIRS = 8
 
@@ -292,15 +292,10 @@ class Run:
             return None
         return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
 
-    def _best_beats(self, value: float) -> bool:
-        """Return whether the best validation beats another value of the metric, or that value is NaN."""
-        best = self._best_value()
-        return best is not None and (value != value or better(self._larger, best, value))
-
     # ---- the end, and commits
 
     def _finished(self, reason: Reason) -> Finished:
-        """Return the last event, with the quality of the kept weights: the mean, or the best if that is better."""
+        """Return the last event, with the quality of the kept weights: the mean, or clearly better best ones."""
         state, settings = self._state, self._settings
         state.forget_mean()
         if settings.average_last > 1:
@@ -308,7 +303,8 @@ class Run:
             quality = self._validator.measure(kept, lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
-                state.keeps_best = self._best_beats(quality.value(settings.metric))
+                best, mean = self._best_value(), quality.value(settings.metric)
+                state.keeps_best = best is not None and clearly_better(self._larger, best, mean)
         nll, metrics = state.kept_quality(settings)
         return Finished(
             update=state.update,

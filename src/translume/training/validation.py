@@ -22,6 +22,9 @@ from translume.translator.classifier import LABEL_THRESHOLD
 _AT_ONCE = 128
 """Number of sentences translated between two checks of the stop function."""
 
+CLEARLY_BETTER = 0.01
+"""Share by which the best weights must beat the mean of the last ones to be the model instead."""
+
 Stop = Callable[[], bool]
 
 
@@ -59,6 +62,15 @@ def better(larger: bool, value: float, best: float | None) -> bool:
     if best is None:
         return value == value
     return value > best if larger else value < best
+
+
+def clearly_better(larger: bool, best: float, mean: float) -> bool:
+    """Return whether the best validation beats that of the mean of weights by more than 1 %, or that is NaN.
+
+    The best is the luckiest of many validations of a small set, so that it looks better than it is.
+    """
+    margin = CLEARLY_BETTER * abs(mean)
+    return mean != mean or better(larger, best, mean + margin if larger else mean - margin)
 
 
 def measured_by(config: Config, corpus: TokenizedCorpus) -> str:

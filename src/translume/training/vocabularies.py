@@ -27,7 +27,8 @@ def learn_tokenizers(config: Config, learning: Learning | None) -> tuple[Tokeniz
         shared = _tokenizer(config, settings.path, ("source", "target"), learning)
         return shared, shared
     source = _tokenizer(config, settings.path, ("source",), learning)
-    return source, _tokenizer(config, settings.target_path, ("target",), learning)
+    own = config.model_copy(update={"tokenizer": settings.of_target()})
+    return source, _tokenizer(own, settings.target_path, ("target",), learning)
 
 
 def learn_document_tokenizer(config: Config, learning: Learning | None) -> tuple[Tokenizer, Tokenizer]:
