@@ -91,7 +91,7 @@ function start(api, models, keyRequired) {
   if (!model) return;
   const path = "/v1/translate", request = requestOf("post", path, api.paths[path].post, {});
   request.example = { text: sentencesOf(model.source)[0] ?? "a man", ...(models.length > 1 ? { model: model.name } : {}) };
-  at("start").append(...example(request, keyRequired));
+  at("start").append(...example(request, keyRequired, false));
   at("start").hidden = false;
 }
 

@@ -65,8 +65,8 @@ async function tried(request, body, answer, say) {
   answer.hidden = !answer.textContent;
 }
 
-// The content of "Example".  secret: whether the server requires a key for it.
-export function example(request, secret) {
+// The content of "Example".  secret: whether the server requires a key for it.  editable: whether its body can be changed.
+export function example(request, secret, editable = true) {
   const said = element("span", { class: "hint", role: "status" });
   const say = (text) => { said.textContent = text; };
   const asks = request.type === "application/json", tryable = !request.path.includes("{") && (asks || !request.type) && request.path;
@@ -80,5 +80,5 @@ export function example(request, secret) {
   const row = element("div", { class: "row" }, element("button", { type: "button", class: "copy", onclick: () => copy(command, say) }, "Copy the command"));
   if (tryable) row.append(element("button", { type: "button", class: "try", onclick: () => tried(request, body.value, answer, say) }, "Try it"));
   row.append(said);
-  return [...(asks ? [body, element("div", { class: "row" })] : []), command, row, answer];
+  return [...(asks && editable ? [body, element("div", { class: "row" })] : []), command, row, answer];
 }

@@ -37,11 +37,9 @@ export function readable(error) {
 export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.status);
 
 const WARNED = {
-  truncated: (detail) => (detail.includes("source") ? "The text was cut: its end is not translated." : "The translation was cut off at the length limit. Shorter sentences help."),
-  length_limit: () => "The translation was cut off at the length limit. Shorter sentences help.",
+  truncated: (detail) => (detail.includes("target") ? "The translation was cut off at the length limit. Shorter sentences help." : "The text was cut: its end is not translated."),
   repetition: () => "The translation repeats itself. It is probably wrong.",
   low_source_use: () => "The translation is much shorter than the text. Something may be missing.",
-  short: () => "The translation is much shorter than the text. Something may be missing.",
   placeholder_lost: (detail) => `Something that should be copied unchanged is missing: ${detail}`,
   constraint_unmet: (detail) => `A term of your glossary was not used: ${detail}`,
 };
