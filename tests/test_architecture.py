@@ -256,7 +256,7 @@ def test_toolkits_are_imported_only_in_their_packages(path: Path) -> None:
 @every_file
 def test_every_imported_package_is_declared(path: Path) -> None:
     tree = tree_of(path)
-    extras = declared("serve", "detect", "export", "inspect", "tensorboard", "demo", "metrics")
+    extras = declared("serve", "documents", "detect", "export", "inspect", "tensorboard", "demo", "metrics")
     assert not third_party(tree, path) - declared("") - extras
     if package_name(path) not in ONLY_IN:
         optional = third_party(outside_functions(tree), path) - declared("")

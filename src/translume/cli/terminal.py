@@ -62,6 +62,10 @@ class ProgressBar:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, rate=f"{done / seconds:,.0f} {self._unit}/s")
 
+    def expect(self, total: int) -> None:
+        """Set the number of items in all."""
+        self._total = total
+
     def advance(self, count: int = 1) -> None:
         """Add to the number of items done."""
         self.update(self.done + count)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.documents import check_output, is_document, translate_document, write_result
 from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from translume.decoding import Average
     from translume.translator import Translation, Translator
 
+NOTHING_WRITTEN = "Interrupted; nothing was written."
 Constraints = Iterable[Iterable[str]] | None
 """The phrases that each line's target must contain; None for no constraints."""
 
 
 @click.command(
     "translate",
-    short_help="Translate lines of text.",
+    short_help="Translate lines of text, or a document.",
     epilog="Example: translume translate models/en-de < test.en > test.de",
 )
 @click.argument("model", type=FOLDER)
@@ -52,6 +54,7 @@ Constraints = Iterable[Iterable[str]] | None
     type=FILE,
     help="Words and phrases that each target must contain: one line for each input line, separated by tabs.",
 )
+@click.option("--out", type=FILE, help="File to write instead of standard output, once it is complete.")
 @json_option
 @set_option
 @ensemble_options
@@ -64,22 +67,41 @@ def command(
     others: tuple[Path, ...],
     average: "Average | None",
     workers: int | None,
+    out: Path | None,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
 ) -> None:
     """Translate lines of standard input, or of FILE, to standard output, one line for each input line.
 
+    A FILE whose name ends in .docx, .html, .htm, .srt or .vtt is translated as a document that keeps its format, for
+    example `translume translate models/en-de report.docx > bericht.docx`.
+
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
     """
     from translume.data import read_lines
 
+    check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
+    if is_document(file):
+        lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
+        for option in (option for option, given in lines_only.items() if given):
+            raise SettingsError(f"{option}: {file} is a document; expected lines of text")
+        with interrupt_hint(NOTHING_WRITTEN), _translating(model, translator, workers) as translate:
+            source = translator.config.data.source_language
+            translate_document(
+                file,
+                out,
+                source,
+                lambda lines, aligned: translate(lines, settings.model_copy(update={"alignment": aligned}), None),
+            )
+        return
+    printed: list[str] = []
     with (
-        ProgressBar("translating", unit="lines", prints=True) as bar,
-        interrupt_hint(bar.hint),
+        ProgressBar("translating", unit="lines", prints=out is None) as bar,
+        interrupt_hint(bar.hint if out is None else NOTHING_WRITTEN),
         _translating(model, translator, workers) as translate,
     ):
         lines = read_lines(file)
@@ -94,8 +116,13 @@ def command(
             for warning in _warnings(translation):
                 note(f"line {bar.done}: {warning}")
             for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
-                click.echo(line)
+                if out is None:
+                    click.echo(line)
+                else:
+                    printed.append(f"{line}\n")
         count.report()
+    if out is not None:
+        write_result("".join(printed).encode(), out)
 
 
 def _warnings(translation: "Translation") -> list[str]:
