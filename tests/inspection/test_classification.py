@@ -29,14 +29,17 @@ EVIDENCE = PARTS[1:]
 
 
 @cache
-def build(pooling: str = "attention", *, several: bool = False, options: tuple[str, ...] = ()) -> Classifier:
+def build(
+    pooling: str = "attention", *, several: bool = False, options: tuple[str, ...] = (), **shape: str | int
+) -> Classifier:
     tokenizer = train_tokenizer(
         TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghijklm nopqrstuvwxyz.!?"]
     )
     head = ClassifySettings(pooling=pooling, labels="several" if several else "one")
     settings = ModelSettings(
-        width=22, feed_forward=29, encoder_layers=2, attention_heads=11, max_positions=19, head=head, dropout=0.3
-    )
+        width=22, feed_forward=29, attention_heads=11, max_positions=19, head=head, dropout=0.3,
+        **{"encoder_layers": 2, **shape},
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         network = build_classifier(settings, len(tokenizer), len(NAMES)).eval()
@@ -275,3 +278,29 @@ def test_invalid_requests_are_refused_in_one_line(monkeypatch):
     with pytest.raises(SettingsError) as error:
         translume.trace_classification(build(), TEXT, show=("integrated-gradients",))
     assert "pip install 'translume[inspect]'" in str(error.value)
+
+
+@pytest.mark.parametrize("normalization", ["layer", "rms"])
+def test_gradients_are_of_normalised_vectors_where_the_norm_stands_on_the_embeddings(normalization):
+    # As in recipes/trec6.toml.
+    classifier = build("ngrams", encoder_layers=0, positions="none", normalization=normalization)
+    model = classifier.checkpoint.model
+    trace = translume.trace_classification(classifier, TEXT, k=2, show=("input-gradient",))
+    found = evidence_of(trace, "input-gradient")
+    assert found.abs().max() > 0.01
+
+    source = torch.tensor(ids_of(classifier))
+    with torch.no_grad():
+        vectors = model.encoder.norm(model.encoder.embedding.table(source) * model.encoder.embedding.scale)
+        zero = model.encoder.norm(torch.zeros_like(vectors))
+    mask = torch.ones_like(source[None], dtype=torch.bool)
+    first = order_of(classifier, trace)[0]
+
+    def score(shares: torch.Tensor) -> torch.Tensor:
+        """log p of the likeliest class, with each token's normalised vector moved towards that of no token."""
+        moved = zero + shares[:, None] * (vectors - zero)
+        return model.head.score(model.pooling(moved[None], mask), torch.tensor([first]), None)[0]
+
+    shares = torch.ones(len(source), requires_grad=True)
+    (slopes,) = torch.autograd.grad(score(shares), shares)
+    torch.testing.assert_close(found[0], slopes.double(), atol=2e-5, rtol=1e-3)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from translume.drawing import corpus_lines
 from translume.errors import DataError
 from translume.inspection import corpus
 from translume.inspection.comparison import compare_on_corpus
@@ -82,6 +83,17 @@ def test_places_count_from_the_start_of_the_target(translator):
     ]
     firsts = [translator.score(*pair).token_log_probs[0] for pair in PAIRS]
     assert places[0].nll == pytest.approx(-np.mean(firsts), abs=1e-5)
+
+
+def test_the_last_place_includes_all_later_ones_and_says_so(translator, monkeypatch):
+    places = inspect_corpus(translator, PAIRS).places
+    assert not any(view.and_later for view in places)
+    monkeypatch.setattr("translume.inspection.corpus.PLACES", 3)
+    first = inspect_corpus(translator, PAIRS).places
+    assert [(view.place, view.and_later) for view in first] == [(1, False), (2, False), (3, True)]
+    assert first[2].tokens == sum(view.tokens for view in places[2:])
+    rows = [line.plain.split()[:2] for line in corpus_lines(inspect_corpus(translator, PAIRS))]
+    assert ["3+", str(first[2].tokens)] in rows
 
 
 def test_calibration_ranks_and_entropies_agree_with_numpy(translator, beliefs):

@@ -41,6 +41,8 @@ def command(languages: str, out: Path | None, pairs: int, updates: int | None, c
     source, dash, target = languages.partition("-")
     if not dash or source == target:
         raise SettingsError(f"--languages: found '{languages}', expected two languages such as en-zh")
+    if out is not None and not out.name:
+        raise SettingsError(f"--out: found '{out}', expected the path of a new folder")
     folder = out or Path("models") / ("demo" if languages == "en-zh" else f"demo-{languages}")
     data = folder.with_name(f"{folder.name}-corpus")
     corpus = make_corpus(source, target, pairs=pairs)

@@ -27,7 +27,7 @@ function groups() {
 }
 
 // A chart as wide as its container, with axes; x and y map values to pixels.
-function picture(id, label, { height = 280, left = 44, right = 12, top = 10, bottom = 38, xs, ys, xTicks, yTicks, xName, yName }) {
+function picture(id, label, { height = 280, left = 44, right = 12, top = 10, bottom = 38, xs, ys, xTicks, yTicks, xName, yName, xLabel = String }) {
   const width = Math.max(260, at(id).clientWidth);
   const x = (value) => left + ((width - left - right) * (value - xs[0])) / (xs[1] - xs[0] || 1);
   const y = (value) => height - bottom - ((height - top - bottom) * (value - ys[0])) / (ys[1] - ys[0] || 1);
@@ -36,7 +36,7 @@ function picture(id, label, { height = 280, left = 44, right = 12, top = 10, bot
     made.append(drawn("line", { class: "axis", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
     made.append(drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(tick)));
   }
-  for (const tick of xTicks) made.append(drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, String(tick)));
+  for (const tick of xTicks) made.append(drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, xLabel(tick)));
   made.append(drawn("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, xName));
   if (yName) made.append(drawn("text", { x: left + 4, y: top + 12 }, yName));
   at(id).replaceChildren(made);
@@ -78,14 +78,16 @@ function showPlaces() {
   const yTicks = Array.from({ length: Math.floor(highest / step) + 1 }, (_, place) => place * step);
   const last = views.at(-1).place;
   const xTicks = [...new Set([1, ...Array.from({ length: Math.floor(last / 5) }, (_, place) => 5 * (place + 1)), last])];
+  const later = new Set(views.filter((view) => view.and_later).map((view) => view.place));
+  const xLabel = (place) => (later.has(place) ? `${place}+` : String(place));
   const { made, x, y } = picture("places", `Entropy and nll of ${views.length} positions`,
-    { xs: [1, Math.max(2, last)], ys: [0, highest], xTicks, yTicks, xName: "position in the target", yName: "nats" });
+    { xs: [1, Math.max(2, last)], ys: [0, highest], xTicks, yTicks, xName: "position in the target", yName: "nats", xLabel });
   for (const [name, kind] of [["entropy", ""], ["nll", " used"]]) {
     const known = views.filter((view) => view[name] !== null);
     made.append(drawn("path", { class: "curve" + kind, d: path(known.map((view) => [x(view.place), y(view[name])])) }));
     for (const view of known) {
       made.append(hinted(drawn("circle", { class: "dot" + kind, cx: x(view.place), cy: y(view[name]), r: 3 }),
-        `position ${view.place}: ${name} ${view[name].toFixed(3)} nats of ${count(view.tokens)} tokens`));
+        `position ${view.place}${view.and_later ? " and later" : ""}: ${name} ${view[name].toFixed(3)} nats of ${count(view.tokens)} tokens`));
     }
   }
 }

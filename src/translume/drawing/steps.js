@@ -30,7 +30,8 @@ function fact(name, value) {
 
 export function facts(trace, place) {
   const step = trace.steps[place], token = trace.target_tokens[place];
-  const made = element("dl", {}, fact("token", `${token.text} (${place + 1} of ${trace.steps.length})`),
+  const made = element("dl", {}, fact("token", token.text),
+    fact("step", `${place} of 0 to ${trace.steps.length - 1}`),
     fact("p", percent(step.p_model)), fact("log p", number(step.log_p_model)), fact("rank", String(step.rank)),
     fact("entropy", `${number(step.entropy, 2)} nats`), fact("margin", number(step.margin)));
   if (Math.abs(step.p_used - step.p_model) >= SLIGHT) made.append(fact("p after rules", percent(step.p_used)));

@@ -296,7 +296,8 @@ def _places(lens: CorpusLens) -> Iterator[Text]:
     yield from _title("  pos.  tokens     nll entropy")
     most = max((view.entropy or 0.0 for view in lens.places), default=0.0) or 1.0
     for view in lens.places:
-        line = Text(f"{view.place:5d} {view.tokens:9,d} {_nats(view.nll)} {_nats(view.entropy)}  ")
+        place = f"{view.place}+" if view.and_later else f"{view.place} "
+        line = Text(f"{place:>6}{view.tokens:9,d} {_nats(view.nll)} {_nats(view.entropy)}  ")
         yield line.append("█" * round(WIDE_BAR * (view.entropy or 0.0) / most), style="blue")
 
 

@@ -108,9 +108,22 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
 
 
 def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the embedded ids [S], and the baseline without token embeddings: [S, D] each."""
+    """Return the embedded ids [S], and the baseline without token embeddings: [S, D] each.
+
+    If the encoder's norm stands directly on the embeddings, both are normalised vectors. The norm removes the length of
+    a vector, so a gradient with respect to the vector itself is orthogonal to it: input times gradient would be 0 for
+    every token without a position.
+    """
     whole = encoder.embed(source[None], Layout.of(torch.ones_like(source[None], dtype=torch.bool)))
-    return whole, whole - encoder.embedding.table(source) * encoder.embedding.scale
+    baseline = whole - encoder.embedding.table(source) * encoder.embedding.scale
+    if len(encoder.layers):
+        return whole, baseline
+    return encoder.norm(whole), encoder.norm(baseline)
+
+
+def encode_embedded(encoder: Encoder, vectors: Tensor, layout: Layout) -> Tensor:
+    """Return the memory [n, D] of vectors [n, D] as `embedded` returns them."""
+    return encode(encoder, vectors, layout) if len(encoder.layers) else vectors
 
 
 def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tensor], Tensor]:
@@ -124,7 +137,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
         ids = sentence.source.expand(rows, -1)
         mask = torch.ones_like(ids, dtype=torch.bool)
         source_layout = Layout.of(mask)
-        memory = encode(model.encoder, sources.flatten(0, 1), source_layout)
+        memory = encode_embedded(model.encoder, sources.flatten(0, 1), source_layout)
         given = sentence.given.expand(rows, -1)
         layout = Layout.of(torch.arange(given.size(1), device=places.device) <= places[:, None])
         hidden = decode(model.decoder, given, layout, memory, source_layout)

@@ -18,13 +18,13 @@ from translume.inspection.attribution import (
     UNKNOWN,
     differences,
     embedded,
+    encode_embedded,
     integrate,
     removed,
     replaced,
     rounded,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
-from translume.inspection.passes import encode
 from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
@@ -175,7 +175,7 @@ class _ClassifiedText:
         def scores(vectors: Tensor, classes: Tensor) -> Tensor:
             mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
             layout = Layout.of(mask)
-            memory = layout.unpack(encode(self.model.encoder, vectors.flatten(0, 1), layout))
+            memory = layout.unpack(encode_embedded(self.model.encoder, vectors.flatten(0, 1), layout))
             return self.model.head.score(self.model.pooling(memory, mask), classes, None)
 
         return scores

@@ -52,16 +52,18 @@ class RankCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceView:
-    """Reference tokens at one position (from 1; the last view holds all further ones), with means in nats.
+    """Reference tokens at one position, from 1, with means in nats.
 
-    entropy: of the predicted distributions; None if the head gives no distribution.  nll: None in the same case, and if
-    a token is impossible.
+    and_later: whether the tokens at all later positions are included, as at the last one, 30.  entropy: of the
+    predicted distributions; None if the head gives no distribution.  nll: None in the same case, and if a token is
+    impossible.
     """
 
     place: int
     tokens: int
     entropy: float | None
     nll: float | None
+    and_later: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +297,7 @@ class TokenStatistics:
                 tokens=int(tokens),
                 entropy=entropy / tokens if self.normalised else None,
                 nll=self.mean(nll, tokens),
+                and_later=number == PLACES,
             )
             for number, (tokens, entropy, nll) in enumerate(self._places.tolist(), start=1)
             if tokens
