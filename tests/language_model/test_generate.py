@@ -230,7 +230,10 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
     file = files / "valid.txt"
     for arguments, message in (
         ([file, file], f"evaluate: {folder} is a language model, expected MODEL FILE with documents"),
-        ([file, "--write", "-"], "evaluate: --compare and --write are for translators, found a language model"),
+        (
+            [file, "--write", "-"],
+            "evaluate: --compare, --ensemble and --write are for translators, found a language model",
+        ),
         ([files / "none.txt"], f"{files}/none.txt: no such file"),
     ):
         assert run(["evaluate", folder, *arguments]) == (1, "", f"Error: {message}\n")

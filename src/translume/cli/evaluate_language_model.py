@@ -52,4 +52,4 @@ def load_generator_with(model: "Path", overrides: tuple[str, ...], compute: Comp
 
     loaded = Generator.load(model, compute.to_load())
     config = changed(loaded.config, overrides, "decoding", "evaluation", "data")
-    return Generator(replace(loaded.checkpoint, config=config))
+    return loaded.with_checkpoint(replace(loaded.checkpoint, config=config))

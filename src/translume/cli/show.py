@@ -9,6 +9,7 @@ import click
 
 from translume.cli.options import FILE, FOLDER, json_option
 from translume.cli.terminal import note
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings
@@ -183,11 +184,14 @@ def _engine_report(model: Path) -> dict[str, Any]:
     """
     import torch
 
+    from translume.checkpoint import load_any
     from translume.engine import Choice, Engine, build_engine, self_test
     from translume.engine.probe import CANDIDATES
-    from translume.translator import load_translator
+    from translume.model import Transformer
 
-    network = load_translator(model, device="cpu", dtype="fp32", engine="plain").checkpoint.model
+    network = load_any(model, device="cpu", dtype="fp32").model
+    if not isinstance(network, Transformer):
+        raise SettingsError(f"show: {model} is a classifier, which has no engine")
     report: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
     for dtype in CANDIDATES:
         engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice

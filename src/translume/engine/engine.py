@@ -11,7 +11,7 @@ from translume.belief import Logits, NextToken
 from translume.decoding import Rule, Strategy
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
-from translume.engine.native_layers import native_layers
+from translume.engine.native_layers import cache_heads, native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
 from translume.engine.search import KernelSearchSettings, NativeSearch, SearchModel
@@ -21,6 +21,7 @@ from translume.model import Transformer
 from translume.model.allocator import keep_freed_memory
 from translume.model.layout import Layout
 from translume.model.state import GROWTH
+from translume.model.transformer import EmptyEncoder
 
 FP16_MAX = 65504.0
 
@@ -56,8 +57,8 @@ class Engine:
 
     Logits are fp32 for every packing. States are written in place: only the newest may be used.
 
-    key_values: the packed key and value projections of each layer's cross-attention.  head: the packed output head, or
-    None if the head is not one linear layer.
+    key_values: the packed key and value projections of each layer's cross-attention; none in a language model.
+    head: the packed output head, or None if the head is not one linear layer.
     """
 
     def __init__(self, model: Transformer, choice: Choice) -> None:
@@ -71,7 +72,7 @@ class Engine:
         self.model = _shallow_copy(model)
         if self.encoder is None:
             _pack_linears(self.model.encoder, choice)
-        projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+        projections = [layer.cross_attention.key_value for layer in model.decoder.stack if layer.crosses]
         self.key_values = [choice.pack(each.weight, each.bias) for each in projections]
         embedding = model.decoder.embedding
         self._embedding = (embedding.table.weight, embedding.scale, embedding.positions.table)
@@ -91,9 +92,9 @@ class Engine:
         else:
             packed = self.encoder.encode(encoder.embed(source, layout), layout)
         memory = layout.unpack(packed)
-        heads = next(iter(decoder.stack)).cross_attention.heads
+        heads = cache_heads(next(iter(decoder.stack)))
         grid, width = layout.grid.shape, memory.size(2) // heads
-        dtype, layers = self.decoder.cache_dtype, len(self.key_values)
+        dtype, layers = self.decoder.cache_dtype, len(decoder.layers)
         cross = memory.new_empty(2 * layers, grid[0], heads, grid[1], width, dtype=dtype)
         for number, project in enumerate(self.key_values):
             key_value = project(packed)
@@ -126,7 +127,8 @@ class Engine:
 
     def rows_are_independent(self) -> bool:
         """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""
-        if self.encoder is None or not self.decoder.indirect_slots or self.head is None:
+        encodes = self.encoder is not None or isinstance(self.model.encoder, EmptyEncoder)
+        if not encodes or not self.decoder.indirect_slots or self.head is None:
             return False
         return all(each.rows_are_independent() for each in (self.head, *self.key_values))
 

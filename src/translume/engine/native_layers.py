@@ -21,6 +21,13 @@ ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeLinear, "int8": NativeInt8Linear}
 
 
+def cache_heads(layer: DecoderLayer) -> int:
+    """Return the number of heads in the KV cache of a decoder layer: 1 for cells without cross-attention."""
+    if layer.crosses:
+        return layer.cross_attention.heads
+    return layer.self_attention.heads if isinstance(layer.self_attention, SelfAttention) else 1
+
+
 def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None":
     """Return the layers for the kernels; None if the kernels are not available or do not support these layers."""
     try:
@@ -31,13 +38,17 @@ def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Number of layers and attention heads, D, the inner width of the feed-forward block, and whether it has SSRUs."""
+    """Number of layers and attention heads, D, the inner width of the feed-forward block, and whether it has SSRUs.
+
+    crosses: whether the layers have cross-attention.
+    """
 
     count: int
     heads: int
     width: int
     inner: int
     ssru: bool
+    crosses: bool
 
     @classmethod
     def of(cls, part: Encoder | Decoder) -> "Shape":
@@ -48,17 +59,21 @@ class Shape:
             raise NativeError("no layers")
         first = layers[0]
         mixer = first.self_attention
-        heads = first.cross_attention.heads if isinstance(first, DecoderLayer) else first.self_attention.heads
+        heads = cache_heads(first) if isinstance(first, DecoderLayer) else first.self_attention.heads
+        crosses = isinstance(first, DecoderLayer) and first.crosses
         if isinstance(mixer, SelfAttention) and part.embedding.positions.in_attention:
             raise NativeError("positions applied by attention are not supported")
         width, inner = first.feed_forward.outer.weight.shape
         if width // heads % LANES or inner % LANES:
             raise NativeError(f"the widths of heads and feed-forward blocks must be multiples of {LANES}")
-        return cls(count=len(layers), heads=heads, width=width, inner=inner, ssru=isinstance(mixer, Ssru))
+        return cls(
+            count=len(layers), heads=heads, width=width, inner=inner, ssru=isinstance(mixer, Ssru), crosses=crosses
+        )
 
     def __str__(self) -> str:
         cells = " of cells" if self.ssru else ""
-        return f"{self.width}×{self.inner}, {self.heads} heads, {self.count} layers{cells}"
+        alone = "" if self.crosses else " without cross-attention"
+        return f"{self.width}×{self.inner}, {self.heads} heads, {self.count} layers{cells}{alone}"
 
 
 class NativeLayers:
@@ -116,6 +131,8 @@ class NativeLayers:
             packed.norm_self = self._norm(layer.around_attention.norm)
             return packed
         packed.norm_self = self._norm(layer.around_self.norm)
+        if not layer.crosses:
+            return packed
         packed.norm_cross = self._norm(layer.around_cross.norm)
         packed.cross_query = self._pack(layer.cross_attention.query, head_size=_head_size(layer.cross_attention))
         packed.cross_output = self._pack(layer.cross_attention.output)

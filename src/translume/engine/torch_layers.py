@@ -81,25 +81,30 @@ class _Layer:
     """One layer over a cache: past [2, B, H, capacity, K, d] and cross [2, B, H, S, d]."""
 
     def __init__(self, layer: DecoderLayer, choice: Choice) -> None:
-        mixer, cross, forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self.heads, self.pre_norm = cross.heads, layer.around_cross.before
+        mixer, forward = layer.self_attention, layer.feed_forward
+        self.crosses, self.pre_norm = layer.crosses, layer.around_self.before
         self.mixer = _SsruCells(mixer, choice) if isinstance(mixer, Ssru) else _SelfAttention(mixer, choice)
-        width = cross.query.weight.size(1)
-        self.cross_query = choice.pack(*scaled_queries(cross.query, width, width // self.heads)).forward
-        self.cross_output = _pack(cross.output, choice)
+        if layer.crosses:
+            cross = layer.cross_attention
+            self.heads, width = cross.heads, cross.query.weight.size(1)
+            self.cross_query = choice.pack(*scaled_queries(cross.query, width, width // self.heads)).forward
+            self.cross_output = _pack(cross.output, choice)
+            self.norm_cross = _norm(layer.around_cross.norm)
         self.inner, self.outer = _pack(forward.inner, choice), _pack(forward.outer, choice)
         self.activation = _ACTIVATIONS[forward.activation]
-        self.norm_self, self.norm_cross = _norm(layer.around_self.norm), _norm(layer.around_cross.norm)
+        self.norm_self = _norm(layer.around_self.norm)
         self.norm_feed_forward = _norm(layer.around_feed_forward.norm)
 
     def __call__(self, x: Tensor, past: Tensor, cross: Tensor, masks: _Masks) -> Tensor:
         """Map x [B·K·t, D], which may be overwritten, to the same shape; write its keys and values to `past`."""
         if self.pre_norm:
             x = self.mixer(self.norm_self(x), past, masks).add_(x)
-            x = self._cross_attention(self.norm_cross(x), cross, masks).add_(x)
+            if self.crosses:
+                x = self._cross_attention(self.norm_cross(x), cross, masks).add_(x)
             return self.outer(self.activation(self.inner(self.norm_feed_forward(x)))).add_(x)
         x = self.norm_self(self.mixer(x, past, masks).add_(x))
-        x = self.norm_cross(self._cross_attention(x, cross, masks).add_(x))
+        if self.crosses:
+            x = self.norm_cross(self._cross_attention(x, cross, masks).add_(x))
         return self.norm_feed_forward(self.outer(self.activation(self.inner(x))).add_(x))
 
     def _cross_attention(self, x: Tensor, cross: Tensor, masks: _Masks) -> Tensor:

@@ -93,12 +93,14 @@ void translume_step(const stack *model, const step_input *step, float *x, char *
             linear_forward(&layer->self_output, work.mixed, rows, x, 1, work.bytes);
         }
         block_output(model, layer->norm_self, x, rows);
-        linear_forward(&layer->cross_query, block_input(model, layer->norm_cross, x, rows, work), rows,
-                       work.projected, 0,
-                       work.bytes);
-        cross_attention(model, step, index, work.projected, work);
-        linear_forward(&layer->cross_output, work.mixed, rows, x, 1, work.bytes);
-        block_output(model, layer->norm_cross, x, rows);
+        if (layer->cross_query.weight) {
+            linear_forward(&layer->cross_query, block_input(model, layer->norm_cross, x, rows, work), rows,
+                           work.projected, 0,
+                           work.bytes);
+            cross_attention(model, step, index, work.projected, work);
+            linear_forward(&layer->cross_output, work.mixed, rows, x, 1, work.bytes);
+            block_output(model, layer->norm_cross, x, rows);
+        }
         feed_forward(model, layer, x, rows, work);
     }
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);

@@ -15,7 +15,8 @@ typedef struct {
 
 typedef struct {
     linear query_key_value, self_output; /* SSRU: gate and update, and no output */
-    linear cross_query, cross_output, inner, outer;
+    linear cross_query, cross_output; /* without weights in an encoder and in a language model */
+    linear inner, outer;
     norm norm_self, norm_cross, norm_feed_forward;
 } layer;
 

@@ -3,9 +3,10 @@
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,10 +26,11 @@ from translume.decoding import (
     resolve_strategy,
     strategy_from,
 )
+from translume.engine import Engine, build_engine
 from translume.errors import SettingsError, TranslationError
 from translume.text import Tokenizer
 from translume.translator.constraints import build_rules, check_rules
-from translume.translator.engines import ComputeOptions, set_threads
+from translume.translator.engines import ComputeOptions, DeferredEngine, build_sound_engine, set_threads
 from translume.translator.perplexity import Perplexity, label_log_probs
 from translume.translator.planning import Piece
 from translume.translator.ranking import minimum_bayes_risk
@@ -102,19 +104,43 @@ class _Text:
 class Generator:
     """A language model. No call changes it, so threads may share it."""
 
-    def __init__(self, checkpoint: LanguageModelCheckpoint) -> None:
-        """checkpoint: its model is used in the mode, training or evaluation, that it is in."""
+    def __init__(self, checkpoint: LanguageModelCheckpoint, engine: Engine | DeferredEngine | None = None) -> None:
+        """checkpoint: its model is used in the mode, training or evaluation, that it is in.
+
+        engine: generates instead of the plain model, which scores.
+        """
         self.checkpoint = checkpoint
+        self._engine = engine
 
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Generator":
-        """The language model in a model folder. Raises ModelFolderError if the folder holds none."""
+        """The language model in a model folder.
+
+        The engine is built now if the options name one, and at the first generation if `options.engine` is "auto".
+        Raises ModelFolderError if the folder holds no language model, EngineError (a SettingsError) if the engine that
+        the options name cannot be built.
+        """
         options = options or ComputeOptions()
         set_threads(options.threads)
-        if options.engine == "fast":
-            raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a language model has no engine")
-        dtype = options.plain_dtype
-        return cls(load_any(folder, device=options.device, dtype=dtype, expected=LanguageModelCheckpoint))
+
+        def read(dtype: Literal["auto", "fp32", "bf16"]) -> LanguageModelCheckpoint:
+            found: LanguageModelCheckpoint = load_any(
+                folder, device=options.device, dtype=dtype, expected=LanguageModelCheckpoint
+            )
+            return found
+
+        if options.engine == "plain":
+            return cls(read(options.plain_dtype))
+        # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
+        if options.engine == "fast" or options.dtype == "int8":
+            checkpoint = read("fp32")
+            return cls(checkpoint, build_engine(checkpoint.model, "fp32" if options.dtype == "auto" else options.dtype))
+        if options.dtype == "bf16":
+            checkpoint = read("fp32")
+            built = build_sound_engine(checkpoint.model, "bf16")
+            return cls(checkpoint, built) if built else cls(read("bf16"))
+        checkpoint = read(options.dtype)
+        return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
 
     def __repr__(self) -> str:
         model = self.config.model
@@ -123,10 +149,19 @@ class Generator:
             f"{model.head.kind} head over {len(self.tokenizer):,} tokens, context {self.context}>"
         )
 
+    def with_checkpoint(self, checkpoint: LanguageModelCheckpoint) -> "Generator":
+        """A generator of the same model and engine with other settings."""
+        return Generator(checkpoint, self._engine)
+
     @property
     def config(self) -> Config:
         """The settings the model was trained with."""
         return self.checkpoint.config
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that generates; None for the plain model. Built now if needed."""
+        return self._engine.get() if isinstance(self._engine, DeferredEngine) else self._engine
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -301,7 +336,7 @@ class Generator:
 
     @property
     def _stepper(self) -> Stepper:
-        return self.checkpoint.model
+        return self.engine or self.checkpoint.model
 
     def _log_probs(self, rows: list[list[int]], stride: int) -> list[list[float]]:
         most = self.config.decoding.max_tokens

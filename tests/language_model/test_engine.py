@@ -1,0 +1,103 @@
+"""The fast engine of a language model gives the results of the plain model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from translume.checkpoint import build_language_model
+from translume.config import DecodingSettings, ModelSettings
+from translume.engine import Choice, Engine, self_test
+from translume.engine.native_layers import NativeLayers
+from translume.kernels.cpu import compiler
+from translume.model import Transformer
+from translume.translator import Generator
+from translume.translator.engines import ComputeOptions
+
+WHOLE = {"width": 48, "feed_forward": 64, "attention_heads": 3}
+"""Widths in vectors of the kernels."""
+
+
+def network(**settings: Any) -> Transformer:
+    chosen = ModelSettings.model_validate(
+        {"encoder_layers": 0, "decoder_layers": 2, "dropout": 0.0, "max_positions": 37, **WHOLE, **settings}
+    )
+    torch.manual_seed(5)
+    model = build_language_model(chosen, 31, 31).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"positions": "learned", "activation": "gelu", "bias": False},
+        {"positions": "none", "normalization": "rms", "activation": "swiglu"},
+        {"decoder_mixing": "ssru"},
+        {"positions": "rotary"},
+        {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
+        {"width": 12, "feed_forward": 23, "attention_heads": 2},
+        {"width": 12, "feed_forward": 23, "attention_heads": 2, "decoder_mixing": "ssru"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_the_engine_passes_its_self_test(settings: dict[str, Any], norm: str, backend: str) -> None:
+    model = network(norm=norm, **settings)
+    choice = Choice()
+    choice.kinds[f"decoder {shape_of(model)}"] = backend
+    engine = Engine(model, choice)
+    supported = settings.get("positions") not in ("rotary", "relative") and "width" not in settings
+    if compiler() is not None:
+        assert isinstance(engine.decoder, NativeLayers) == (supported and backend == "native")
+    findings = self_test(engine, model)
+    assert findings.agrees
+    assert findings.difference < 1e-3
+    if engine.rows_are_independent():
+        assert findings.alone_equals_batched
+
+
+def shape_of(model: Transformer) -> str:
+    """Return the name under which the choice of the layers' implementation is stored, empty if there is none."""
+    from translume.engine.native_layers import Shape
+    from translume.kernels.loading import NativeError
+
+    try:
+        return str(Shape.of(model.decoder))
+    except NativeError:
+        return ""
+
+
+@pytest.mark.parametrize("changes", [{"strategy": "greedy"}, {"beam": 3, "nbest": 2}, {"strategy": "sampling"}])
+def test_generations_are_those_of_the_plain_model(changes: dict[str, Any], folder: Path) -> None:
+    fast = Generator.load(folder, ComputeOptions(engine="fast", device="cpu"))
+    plain = Generator.load(folder, ComputeOptions(engine="plain", device="cpu"))
+    assert fast.engine is not None
+    assert plain.engine is None
+    settings = DecodingSettings.model_validate({"seed": 7, **changes})
+    for one, other in zip(
+        fast.generate_all(["aa bb", "", "cc dd"], settings=settings),
+        plain.generate_all(["aa bb", "", "cc dd"], settings=settings),
+        strict=True,
+    ):
+        assert one.text == other.text
+        assert one.hypotheses[0].log_prob == pytest.approx(other.hypotheses[0].log_prob, abs=1e-3)
+
+
+def test_long_texts_slide_with_the_engine(folder: Path) -> None:
+    fast = Generator.load(folder, ComputeOptions(engine="fast", device="cpu"))
+    settings = DecodingSettings(strategy="greedy", max_length=37, min_length=37)
+    found = fast.generate("aa bb", settings=settings).hypotheses[0]
+    assert fast.score(found, prompt="aa bb").log_prob == pytest.approx(found.log_prob, abs=1e-3)
+
+
+def test_int8_weights_generate(folder: Path) -> None:
+    generator = Generator.load(folder, ComputeOptions(dtype="int8", device="cpu"))
+    assert generator.engine is not None
+    assert generator.engine.dtype == "int8"
+    assert generator.generate("aa bb", strategy="greedy", max_length=3).text
