@@ -49,7 +49,11 @@ def test_every_field_is_described(model: type[RequestBody]) -> None:
         ({}, "text", "text: found nothing, expected a text or a list of texts"),
         ({"text": None}, "text", "text: found null, expected a text or a list of texts"),
         ({"text": "a", "detail": "yes"}, "detail", "detail: found a text, expected true or false"),
-        ({"text": "a", "split": []}, "split", "split: found an empty list, expected one of: sentences, lines"),
+        (
+            {"text": "a", "split": []},
+            "split",
+            "split: found an empty list, expected one of: auto, always, never, sentences, lines",
+        ),
         ({"text": "a", "source": 5}, "source", "source: found 5, expected a text"),
         ({"text": "a", "detial": True}, "detial", "detial: no such field; did you mean 'detail'?"),
     ],

@@ -63,12 +63,15 @@ def test_too_many_sentences_are_refused() -> None:
 
 def test_the_split_field_selects_sentences_or_lines(live: Any, translator: Translator) -> None:
     text = "A man.  A dog runs."
-    whole, one, two = (str(translator.translate(each)) for each in (text, "A man.", "A dog runs."))
+    one, two = (str(translator.translate(each)) for each in ("A man.", "A dog runs."))
+    whole = str(translator.translate(text, split="never"))
+    assert str(translator.translate(text)) == f"{one}  {two}"
     assert live.post("/v1/translate", text=text).json()["translations"][0]["text"] == f"{one}  {two}"
     answer = live.post("/v1/translate", text=text, split="sentences").json()
     assert answer["translations"][0]["text"] == f"{one}  {two}"
-    answer = live.post("/v1/translate", text=text, split="lines").json()
-    assert answer["translations"][0]["text"] == whole
+    for value in ("lines", "never"):
+        answer = live.post("/v1/translate", text=text, split=value).json()
+        assert answer["translations"][0]["text"] == whole
     found = live.post("/translate", q=text, source="en", target="de").json()
     assert found == {"translatedText": f"{one}  {two}"}
     long = " ".join(["A man runs."] * 9)

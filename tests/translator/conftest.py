@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from translume.checkpoint import Checkpoint, build_model
-from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.config import Config, DataSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.text import train_tokenizer
 from translume.translator import Translator
 
@@ -15,7 +15,10 @@ ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
-    """Return translators by [decoding] options and longest source. Large weights make end of sentence likely."""
+    """Return translators from English to German by [decoding] options and longest source.
+
+    Only lines that are too long are split. Large weights make end of sentence likely.
+    """
 
     def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3) -> Translator:
         source = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
@@ -37,7 +40,8 @@ def make() -> Callable[..., Translator]:
             network = build_model(model, len(source), len(target)).eval()
             for parameter in network.parameters():
                 parameter.data += 0.3 * torch.randn_like(parameter)
-        config = Config(model=model).change(*options)
+        data = DataSettings(source_language="en", target_language="de")
+        config = Config(model=model, data=data).change("decoding.split=never", *options)
         return Translator(Checkpoint(config=config, model=network, source_tokenizer=source, target_tokenizer=target))
 
     return build

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
 from translume.errors import SettingsError
-from translume.translator.assembly import longest_repetition, quality_warnings
+from translume.translator.assembly import longest_repetition, quality_warnings, short_by_words
 from translume.translator.constraints import lost_placeholders, placeholders_of
 
 ALL = ("number", "url", "tag")
@@ -72,13 +72,23 @@ def test_the_longest_repetition_equals_that_of_an_exhaustive_search(words: list[
         ("ha ha ha ha", "ha ha ha ha", False, []),
         ("a b", "so a day so a day so a day so a day .", False, ["repetition: 'so a day' stands 4 times in a row"]),
         ("a b", "ha ha ha", False, []),
-        ("a b c d e f g h i j", "x y", False, ["low_source_use: 2 words for 10 of the source"]),
-        ("a b c d e f g h i j", "x y z", False, []),
-        ("a b c d e f g h i", "x", False, []),
     ],
 )
 def test_warnings_of_a_target(source: str, target: str, cut: bool, wanted: list[str]) -> None:
     assert quality_warnings(source, target, cut=cut) == wanted
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "wanted"),
+    [
+        ("a b c d e f g h i j", "x y", ["low_source_use: 2 words for 10 of the source"]),
+        ("a b c d e f g h i j", "x y z", []),
+        ("a b c d e f g h i", "x", []),
+        ("The village has many good and old houses today .", "这个村庄有。", []),
+    ],
+)
+def test_a_target_far_shorter_than_its_source_is_a_warning(source: str, target: str, wanted: list[str]) -> None:
+    assert short_by_words(source, target) == wanted
 
 
 def test_an_unknown_kind_of_placeholder_is_refused() -> None:

@@ -194,6 +194,7 @@ decoding_options = _group(
         _number("--diversity", float, "Penalty for a token of another group: decoding.diversity."),
         _number("--min-length", int, "Minimum target tokens: decoding.min_length."),
         _number("--max-length", int, "Maximum target tokens: decoding.max_length."),
+        _text("--split", "Translate sentence by sentence: auto, always or never: decoding.split."),
         _text("--prefix", "Text that every target begins with: decoding.prefix.", metavar="TEXT"),
         _text("--ban", "Forbid a phrase; @FILE: one a line: decoding.ban.", metavar="TEXT", multiple=True),
         _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),

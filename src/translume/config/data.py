@@ -84,3 +84,8 @@ class DataSettings(Settings):
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     cleaning: CleaningSettings = CleaningSettings()
+
+    @property
+    def translation(self) -> bool:
+        """Whether both languages are named and differ, so that a text can be translated sentence by sentence."""
+        return bool(self.source_language and self.target_language) and self.source_language != self.target_language

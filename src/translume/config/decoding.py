@@ -59,6 +59,12 @@ class DecodingSettings(Settings):
     """Added to `max_length_ratio` times the source length; 0: learned, or 10 where the ratio is set or 2."""
     max_length: int = Field(default=0, ge=0)
     """Maximum number of target tokens, end mark included; 0: by the training data or the ratio only."""
+    split: Literal["auto", "always", "never"] = "auto"
+    """Whether to translate a line sentence by sentence: "auto" for a model that was trained on single sentences.
+
+    "auto" needs languages in [data] that differ. A line that is too long for the model is split by each of the three if
+    the languages differ, and by "always".
+    """
     prefix: str = ""
     """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.
 
@@ -154,6 +160,7 @@ class DecodingOptions(TypedDict, total=False):
     max_length_ratio: float
     max_length_extra: int
     max_length: int
+    split: Literal["auto", "always", "never"]
     prefix: str
     ban: str | tuple[str, ...] | list[str]
     no_repeat_ngram: int

@@ -28,14 +28,14 @@ class SplitSegments:
     places: tuple[tuple[_Place, ...], ...]
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], language: str, *, split: bool = True) -> "SplitSegments":
-        """Split segments by the rules of a language; if `split` is False, each segment is one sentence."""
+    def of(cls, segments: Sequence[Segment], language: str | None) -> "SplitSegments":
+        """Split segments by the rules of a language, a code or empty; with None, each segment is one sentence."""
         lines: list[str] = []
         places: list[tuple[_Place, ...]] = []
         for segment in segments:
             found: list[_Place] = []
             begin = 0
-            for sentence in sentences_of(segment.text, language) if split else [segment.text]:
+            for sentence in [segment.text] if language is None else sentences_of(segment.text, language):
                 text = sentence.rstrip()
                 number = len(lines) if has_letters(text) else None
                 if number is not None:

@@ -140,7 +140,7 @@ def trace_inputs(
     origin: Literal["search", "given"] = "given"
     if target is None:
         origin = "search"
-        target = translator.translate(source, settings=chosen).hypotheses[0]
+        target = translator.translate(source, settings=chosen.model_copy(update={"split": "never"})).hypotheses[0]
     eos = checkpoint.target_tokenizer.specials.eos
     if not isinstance(target, str | TextHypothesis):
         raise TypeError(f"target: found {type(target).__name__}, expected a text, a hypothesis or None")

@@ -1,11 +1,13 @@
 """Build translations of lines, whole or partial, from the hypotheses found for their pieces."""
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
+from translume.data.lengths import Lengths
 from translume.decoding import SearchObserver, StablePrefix
 from translume.text import Tokenizer
 from translume.translator.alignment import alignments
@@ -102,14 +104,15 @@ MIN_REPETITIONS = 4
 """Repetitions in a row from which a phrase counts as a loop."""
 LOW_RATIO, MIN_SOURCE_WORDS = 0.3, 10
 """Ratio of target words to source words below which a target counts as too short, and the shortest source to check."""
+MIN_SOURCE_TOKENS = 8
+"""The shortest source to check by tokens."""
 
 
 def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
     """Warnings about a suspicious target, as `word: detail`; the first words never change.
 
     `truncated`: it was cut at its limit, as `cut` says.  `repetition`: a phrase of up to 8 words occurs 4 times or more
-    in a row, and more often than in the source.  `low_source_use`: the source has 10 words or more and the target less
-    than 0.3 times as many.
+    in a row, and more often than in the source.
     Words are separated by spaces; in a text with hardly any spaces each character counts as a word.
     """
     said, given = words_of(target), words_of(source)
@@ -119,14 +122,40 @@ def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
     times, words = longest_repetition(said)
     if times >= MIN_REPETITIONS and times > longest_repetition(given)[0]:
         found.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
-    if len(given) >= MIN_SOURCE_WORDS and len(said) < LOW_RATIO * len(given) and spaced(source) == spaced(target):
-        found.append(f"low_source_use: {len(said)} words for {len(given)} of the source")
     return found
 
 
+def short_by_words(source: str, target: str) -> list[str]:
+    """A warning, `low_source_use: …`, if the source has 10 words or more and the target less than 0.3 times as many."""
+    said, given = words_of(target), words_of(source)
+    if len(given) < MIN_SOURCE_WORDS or len(said) >= LOW_RATIO * len(given) or spaced(source) != spaced(target):
+        return []
+    return [f"low_source_use: {len(said)} words for {len(given)} of the source"]
+
+
+def short_by_tokens(
+    pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], lengths: Lengths
+) -> Iterator[str]:
+    """Warnings, `low_source_use: …`, about pieces whose target is shorter than nearly all of such training targets.
+
+    found: the hypotheses of each piece, the best first.  Only sources of 8 tokens or more are checked.
+    """
+    for number, (piece, hypotheses) in enumerate(zip(pieces, found, strict=True), start=1):
+        if len(piece.ids) < MIN_SOURCE_TOKENS or not hypotheses:
+            continue
+        size = len(hypotheses[0].ids) - (hypotheses[0].finished_by == "eos")
+        least = lengths.least_target(len(piece.ids))
+        if size < least:
+            which = f"sentence {number}: " if len(pieces) > 1 else ""
+            yield (
+                f"low_source_use: {which}{size:,} tokens for {len(piece.ids):,} of the source, "
+                f"where training targets have at least {math.ceil(least):,}"
+            )
+
+
 def spaced(text: str) -> bool:
-    """Whether a text is written with spaces: at least one in 20 characters on average."""
-    return len(text) <= 20 * len(text.split())
+    """Whether a text is written with spaces: at least one in 20 characters on average, and hardly any Han or Kana."""
+    return len(text) <= 20 * len(text.split()) and 2 * len(UNSPACED.findall(text)) <= len(text)
 
 
 def words_of(text: str) -> list[str]:
@@ -170,7 +199,12 @@ def _build_translation(
             f"placeholder_lost: {text!r} is not in the target" for text in lost_placeholders([*wanted], whole.text)
         ]
         cut = whole.hypotheses[0].finished_by == "length"
-        whole = replace(whole, quality_warnings=tuple(quality_warnings(whole.source, whole.text, cut=cut)))
+        signs = quality_warnings(whole.source, whole.text, cut=cut)
+        if checkpoint.lengths is not None:
+            signs += short_by_tokens(plan.pieces, [hypotheses for hypotheses, _ in found], checkpoint.lengths)
+        else:
+            signs += short_by_words(whole.source, whole.text)
+        whole = replace(whole, quality_warnings=tuple(signs))
     return replace(whole, warnings=(*whole.warnings, *more)) if more else whole
 
 

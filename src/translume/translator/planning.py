@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from translume.config import Config, DecodingSettings
+from translume.data.cleaning import truncated_ids
+from translume.data.lengths import Lengths
 from translume.errors import TranslationError, TranslumeError
 from translume.text import Tokenizer
-from translume.text.sentences import split_sentences
+from translume.text.sentences import split_sentences, split_text
 from translume.translator.constraints import Constraint
 
 
@@ -63,29 +66,123 @@ class LinePlan:
     warnings: tuple[str, ...] = ()
 
 
-def plan_line(
-    line: Line, ids: Sequence[int], tokenizer: Tokenizer, limit: int, action: Literal["error", "truncate"]
-) -> LinePlan:
-    """The line as one piece, or as its sentences if it has more than `limit` tokens.
+class ModelFacts(Protocol):
+    """What limits and splitting depend on of a model: a `Checkpoint` has it, and the server's copy of one."""
 
-    ids: of the whole line.  Raises LineError if a single sentence is too long and `action` is "error".
+    @property
+    def config(self) -> Config:
+        """The settings of the model."""
+        ...
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """The lengths of its training data."""
+        ...
+
+
+def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"]) -> bool:
+    """Whether every line is translated sentence by sentence.
+
+    "auto": if the languages differ and the model was trained on single sentences, or it is not known on what.
     """
-    if len(ids) <= limit:
-        return LinePlan(line=line, pieces=(Piece(ids=tuple(ids), text=line.text),))
-    sentences = split_sentences(line.text.strip())
-    pieces, warnings = [], []
-    encoded = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else [list(ids)]
-    for number, (found, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
-        if len(found) > limit:
+    if split != "auto":
+        return split == "always"
+    return model.config.data.translation and (model.lengths is None or model.lengths.single_sentences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a model reads lines.
+
+    limit: maximum number of tokens of a piece, end mark excluded.  sentences: whether every line is split into
+    sentences.  parts: whether a longer line is.  language: of the sources.
+    keep: the end of a longer piece that is read, with a warning; "none" raises LineError.
+    """
+
+    limit: int
+    sentences: bool
+    parts: bool
+    language: str
+    keep: Literal["keep_first", "keep_last", "none"]
+
+    @classmethod
+    def of(cls, model: ModelFacts, settings: DecodingSettings) -> "Reading":
+        """Derive it from the settings of a model and of a search.
+
+        Pieces are cut as in training (`data.cleaning.too_long`), or if `decoding.max_length_action` is "truncate".
+        """
+        cleaning, limit = model.config.data.cleaning, model.config.model.max_positions - 1
+        keep: Literal["keep_first", "keep_last", "none"] = "none"
+        if cleaning.too_long != "drop":
+            limit, keep = min(limit, cleaning.max_tokens), cleaning.too_long
+        elif settings.max_length_action == "truncate":
+            keep = "keep_first"
+        sentences = splits_sentences(model, settings.split)
+        return cls(
+            limit=limit,
+            sentences=sentences,
+            parts=sentences or model.config.data.translation,
+            language=model.config.data.source_language,
+            keep=keep,
+        )
+
+
+def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) -> list[LinePlan]:
+    """Split lines into pieces that a model can read.  tokenizer: of the sources.
+
+    Raises LineError for the first line with a piece that is too long and must not be cut.
+    """
+    texts = [_sentences(line, reading) if reading.sentences else [(line.text, "")] for line in lines]
+    encoded = iter(tokenizer.encode_all(["" if text.isspace() else text for each in texts for text, _ in each]))
+    plans = []
+    for line, sentences in zip(lines, texts, strict=True):
+        ids = [next(encoded) for _ in sentences]
+        if not reading.sentences and reading.parts and len(ids[0]) > reading.limit:
+            sentences = _sentences(line, reading)
+            ids = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else ids
+        if reading.parts and any(len(each) > reading.limit for each in ids):
+            sentences = _shorter(sentences, ids, reading.limit)
+            ids = tokenizer.encode_all([text for text, _ in sentences])
+        plans.append(_plan_line(line, sentences, ids, reading))
+    return plans
+
+
+def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
+    """The sentences of a line, without white space around it; a single one with it."""
+    found = split_text(line.text.strip(), reading.language)
+    return found if len(found) > 1 else [(line.text, "")]
+
+
+def _shorter(
+    sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], limit: int
+) -> list[tuple[str, str]]:
+    """The sentences, with those that are too long split wherever our own rules see an end, as after "Ok."."""
+    found = []
+    for (text, spacing), ids in zip(sentences, encoded, strict=True):
+        parts = split_sentences(text.strip()) if len(ids) > limit else []
+        found += [*parts[:-1], (parts[-1][0], spacing)] if len(parts) > 1 else [(text, spacing)]
+    return found
+
+
+def _plan_line(
+    line: Line, sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], reading: Reading
+) -> LinePlan:
+    pieces, warnings, limit = [], [], reading.limit
+    for number, (ids, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
+        if len(ids) > limit:
             which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
-            if action == "error":
+            which = which if reading.parts else "the text"
+            if reading.keep == "none":
+                splits = "" if reading.parts else ', decoding.split = "always" (--split always) splits it at sentences'
                 raise LineError(
                     line,
-                    f"{which} has {len(found):,} tokens, expected at most {limit:,}; "
-                    'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it',
+                    f"{which} has {len(ids):,} tokens, expected at most {limit:,}; "
+                    f'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it{splits}',
                 )
-            warnings.append(f"truncated: {which} had {len(found):,} tokens and was cut to {limit:,}")
-        pieces.append(Piece(ids=tuple(found[:limit]), text=text, spacing=spacing, first=number == 1))
+            last = "the last " if reading.keep == "keep_last" else ""
+            warnings.append(f"truncated: {which} had {len(ids):,} tokens and was cut to {last}{limit:,}")
+            ids = truncated_ids(ids, limit, reading.keep)
+        pieces.append(Piece(ids=tuple(ids), text=text, spacing=spacing, first=number == 1))
     return LinePlan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
-from translume.config import Config, DecodingSettings
-from translume.data.lengths import Lengths
+from translume.config import DecodingSettings
 from translume.decoding import (
     AttentionStepper,
     Beam,
@@ -44,7 +43,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.planning import LineError, LinePlan, Piece, padded
+from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
 
@@ -234,17 +233,7 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
     return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
 
 
-class LimitedModel(Protocol):
-    """What `target_limit` reads of a checkpoint."""
-
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def lengths(self) -> Lengths | None: ...
-
-
-def target_limit(model: LimitedModel, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
+def target_limit(model: ModelFacts, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
     """The maximum number of target tokens, end mark included.
 
     It follows from the lengths in the training data unless the settings have one; for a model that does not know

@@ -46,9 +46,10 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Piece,
+    Reading,
     batches,
     numbered_lines,
-    plan_line,
+    plan_lines,
     windows,
 )
 from translume.translator.results import TargetScore, TextHypothesis, Translation
@@ -392,13 +393,7 @@ class Translator:
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
-        tokenizer = self.checkpoint.source_tokenizer
-        limit = self.config.model.max_positions - 1
-        encoded = tokenizer.encode_all(["" if line.text.isspace() else line.text for line in lines])
-        plans = [
-            plan_line(line, ids, tokenizer, limit, settings.max_length_action)
-            for line, ids in zip(lines, encoded, strict=True)
-        ]
+        plans = plan_lines(lines, self.checkpoint.source_tokenizer, Reading.of(self.checkpoint, settings))
         terminology = self._terminology(settings)
         forced = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # other strategies only warn
         if terminology is None and not forced and not any(line.constraints for line in lines):

@@ -15,7 +15,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import ResolvedInspection
 from translume.serving.workers.work import Paragraphs
 from translume.translator import TextHypothesis, Translator
-from translume.translator.planning import Line, LineError, plan_line
+from translume.translator.planning import Line, LineError, Reading, plan_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +95,11 @@ def _local(call: ResolvedInspection) -> Translator:
 
 def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     """Return the part of the text to inspect, and the number of parts."""
-    tokenizer = call.served.translator.checkpoint.source_tokenizer
-    limit = call.served.translator.config.model.max_positions - 1
+    checkpoint = call.served.translator.checkpoint
+    tokenizer, reading = checkpoint.source_tokenizer, Reading.of(checkpoint, call.settings)
     sentences = Paragraphs.of(call.text, call.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
-    plans = [plan_line(line, tokenizer.encode(line.text), tokenizer, limit, "error") for line in lines]
+    plans = plan_lines(lines, tokenizer, replace(reading, keep="none"))
     parts = [piece.text for plan in plans for piece in plan.pieces]
     if not parts:
         raise RequestError(422, "text: found a blank text, expected one to translate", field="text")

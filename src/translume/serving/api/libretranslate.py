@@ -22,7 +22,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import name_of
 from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source
 from translume.serving.api.openapi import ALWAYS, JSON, KEYED, READ, body, list_of, refusals, responses
-from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list, settings_with
+from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list, settings_with, split_language
 from translume.serving.api.responses import (
     Detected,
     FrontendSettings,
@@ -73,7 +73,8 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         work = Translating(served.translator, await run_in_threadpool(_settings, served, call.alternatives, server))
         seconds = server.limits.timeout_seconds
         several = isinstance(call.q, list)
-        batch = RequestTexts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=served.source)
+        units = split_language(served)
+        batch = RequestTexts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=units)
         done = iter(await server.translate(request, work, batch))
         translations = [_unchanged(text) if _wordless(text) else next(done) for text in given]
         return json_response(_response(call, translations, language))
@@ -132,7 +133,7 @@ async def _translate_html(
     request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int
 ) -> list[Translation]:
     """Translate texts that are HTML, each with its best translation and other ones as hypotheses."""
-    pages = await run_in_threadpool(lambda: [_Page.of(text, served.source) for text in texts])
+    pages = await run_in_threadpool(lambda: [_Page.of(text, split_language(served)) for text in texts])
     lines = [line for page in pages for line in page.split.lines]
     if len(lines) > server.limits.lines:
         reason = f"q: found {len(lines):,} sentences, expected at most {server.limits.lines:,}"
@@ -156,8 +157,8 @@ class _Page:
     split: SplitSegments
 
     @classmethod
-    def of(cls, source: str, language: str) -> "_Page":
-        """Parse HTML and split its text into sentences."""
+    def of(cls, source: str, language: str | None) -> "_Page":
+        """Parse HTML and split its text into sentences, if there is a language."""
         html = HtmlText.of(source)
         return cls(source=source, html=html, split=SplitSegments.of(html.segments, language))
 

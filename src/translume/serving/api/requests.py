@@ -30,10 +30,11 @@ from translume.serving.api.errors import Expected, RequestError, shown, validati
 from translume.serving.api.texts import RequestTexts
 from translume.serving.workers.models import Served, ServedModels
 from translume.translator.constraints import refuse_constraints
+from translume.translator.planning import splits_sentences
 
 WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology"})
 """Settings of [decoding] that a request cannot set: the server forms the batches, and reads no files for clients."""
-DECODING_FIELDS: Final = tuple(name for name in DecodingSettings.model_fields if name not in WITHHELD)
+DECODING_FIELDS: Final = tuple(name for name in DecodingSettings.model_fields if name not in (*WITHHELD, "split"))
 """Settings of [decoding] that a request can set."""
 LARGEST_NUMBER: Final = 1e6
 """Largest number in a decoding setting, so that everything a search computes from it is finite."""
@@ -134,7 +135,11 @@ TextOrTexts = Annotated[str | list[str], BeforeValidator(_checked_texts), Expect
 Text = Annotated[str, AfterValidator(_checked_text), Expected("a text")]
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 Seconds = Annotated[float, BeforeValidator(_checked_timeout), Field(gt=0)]
-Split = Annotated[Literal["sentences", "lines"], Expected("one of: sentences, lines")]
+SPLIT: Final = {"sentences": "always", "lines": "never"}
+"""Earlier values of a request's `split`, and the values of `decoding.split` that they mean."""
+Split = Annotated[
+    Literal["auto", "always", "never", "sentences", "lines"], Expected("one of: auto, always, never, sentences, lines")
+]
 Tokens = Annotated[
     list[str],
     Field(min_length=1),
@@ -202,8 +207,11 @@ class DecodingRequest(RequestBody):
     """Code of the target language."""
     timeout_seconds: Seconds = 0.0
     """Time limit of the request; by default, and at most, the server's."""
-    split: Split = "sentences"
-    """The unit of translation."""
+    split: Split = "auto"
+    """Whether to translate sentence by sentence, by default as the model's `decoding.split` says.
+
+    `sentences` means `always`, and `lines` means `never`.
+    """
 
     @classmethod
     def known_fields(cls) -> tuple[str, ...]:
@@ -217,7 +225,7 @@ class DecodingRequest(RequestBody):
 
     def sentence_language(self, served: Served) -> str | None:
         """Return the language whose rules split texts into sentences; None if they are split into lines only."""
-        return served.source if self.split == "sentences" else None
+        return split_language(served, self.split if "split" in self.model_fields_set else None)
 
 
 class TranslateRequest(DecodingRequest):
@@ -534,8 +542,21 @@ def resolve_inspection(values: Mapping[str, Any], models: ServedModels, limits: 
     )
 
 
+def split_language(served: Served, split: str | None = None) -> str | None:
+    """Return the language whose rules split texts for a model; None if texts are split into lines only.
+
+    split: of a request; by default the model's own.
+    """
+    chosen = split or served.translator.config.decoding.split
+    splits = splits_sentences(served.translator.checkpoint, cast(Any, SPLIT.get(chosen, chosen)))
+    return served.source if splits else None
+
+
 def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
-    """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed."""
+    """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
+
+    The server splits texts before they are translated, so `split` is "never".
+    """
     for name, value in changes.items():
         _refuse_extreme(name, value, limits)
     _refuse_long_rules(changes)
@@ -554,7 +575,7 @@ def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) ->
     if width > limits.width:
         reason = f"found {width} hypotheses per sentence, expected at most {limits.width}"
         raise RequestError(422, reason, code="too_wide")
-    return settings
+    return settings.model_copy(update={"split": "never"})
 
 
 def as_list(value: str | Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ log = logging.getLogger("translume.serving")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:
-    """A file to be translated.  language: of its text.
+    """A file to be translated.  language: whose rules split its text into sentences; None if it is not split.
 
     work: returns the scheduler's work for sentences with markup (True) or without; None to return the file unchanged.
     """
@@ -58,7 +58,7 @@ class FileTask:
     name: str
     suffix: str
     data: bytes
-    language: str = ""
+    language: str | None = ""
     work: Callable[[bool], Work] | None = None
 
 

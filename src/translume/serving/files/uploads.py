@@ -15,7 +15,7 @@ from translume.serving.access.admission import ACCESS, ADMITTED
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
-from translume.serving.api.requests import missing_parameter, settings_with
+from translume.serving.api.requests import missing_parameter, settings_with, split_language
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import FileTask
 from translume.serving.server import Server
@@ -54,7 +54,7 @@ class Upload:
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
         name = f"{self.name}_{served.target}{self.suffix}"
-        return FileTask(name=name, suffix=self.suffix, data=self.data, language=served.source, work=work)
+        return FileTask(name=name, suffix=self.suffix, data=self.data, language=split_language(served), work=work)
 
 
 class Uploads:

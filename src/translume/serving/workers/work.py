@@ -20,7 +20,8 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Piece,
-    plan_line,
+    Reading,
+    plan_lines,
 )
 from translume.translator.search import CancelCheck
 
@@ -117,11 +118,10 @@ class Translating:
 
         Raises RequestError (422) for a sentence that is longer than the model's maximum.
         """
-        tokenizer = self.translator.checkpoint.source_tokenizer
-        limit = self.translator.config.model.max_positions - 1
-        line = Line(number=0, text=item.text)
+        checkpoint = self.translator.checkpoint
+        line, reading = Line(number=0, text=item.text), Reading.of(checkpoint, self.settings)
         try:
-            plan = plan_line(line, tokenizer.encode(item.text), tokenizer, limit, self.settings.max_length_action)
+            plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
         except LineError as error:
             raise _refused(error) from None
         tokens = sum(max(len(piece.ids) + 1, MIN_COUNTED_TOKENS) for piece in plan.pieces)

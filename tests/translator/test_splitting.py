@@ -1,0 +1,126 @@
+"""Lines are translated sentence by sentence by a model that was trained on single sentences, and never cut silently."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from translume.config import DataSettings
+from translume.data.lengths import Lengths
+from translume.errors import TranslationError
+from translume.text import sentences
+from translume.text.sentences import sentences_of, split_text
+from translume.translator import Translator
+
+Make = Callable[..., Translator]
+TEXT = "  Abc def.  Ghi jkl! "
+
+
+def lengths(share: float) -> Lengths:
+    return Lengths(
+        pairs=1, several_sentences=share, longest_source=20, longest_target=(20,), least_ratio=(0.5, 0.5, 0.5, 0.5)
+    )
+
+
+def with_facts(translator: Translator, share: float | None, source: str = "en", target: str = "de") -> Translator:
+    """Return the translator as if trained between two languages, a share of its sources with several sentences."""
+    data = DataSettings(source_language=source, target_language=target)
+    config = translator.config.model_copy(update={"data": data})
+    found = None if share is None else lengths(share)
+    return Translator(replace(translator.checkpoint, config=config, lengths=found))
+
+
+@pytest.mark.parametrize(
+    ("split", "share", "languages", "splits"),
+    [
+        ("auto", 0.0, ("en", "de"), True),
+        ("auto", 0.04, ("en", "de"), True),
+        ("auto", 0.06, ("en", "de"), False),
+        ("auto", None, ("en", "de"), True),
+        ("auto", 0.0, ("en", "en"), False),
+        ("auto", 0.0, ("", ""), False),
+        ("always", 0.9, ("", ""), True),
+        ("never", 0.0, ("en", "de"), False),
+    ],
+)
+def test_which_lines_are_translated_sentence_by_sentence(
+    make: Make,
+    split: Literal["auto", "always", "never"],
+    share: float | None,
+    languages: tuple[str, str],
+    splits: bool,
+) -> None:
+    translator = with_facts(make("decoding.strategy=greedy"), share, *languages)
+    found = str(translator.translate(TEXT, split=split))
+    one, two = (str(translator.translate(part, split="never")) for part in ("Abc def.", "Ghi jkl!"))
+    whole = str(translator.translate(TEXT, split="never"))
+    assert whole != f"{one}  {two}"
+    assert found == (f"{one}  {two}" if splits else whole)
+
+
+def test_lines_in_are_lines_out_when_they_are_split(make: Make) -> None:
+    translator = with_facts(make("decoding.strategy=greedy"), 0.0)
+    texts = ["Abc. Def.", "", " ", "abc", "One.\tTwo!  Three?", "."]
+    found = list(translator.translate_all(texts, split="always"))
+    assert [each.source for each in found] == texts
+    assert [bool(each.text) for each in found] == [True, False, False, True, True, True]
+    assert all("\n" not in each.text for each in found)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_a_line_that_is_too_long_is_split_for_translation_only(make: Make, share: float) -> None:
+    translator = with_facts(make("decoding.strategy=greedy", max_positions=12), share)
+    assert str(translator.translate("Abc def. Ghi jkl.", split="never")).count(" ") >= 1
+    summariser = with_facts(translator, share, "en", "en")
+    with pytest.raises(TranslationError) as caught:
+        list(summariser.translate_all(["abc", "Abc def. Ghi jkl."]))
+    assert str(caught.value) == (
+        'line 2: the text has 17 tokens, expected at most 11; decoding.max_length_action = "truncate" '
+        '(--max-length-action truncate) cuts it, decoding.split = "always" (--split always) splits it at sentences'
+    )
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept", "said"), [("keep_first", "abcdefg", "7"), ("keep_last", "ijklmno", "the last 7")]
+)
+def test_texts_are_cut_as_in_training(make: Make, keep: str, kept: str, said: str) -> None:
+    translator = make("decoding.strategy=greedy")
+    cleaning = {"max_tokens": 7, "too_long": keep}
+    data = translator.config.data.model_copy(
+        update={"target_language": "en", "cleaning": translator.config.data.cleaning.model_copy(update=cleaning)}
+    )
+    config = translator.config.model_copy(update={"data": data})
+    cuts = Translator(replace(translator.checkpoint, config=config))
+    found = cuts.translate("abcdefghijklmno")
+    assert found.warnings == (f"truncated: the text had 15 tokens and was cut to {said}",)
+    assert found.hypotheses == translator.translate(kept).hypotheses
+
+
+def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Make) -> None:
+    translator = with_facts(make("decoding.strategy=greedy", "decoding.max_length=3"), 0.0)
+    assert translator.translate("abcdefg hij").quality_warnings[-1] == (
+        "low_source_use: 3 tokens for 11 of the source, where training targets have at least 6"
+    )
+    assert translator.translate("Abcd. Cdefg hijk.").quality_warnings[-1] == (
+        "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 6"
+    )
+    assert translator.translate("abcdefg").quality_warnings[-1].startswith("truncated: ")
+
+
+@pytest.mark.parametrize("language", ["en", "", "zh"])
+def test_texts_are_split_at_line_ends_and_sentence_ends(language: str) -> None:
+    text = " One goes. Two go.\n\nThree\r\n 你好。我是。"
+    found = split_text(text, language)
+    assert "".join(sentence + spacing for sentence, spacing in found) == text
+    assert [sentence.strip() for sentence, _ in found] == ["One goes.", "Two go.", "Three", "你好。", "我是。"]
+
+
+def test_sentences_are_split_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "_sentencex", lambda: None)
+    assert sentences_of("One goes.  Two go! e.g. three. 你好。我是。", "en") == [
+        "One goes.  ",
+        "Two go! e.g. three. ",
+        "你好。",
+        "我是。",
+    ]
