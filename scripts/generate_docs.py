@@ -49,7 +49,9 @@ and written to standard output, one line out per line in; notes and progress go 
 JSON object per line. The exit code is 1 for invalid input, with a one-line message, and 2 for wrong usage of the
 command line. If standard output is closed or cannot be written, the exit code is 1, or 141 if its reader is gone. Notes
 that standard error does not accept are lost, and the command goes on. A training ends for no log: if `--json` events,
-`history.jsonl` or TensorBoard's files cannot be written, it warns once and goes on."""
+`history.jsonl` or TensorBoard's files cannot be written, it warns once and goes on. Every command takes `--quiet`,
+which prints warnings and errors only. `translume completion bash` (or `zsh`, `fish`) prints a script that completes
+commands, options and paths in a shell."""
 
 TABLE = "<!-- table made by `make docs` -->"
 

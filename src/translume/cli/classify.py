@@ -11,7 +11,7 @@ import click
 
 from translume.cli.group import interrupt_hint
 from translume.cli.options import FOLDER, Compute, changed, compute_options, json_option, set_option
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, warn
 
 if TYPE_CHECKING:
     from translume.translator import Classification, Classifier
@@ -65,7 +65,7 @@ def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compu
 def note_truncated(truncated: int, texts: int) -> None:
     """Print how many texts were truncated, if any."""
     if truncated:
-        note(f"{truncated:,} of {texts:,} texts were longer than the model reads and were truncated")
+        warn(f"{truncated:,} of {texts:,} texts were longer than the model reads and were truncated")
 
 
 def _output_lines(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 
 from translume.cli.group import INTERRUPTED, interrupt_hint
 from translume.cli.options import FOLDER, Compute, compute_options
-from translume.cli.terminal import note
+from translume.cli.terminal import note, warn
 from translume.errors import SettingsError, TranslumeError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _train(recipe: Path, folder: Path, resume: str, compute: Compute) -> None:
         for event in train(config, folder, device=compute.device, threads=compute.threads):
             display.show(event)
             if isinstance(event, Interrupted):
-                note(f"Interrupted after {event.update:,} updates, all saved; continue with: {resume}")
+                warn(f"Interrupted after {event.update:,} updates, all saved; continue with: {resume}")
                 click.get_current_context().exit(INTERRUPTED)
 
 

@@ -8,7 +8,7 @@ import click
 
 from translume.cli.evaluate import EvaluateOptions
 from translume.cli.options import Compute, changed
-from translume.cli.terminal import note
+from translume.cli.terminal import warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     texts = (pair.target for pair in read_pairs(data, "train"))
     found = generator.perplexity(texts, stride=generator.config.evaluation.stride)
     if found.empty:
-        note(f"{file}: {found.empty:,} empty documents were not counted")
+        warn(f"{file}: {found.empty:,} empty documents were not counted")
     scores = perplexity_scores(found)
     if options.record:
         from translume.checkpoint import record_evaluation

@@ -10,7 +10,7 @@ import click
 
 from translume.cli.group import interrupt_hint
 from translume.cli.options import FOLDER, Compute, decoding_options, engine_compute_options, json_option, set_option
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, warn
 
 if TYPE_CHECKING:
     from translume.config import DecodingSettings
@@ -85,7 +85,7 @@ def _print_stream(generator: "Generator", prompt: str, settings: "DecodingSettin
 
 def _print_warnings(generation: "Generation", place: str) -> None:
     for warning in generation.warnings:
-        note(f"{place}{warning}")
+        warn(f"{place}{warning}")
 
 
 def _output_lines(generation: "Generation", *, first: bool, as_json: bool) -> Iterator[str]:

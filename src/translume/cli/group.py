@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from translume.cli.streams import OutputError, abandon_output, flushed_output, open_standard_streams
+from translume.cli.terminal import QUIET
 from translume.errors import TranslumeError
 
 COMMANDS = (
@@ -33,6 +34,7 @@ COMMANDS = (
     "config",
     "data",
     "tokenizer",
+    "completion",
 )
 """In the order of --help."""
 MODULES = {"import": "import_model"}
@@ -74,6 +76,28 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[QUIET] = value
+
+
+_QUIET_OPTION = click.Option(
+    ["--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print no notes and no progress; warnings and errors remain.",
+)
+
+
+def add_quiet(command: click.Command) -> None:
+    """Give a command, or each command of a group, the option --quiet."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            add_quiet(each)
+    elif _QUIET_OPTION not in command.params:
+        command.params.append(_QUIET_OPTION)
+
+
 class LazyCommands(CommandGroup):
     """The commands of `translume`, imported when used: each is `command` in the module of its name."""
 
@@ -84,6 +108,7 @@ class LazyCommands(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"translume.cli.{MODULES.get(cmd_name, cmd_name)}").command
+        add_quiet(command)
         return command
 
     def main(  # type: ignore[override]  # without the keywords that are click's own business

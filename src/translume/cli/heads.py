@@ -11,7 +11,7 @@ import click
 from translume.atomic import write_file
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
-from translume.cli.terminal import note
+from translume.cli.terminal import note, warn
 from translume.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _compare(
             elif isinstance(event, Row):
                 rows.append(event)
                 if event.failure:
-                    note(f"{event.kind} failed: {event.failure}")
+                    warn(f"{event.kind} failed: {event.failure}")
             else:
                 display.show(event)
                 if isinstance(event, Finished):

@@ -7,6 +7,7 @@ from typing import Literal
 import click
 
 from translume.cli.options import FOLDER, Compute, json_option, limit_threads, threads_option
+from translume.cli.terminal import warn
 
 
 @click.command(
@@ -41,7 +42,7 @@ def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json
         click.echo(json.dumps(found.to_dict()))
         return
     for line in found.notes:
-        click.echo(f"Note: {line}", err=True)
+        warn(f"Note: {line}")
     certificate = found.certificate
     click.echo(
         f"{out}: {certificate.tokens} tokens of {certificate.sentences} random sentences differ by at most "

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from translume.cli.terminal import note
+from translume.cli.terminal import warn
 
 if TYPE_CHECKING:
     from translume.translator import Translation
@@ -31,7 +31,7 @@ class LimitCount:
     def report(self) -> None:
         """Print the counts in one line if a translation reached its limit."""
         if self.reached:
-            note(str(self))
+            warn(str(self))
 
     def __str__(self) -> str:
         which = "their length limit"

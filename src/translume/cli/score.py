@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, warn
 
 
 @click.command(
@@ -35,4 +35,4 @@ def command(model: Path, source: Path, target: Path, as_json: bool, compute: Com
             click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
             impossible += score.log_prob == -math.inf
     if impossible:
-        note(f"{impossible} targets contain a token of probability 0")
+        warn(f"{impossible} targets contain a token of probability 0")

@@ -10,7 +10,7 @@ import click
 
 from translume.cli.group import interrupt_hint
 from translume.cli.options import FILE, FOLDER, Compute, engine_compute_options, set_option
-from translume.cli.terminal import note
+from translume.cli.terminal import note, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def command(
         stack.callback(reloader.close)
         reload_on_hangup(reloader.request)
         if access is None and not _is_loopback(settings.host):
-            note(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
+            warn(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
         message = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
         serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, message))
 

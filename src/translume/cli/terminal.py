@@ -15,8 +15,24 @@ DELAY_SECONDS = 2.0
 """Seconds before a progress bar appears."""
 
 
+QUIET = "translume.quiet"
+"""The name of --quiet in the context of a command."""
+
+
+def is_quiet() -> bool:
+    """Return whether --quiet was given. It is known in the main thread only."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
+
 def note(text: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error, unless --quiet was given."""
+    if not is_quiet():
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Print a line on standard error, also with --quiet."""
     click.echo(text, err=True)
 
 
@@ -39,7 +55,7 @@ class ProgressBar:
         """prints: the command prints lines meanwhile, so there is no bar if standard output is a terminal too."""
         self.done = 0
         self._what, self._unit, self._total = what, unit, total
-        self._visible = on_terminal() and not (prints and sys.stdout.isatty())
+        self._visible = on_terminal() and not is_quiet() and not (prints and sys.stdout.isatty())
         self._started = time.monotonic()
         self._progress: Progress | None = None
         self._task: TaskID | None = None

@@ -1,15 +1,21 @@
 """translume train"""
 
+import json
 import shlex
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
-from translume.cli.terminal import note
+from translume.cli.terminal import warn
+
+if TYPE_CHECKING:
+    from translume.config import Config
 
 
 @click.command(
@@ -20,11 +26,20 @@ from translume.cli.terminal import note
 @click.argument("config", type=FILE)
 @click.option("--out", type=FOLDER, help="Model folder.  [default: models/NAME for NAME.toml]")
 @click.option("--from", "source", type=FOLDER, help="Fine-tune a copy of this model.")
+@click.option(
+    "--dry-run", is_flag=True, help="Measure memory and time with a few updates instead, and leave nothing behind."
+)
 @json_option
 @set_option
 @compute_options
 def command(
-    config: Path, out: Path | None, source: Path | None, as_json: bool, overrides: tuple[str, ...], compute: Compute
+    config: Path,
+    out: Path | None,
+    source: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
 ) -> None:
     """Train a model on the files that CONFIG names. The same command resumes an interrupted training.
 
@@ -38,6 +53,9 @@ def command(
     folder = out or Path("models") / config.stem
     precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
     settings = Config.read(config, (*precision, *overrides))
+    if dry_run:
+        _rehearse(settings, folder, source, compute, as_json=as_json)
+        return
     resume = _resume_command(config, out, source, overrides, compute)
     last, board = None, None
     with interrupt_hint(f"Interrupted; continue with: {resume}"), TrainingDisplay(as_json=as_json) as display:
@@ -52,7 +70,7 @@ def command(
             except OSError as error:
                 board = None
                 reason = error.strerror or error
-                note(f"warning: {folder}/tensorboard: cannot be written: {reason}; the training goes on without it")
+                warn(f"warning: {folder}/tensorboard: cannot be written: {reason}; the training goes on without it")
     if board is not None:
         with suppress(OSError):  # the curves are no part of the model
             board.close()
@@ -62,6 +80,30 @@ def command(
     display.next_steps(folder)
     if display.output_error is not None:
         raise display.output_error
+
+
+def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Compute, *, as_json: bool) -> None:
+    """Print what a training would cost."""
+    from translume.cli.training_display import TrainingDisplay, span
+    from translume.training import DryRun, Interrupted, dry_run
+
+    with TrainingDisplay() as display:
+        for event in dry_run(config, folder, source=source, device=compute.device, threads=compute.threads):
+            if isinstance(event, Interrupted):
+                click.get_current_context().exit(TERMINATED if event.signal == "SIGTERM" else INTERRUPTED)
+            if not isinstance(event, DryRun):
+                display.show(event)
+            elif as_json:
+                click.echo(json.dumps(asdict(event)))
+            else:
+                device = "" if event.device_bytes is None else f", {event.device_bytes / 1e9:.2f} GB on {event.device}"
+                click.echo(f"memory: {event.peak_bytes / 1e9:.2f} GB{device}")
+                click.echo(
+                    f"update: {event.update_seconds:.3g} s, the mean of {event.measured}; "
+                    f"{event.tokens_per_second:,.0f} target tokens/s"
+                )
+                whole = span(event.training_seconds)
+                click.echo(f"training: {whole} for {event.updates:,} updates, without validation and saving")
 
 
 def _resume_command(

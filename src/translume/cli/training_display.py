@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from translume.cli.streams import OutputError, abandon_output
-from translume.cli.terminal import DELAY_SECONDS, console, note, on_terminal
+from translume.cli.terminal import DELAY_SECONDS, console, is_quiet, note, on_terminal, warn
 from translume.training.events import (
     Event,
     Finished,
@@ -82,7 +83,7 @@ class TrainingDisplay:
                 cut = f", {event.reached_limit:,} reached the length limit" if event.reached_limit else ""
                 self._print(f"update {event.update:,}: validation {measured(event)}{cut}{best}")
             case Warned():
-                self._print(f"warning: {event.message}")
+                self._print(f"warning: {event.message}", printed=warn)
             case Finished():
                 self._finish(event)
             case Saved() | Interrupted():
@@ -108,7 +109,7 @@ class TrainingDisplay:
             f"model: {event.parameters:,} parameters, vocabulary {vocabulary}; "
             f"{event.device}, {event.precision}{threads}; {event.folder}"
         )
-        if on_terminal():
+        if on_terminal() and not is_quiet():
             self._open(event)
 
     def _open(self, event: Started) -> None:
@@ -160,6 +161,8 @@ class TrainingDisplay:
 
     def _announce(self, text: str) -> None:
         """Print `text` unless the next event comes within two seconds."""
+        if is_quiet():  # which the thread of the timer does not know
+            return
         self._notice = Timer(DELAY_SECONDS, self._print, (text,))
         self._notice.daemon = True
         self._notice.start()
@@ -178,13 +181,13 @@ class TrainingDisplay:
         except OutputError as error:
             abandon_output()
             self.output_error = error
-            note(f"warning: {error}; the training goes on and prints no more events")
+            warn(f"warning: {error}; the training goes on and prints no more events")
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, printed: Callable[[str], None] = note) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, soft_wrap=True)
         else:
-            note(text)
+            printed(text)
 
 
 def losses(event: Progress) -> str:

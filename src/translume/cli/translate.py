@@ -27,7 +27,7 @@ from translume.cli.options import (
     set_option,
     workers_option,
 )
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def command(
             bar.advance()
             count.add(translation)
             for warning in _warnings(translation):
-                note(f"line {bar.done}: {warning}")
+                warn(f"line {bar.done}: {warning}")
             for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
                 if out is None:
                     click.echo(line)

@@ -1,5 +1,6 @@
 """Training: `train` trains a model into a folder, yields events, and resumes interrupted runs."""
 
+from translume.training.dry_run import DryRun, dry_run
 from translume.training.events import (
     Event,
     Finished,
@@ -16,6 +17,7 @@ from translume.training.tensorboard import TensorBoard
 from translume.training.train import train
 
 __all__ = [
+    "DryRun",
     "Event",
     "Finished",
     "Interrupted",
@@ -27,5 +29,6 @@ __all__ = [
     "TensorBoard",
     "Validated",
     "Warned",
+    "dry_run",
     "train",
 ]
