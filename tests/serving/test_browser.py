@@ -162,6 +162,14 @@ def test_tokens_and_alternatives_can_be_chosen_with_the_keyboard(tab: Any, trans
     wanted = force_token(translator, "a man", place, int(bars.nth(number).get_attribute("data-id"))).after.text
     tab.page.keyboard.press(str(number + 1))
     tab.shows(wanted)
+    tab.page.wait_for_selector("#undo:enabled")
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("ArrowDown")
+    focused_bar = "[...document.querySelectorAll('#bars button:enabled')].indexOf(document.activeElement)"
+    assert tab.page.evaluate(focused_bar) == 1
+    tab.page.keyboard.press("ArrowUp")
+    tab.page.keyboard.press("ArrowUp")
+    assert tab.page.evaluate(focused) == 0
     tab.page.keyboard.press("Escape")
     assert tab.page.locator("#step").is_hidden()
     tab.page.keyboard.press("Alt+t")

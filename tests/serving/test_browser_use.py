@@ -285,6 +285,10 @@ def test_the_source_language_can_be_detected(
     tab.type("ein hund", *whole(back, "ein hund"))
     assert options.first.inner_text() == "Detected: German"
     assert tab.page.input_value("#target") == "en"
+    asked = len([url for url in tab.asked if url.endswith("/detect")])
+    tab.type("ein hund geht nach hause", *whole(back, "ein hund geht nach hause"))
+    tab.type("ein hund geht nach hause mit man", *whole(back, "ein hund geht nach hause mit man"))
+    assert len([url for url in tab.asked if url.endswith("/detect")]) == asked + 1  # It only got longer.
     tab.type("a dog", *whole(there, "a dog"))
     assert options.first.inner_text() == "Detected: English"
     tab.page.reload()

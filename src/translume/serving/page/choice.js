@@ -37,7 +37,7 @@ function show(selected) {
   const source = hasLanguages(selected) ? selected.source : "", target = hasLanguages(selected) ? selected.target : "";
   const choices = sources().map((code) => [code, named(code)]);
   if (detects && withLanguages.length) choices.unshift([AUTO, auto && detected ? `Detected: ${named(detected)}` : "Detect language"]);
-  if (withoutLanguages.length) choices.push(["", "by model"]);
+  if (withoutLanguages.length) choices.push(["", "Other models"]);
   fill("source", choices, auto && source ? AUTO : source);
   const reachable = withLanguages.filter((each) => each.source === source || (auto && !detected));
   fill("target", unique(reachable.map((each) => each.target)).map((code) => [code, named(code)]), target);

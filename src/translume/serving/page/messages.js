@@ -1,5 +1,5 @@
 // Errors and warnings of the server in words for the users of the page.
-import { named, sources } from "./choice.js";
+import { named, offers, sources } from "./choice.js";
 
 const BUSY = "The server is busy.";
 const SAID = {
@@ -26,6 +26,7 @@ export function readable(error) {
     if (found) return `A line of your text has ${found} characters. The limit is ${most}.`;
   }
   const [, tokens, most] = /has ([\d,]+) tokens, expected at most ([\d,]+)/.exec(message) ?? [];
+  if (tokens && offers("classify")) return `This text is too long for this model (${tokens} tokens, at most ${most}).`;
   if (tokens) return `A sentence is too long for this model (${tokens} tokens, at most ${most}). Split it with a full stop or a new line.`;
   if (error.field?.startsWith?.("constraints")) return `A translation in your glossary cannot be used: ${message.replace(/^[^:]*: /, "")}.`;
   if (SAID[error.code]) return SAID[error.code];

@@ -80,7 +80,7 @@ export function choose(place, focus = true) {
   hideTip();
   chosen = place;
   mark();
-  if (place && focus) at()?.focus();
+  if (place && focus) focusFirst();  // A token without characters, such as a space, is not shown.
   onchoose(place);
 }
 

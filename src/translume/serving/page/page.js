@@ -10,7 +10,7 @@ import { closeOthers, setUpOthers } from "./others.js";
 import * as output from "./output.js";
 import { Line } from "./sentence.js";
 import { Refused, get, hasKey, useKey } from "./server.js";
-import { closeStep, openInspection, reposition, setUpStep, showStep, takeNumber } from "./step.js";
+import { closeStep, moveInAlternatives, openInspection, reposition, setUpStep, showStep, takeNumber } from "./step.js";
 import { doubt, element, line, one, percent } from "./steps.js";
 import { store, stored } from "./storage.js";
 import { setUpTheme } from "./theming.js";
@@ -23,7 +23,7 @@ const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 3
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, resting: true, restTimer: 0 };
+const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
@@ -145,7 +145,7 @@ function setText(text) {
 // After each change of the text.
 function typed() {
   keepText(at("text").value);
-  state.foreign = null;
+  if (!choice.detecting()) state.foreign = null;
   count();
   grow();
 }
@@ -191,9 +191,13 @@ async function go(signal) {
   }
 }
 
+// Detect the language of a text, but not again of one that only got longer.
 async function detectSource(text, signal) {
-  const found = await detect(text.trim(), signal);
-  state.foreign = choice.detectedSource(found.language) ? null : found.language;
+  const { known } = state;
+  if (known && known.text.length >= LEAST_DETECTED && known.confidence >= SURE_DETECTED && text.startsWith(known.text)) return;
+  const { language, confidence } = await detect(text.trim(), signal);
+  state.known = { text, confidence };
+  if (confidence) state.foreign = choice.detectedSource(language) ? null : language;
 }
 
 // Add the translation to the history after a while.
@@ -294,6 +298,10 @@ function keyboard(event) {
     closeStep();
     output.focusFirst();
   } else if (/^[1-9]$/.test(event.key) && at("output").contains(document.activeElement)) takeNumber(Number(event.key));
+  else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !at("step").hidden) {
+    const down = event.key === "ArrowDown";
+    if (at("output").contains(document.activeElement) ? down && moveInAlternatives(0) : moveInAlternatives(down ? 1 : -1)) event.preventDefault();
+  }
 }
 
 // Details: colours by probability with their legend, numbers, the ends of sentences, and the inspection.
@@ -381,7 +389,7 @@ async function begin() {
     Object.assign(state, { limits: info.limits, detects: info.detects });
     if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
     choice.setUpChoice(models.models, info.detects, () => {
-      state.foreign = null;
+      Object.assign(state, { foreign: null, known: null });
       runs.now();
     });
     setUpDetails();

@@ -127,6 +127,15 @@ export function takeNumber(number) {
   if (!at("step").hidden) at("bars").querySelectorAll("button.bar")[number - 1]?.click();
 }
 
+// Move the focus from the selected token (0) or between alternatives; return whether it moved. Above the first is the token.
+export function moveInAlternatives(by) {
+  const rows = [...at("bars").querySelectorAll("button.bar:enabled")], now = rows.indexOf(document.activeElement);
+  if (by && now < 0) return false;
+  if (now + by < 0) output.focusFirst();
+  else rows[by ? Math.min(now + by, rows.length - 1) : 0]?.focus();
+  return true;
+}
+
 async function take(place, candidate, mine) {
   const line = page.state.lines[place.line], part = line.parts[place.part];
   if (mine) {
