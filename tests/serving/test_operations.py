@@ -233,10 +233,11 @@ def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Sta
     taken[-1].sendall(
         b"POST /v1/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n"
     )
-    until(lambda: live.get("/health/live").status == 503)
-    answer = live.get("/health/live")
+    until(lambda: live.get("/v1/models").status == 503)
+    answer = live.get("/v1/models")
     assert answer.json() == {"error": "4 requests are in progress already; try later", "code": "too_many_open"}
     assert answer.headers["Retry-After"] == "1"
+    assert live.get("/health/live").status == 200
     held.open.set()
     for connection in taken[:3]:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

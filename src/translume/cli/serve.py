@@ -104,7 +104,13 @@ def command(
         if access is None and not _is_loopback(settings.host):
             warn(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
         message = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
-        serve(build_app(server, detector=installed_detector()), bound, server.limits, partial(note, message))
+        serve(
+            build_app(server, detector=installed_detector()),
+            bound,
+            server.limits,
+            partial(note, message),
+            settings.proxies,
+        )
 
 
 def _settings_reader(

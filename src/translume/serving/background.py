@@ -119,7 +119,13 @@ async def wait_for_result(
     raise RequestError(504, f"not done after {timeout_seconds:g} s, the request's deadline")
 
 
-async def client_disconnected(request: Request) -> None:
-    """Return once the client has closed its connection. The body of the request must have been read before."""
+async def client_disconnected(request: Request | None) -> None:
+    """Return once the client has closed its connection; never without a request.
+
+    The body of the request must have been read before.
+    """
+    if request is None:
+        await asyncio.Event().wait()
+        return
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -4,15 +4,17 @@ import asyncio
 import errno
 import socket
 import sys
-from collections.abc import Callable
-from typing import ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from translume.errors import TranslumeError
+from translume.serving.access.clients import Networks
 from translume.serving.access.limits import Limits
+from translume.serving.connections import Connections, LimitedProtocol, most_connections
+from translume.serving.settings import LOOPBACK_ADDRESSES
 from translume.serving.workers.main import freeze_startup_objects
 
 SWITCH_SECONDS: Final = 0.0005
@@ -55,69 +57,57 @@ def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) ->
     return bound
 
 
-class _TimedProtocol(H11Protocol):
-    """A connection that is closed if the headers of a request do not arrive within `header_seconds`."""
+class _Server(uvicorn.Server):
+    """A server that limits its connections, and calls `started_callback` once it accepts them and handles signals."""
 
-    header_seconds: ClassVar[float]
-    _timer: asyncio.TimerHandle | None = None
+    register: Connections
+    started_callback: Callable[[], None] | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self._start_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        reading = self.cycle is None or self.cycle.response_complete
-        if not reading and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        elif reading and self._timer is None:
-            self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        super().connection_lost(exc)
-
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self.header_seconds, self.transport.close)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self.register.handle_loop_error)
+        await super().startup(sockets)
+        if self.started_callback is not None:
+            self.started_callback()
 
 
-def uvicorn_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
-    """Return a uvicorn server: without its own log, a Server header, and trust in forwarded headers."""
-    return uvicorn.Server(
+def uvicorn_server(app: ASGIApp, limits: Limits, proxies: Sequence[str] = LOOPBACK_ADDRESSES) -> _Server:
+    """Return a uvicorn server: without its own log and a Server header, and with limited connections.
+
+    proxies: addresses and networks whose X-Forwarded-For header names the client.
+    """
+    register = Connections(most_connections(limits), limits.connections_per_address, Networks(proxies))
+    server = _Server(
         uvicorn.Config(
             app,
-            http=type("TimedProtocol", (_TimedProtocol,), {"header_seconds": limits.read_seconds}),
+            http=LimitedProtocol.with_limits(limits, register),
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=True,
+            forwarded_allow_ips=list(proxies),
             ws="none",
             lifespan="on",
             timeout_keep_alive=5,
             timeout_graceful_shutdown=int(limits.drain_seconds) + 1,
         )
     )
+    server.register = register
+    return server
 
 
-class _Server(uvicorn.Server):
-    """Calls `started_callback` once it accepts connections and handles signals."""
-
-    started_callback: Callable[[], None]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.started_callback()
-
-
-def serve(app: ASGIApp, bound: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
+def serve(
+    app: ASGIApp,
+    bound: socket.socket,
+    limits: Limits,
+    started: Callable[[], None],
+    proxies: Sequence[str] = LOOPBACK_ADDRESSES,
+) -> None:
     """Serve until SIGTERM or Ctrl-C; then finish the requests in progress.
 
     started: called once the server accepts connections.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     freeze_startup_objects()
-    server = _Server(uvicorn_server(app, limits).config)
+    server = uvicorn_server(app, limits, proxies)
     server.started_callback = started
     server.run(sockets=[bound])

@@ -97,15 +97,22 @@ class Server:
         return _partial_results(request, futures, changed, timeout_seconds, names)
 
     async def results(
-        self, request: Request, work: Work, items: Sequence[Any], timeout_seconds: float, names: Sequence[str] = ()
+        self,
+        request: Request | None,
+        work: Work,
+        items: Sequence[Any],
+        timeout_seconds: float,
+        names: Sequence[str] = (),
     ) -> list[Any]:
         """Return the result of each item.
 
+        request: None for work that no client waits for.
         names: of the items in error messages: a field of the request, and perhaps a line in it.
         Raises RequestError for the first item that fails, and if the client disconnects (499), the deadline passes
         (504) or the queue is full (503). Then the items that wait are cancelled.
         """
-        request.scope.get("translume.note", {})["lines"] = len(items)
+        if request is not None:
+            request.scope.get("translume.note", {})["lines"] = len(items)
         if not items:
             return []
         futures = self._submit(work, items, timeout_seconds)

@@ -1,8 +1,10 @@
 """Settings of a server: serve.toml, read at startup and at a reload."""
 
+import ipaddress
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field, field_validator
 
@@ -14,6 +16,9 @@ from translume.serving.access.limits import Limits
 from translume.serving.access.origins import host_name
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1")
+
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 
 
 class KeySettings(Settings):
@@ -52,6 +57,11 @@ class ServeSettings(Settings):
     """Names in the Host header that are accepted, such as "translate.example", besides that of `public_address`.
 
     IP addresses and loopback names are always accepted; "*" accepts all names.
+    """
+    proxies: Names = LOOPBACK_ADDRESSES
+    """Addresses or networks of proxies, such as "10.0.0.0/8". Their X-Forwarded-For header names the client.
+
+    `limits.connections_per_address` does not apply to them.
     """
     metrics: str = ""
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
@@ -102,9 +112,19 @@ class ServeSettings(Settings):
     @classmethod
     def _names_are_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name != "*" and (not name or host_name(name) != name.lower()):
+            if name != "*" and not HOST_NAME.fullmatch(name):
                 raise ValueError(f"found {name!r}, expected a name such as 'translate.example', or '*'")
         return names
+
+    @field_validator("proxies")
+    @classmethod
+    def _proxies_are_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise ValueError(f"found {proxy!r}, expected an address or network such as '10.0.0.0/8'") from None
+        return proxies
 
     @field_validator("public_address")
     @classmethod

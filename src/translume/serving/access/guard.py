@@ -18,7 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from translume.serving.access.admission import ACCESS, ADMITTED, admit_by_headers, refund_if_failed
-from translume.serving.access.origins import check_framing, check_host, check_site, header
+from translume.serving.access.clients import client_address
+from translume.serving.access.origins import HEALTH, check_framing, check_host, check_site, header
 from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import error_response
 from translume.serving.server import Server
@@ -52,6 +53,8 @@ class Guard:
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self._app, self._server, self._metrics = app, server, server.metrics
         self._open = 0
+        self._without_key: list[Scope] = []
+        """Scopes of open requests whose key is expected in their bodies."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -80,7 +83,8 @@ class Guard:
                 self._metrics.first.observe(time.monotonic() - started)
             await send(message)
 
-        self._open += 1
+        counted = scope["path"] not in HEALTH
+        self._open += counted
         self._metrics.open.inc()
         try:
             try:
@@ -88,7 +92,7 @@ class Guard:
             finally:
                 await refund_if_failed(scope, note["status"] or 500)
         finally:
-            self._open -= 1
+            self._open -= counted
             self._metrics.open.dec()
             self._record(scope, note, time.monotonic() - started)
 
@@ -102,7 +106,7 @@ class Guard:
             if _is_preflight(scope) and server.cors_origins:
                 await Response(status_code=204)(scope, receive, send)
                 return
-            if self._open > most:
+            if self._open > most and scope["path"] not in HEALTH:
                 raise RequestError(
                     503, f"{most:,} requests are in progress already; try later", code="too_many_open", retry_after=1
                 )
@@ -113,13 +117,43 @@ class Guard:
                     raise refused
             scope[ACCESS] = server.access
             await admit_by_headers(scope)
+            self._check_keyless(scope)
         except RequestError as error:
             response = error_response(error, scope)
             if error.code == "two_lengths":
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            if not self._expects_key(scope):
+                await self._app(scope, receive, send)
+                return
+            self._without_key.append(scope)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._without_key = [each for each in self._without_key if each is not scope]
+
+    def _check_keyless(self, scope: Scope) -> None:
+        """Raise RequestError (503) if too many requests without a key are being read.
+
+        Without this limit, clients without a key could keep out those that have one.
+        """
+        if not self._expects_key(scope):
+            return
+        most = max(1, self._server.limits.requests // 4)
+        reading = [client_address(each) for each in self._without_key if self._expects_key(each)]
+        if len(reading) >= most or reading.count(client_address(scope)) >= max(1, most // 2):
+            raise RequestError(
+                503,
+                "too many requests without the header 'Authorization: Bearer KEY' are being read; try later",
+                code="too_many_open",
+                retry_after=1,
+            )
+
+    @staticmethod
+    def _expects_key(scope: Scope) -> bool:
+        """Return whether the key of a request may be in its body, which has not been read."""
+        return scope[ACCESS] is not None and ADMITTED not in scope
 
     def _record(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
         known = scope["path"] if scope["path"] in QUEUED else "unknown"

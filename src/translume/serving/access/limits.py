@@ -22,6 +22,10 @@ class Limits(Settings):
     """Most hypotheses per sentence: `beam`, `nbest` and `samples`."""
     requests: int = 512
     """Most requests in progress."""
+    connections: int = 1024
+    """Most open connections; beyond them, idle ones are closed. Fewer if the process cannot open as many files."""
+    connections_per_address: int = 128
+    """Most open connections of an IPv4 address or an IPv6 network (/64), except `proxies`."""
     queue: int = 2048
     """Most lines in the queue."""
     batch_tokens: int = 2048

@@ -24,9 +24,10 @@ from translume.serving.server import Server
 from translume.serving.settings import KeySettings, ServeSettings
 from translume.serving.workers.loading import Loader, ReloadReport
 
-AT_START: Final = ("host", "port", "metrics")
+AT_START: Final = ("host", "port", "proxies", "metrics")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
+    *("connections", "connections_per_address"),
     *("queue", "batch_tokens", "workers", "inspections", "drain_seconds"),
     *("files", "file_seconds", "document_seconds", "kept_seconds", "kept_bytes"),
 )
