@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from typing import Any, ClassVar, Final
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from translume.serving.access.clients import Networks, address_block
@@ -145,7 +144,8 @@ class LimitedProtocol(H11Protocol):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        if self._has_responded and self.conn.their_state is h11.SEND_BODY:
+        if self._has_responded:
+            # The rest of a refused body, or the headers of the next request.
             self._drained += len(data)
             if self._drained > DRAINED_BYTES:
                 self.transport.close()
