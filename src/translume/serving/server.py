@@ -12,7 +12,7 @@ from starlette.requests import Request
 from translume.serving.access.admission import ACCESS, ADMITTED, Access
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import RequestTexts
+from translume.serving.api.texts import SplitTexts
 from translume.serving.background import BackgroundExecutor, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
 from translume.serving.workers.loading import ReloadReport
@@ -63,19 +63,21 @@ class Server:
         if access is not None and ADMITTED not in request.scope:
             await access.admit(request.scope, secret if isinstance(secret, str) else "")
 
-    async def accept(self, request: Request, texts: Iterable[str]) -> None:
-        """Charge texts to the client's key before they are processed; RequestError if its quota is used up."""
+    async def accept(self, request: Request, texts: Iterable[str], more: int = 0) -> None:
+        """Charge texts to the client's key before they are processed; RequestError if its quota is used up.
+
+        more: characters that the texts count for beyond their own; see `characters_to_charge`.
+        """
         given = tuple(texts)
         if self.log_text:
             request.scope.get("translume.note", {})["texts"] = given
         access: Access | None = request.scope.get(ACCESS)
         if access is not None:
-            await access.charge(request.scope, sum(map(len, given)))
+            await access.charge(request.scope, sum(map(len, given)) + more)
 
-    async def translate(self, request: Request, work: Translating, texts: RequestTexts) -> list[Translation]:
-        """Return the translation of each text. Errors are those of `results`, and 413 for too many lines."""
-        split = texts.split(self.limits)
-        done = await self.results(request, work, split.parts, texts.timeout_seconds, split.names)
+    async def translate(self, request: Request, work: Translating, split: SplitTexts) -> list[Translation]:
+        """Return the translation of each text. Errors are those of `results`."""
+        done = await self.results(request, work, split.parts, split.texts.timeout_seconds, split.names)
         return split.join(done, work.settings.nbest)
 
     def partial_results(

@@ -330,8 +330,9 @@ def search_constrained(
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
+    check_cancelled: CancelCheck | None = None,
 ) -> list[ConstrainedResult]:
-    """The results of `search_pieces` for pieces with constraints.
+    """The results of `search_pieces` for pieces with constraints.  check_cancelled: called after each step.
 
     If the best hypothesis of a piece misses some, the piece is searched again without one of them, with a warning.
     """
@@ -346,7 +347,14 @@ def search_constrained(
         for _, group in groupby(sorted(rest, key=width), key=width):
             numbers = list(group)
             try:
-                results = search_pieces(checkpoint, [current[each] for each in numbers], settings, stepper, fusion)
+                results = search_pieces(
+                    checkpoint,
+                    [current[each] for each in numbers],
+                    settings,
+                    stepper,
+                    fusion,
+                    check_cancelled=check_cancelled,
+                )
             except SearchError as error:
                 raise SearchError(error.reason, sentence=numbers[error.sentence], token=error.token) from None
             for number, hypotheses in zip(numbers, results, strict=True):

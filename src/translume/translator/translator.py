@@ -320,8 +320,7 @@ class Translator:
         """The translations of consecutive lines, in order, translated in common batches.
 
         on_progress: by line number, a callback for the part of the translation that is final; see `ProgressReporter`.
-        check_cancelled: called before each search and after each of its steps, except in searches with constraints. If
-        it raises, all lines end.
+        check_cancelled: called before each search and after each of its steps. If it raises, all lines end.
         An error names the number of its line; the lines before it are returned first.
         """
         try:
@@ -356,7 +355,9 @@ class Translator:
                     results = []
                     for index, each in zip(
                         batch,
-                        search_constrained(self.checkpoint, searched, search.decoding, stepper, self.fusion),
+                        search_constrained(
+                            self.checkpoint, searched, search.decoding, stepper, self.fusion, check_cancelled
+                        ),
                         strict=True,
                     ):
                         results.append(each.hypotheses)

@@ -20,6 +20,8 @@ class Limits(Settings):
     """Most characters of a text."""
     width: int = 16
     """Most hypotheses per sentence: `beam`, `nbest` and `samples`."""
+    target_tokens: int = 500_000
+    """Most target tokens that a request may make: hypotheses per sentence times its longest target, summed."""
     requests: int = 512
     """Most requests in progress."""
     connections: int = 1024

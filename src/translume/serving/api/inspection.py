@@ -70,7 +70,8 @@ def _inspected(call: ResolvedInspection, limits: Limits, check_cancelled: Callab
         target = _target(call, text)
         given = target is not None and not call.prefix
         if target is None:
-            target = translator.translate(text, settings=call.settings).hypotheses[0]
+            (searched,) = translator.translate_lines([Line(number=0, text=text)], call.settings, None, check_cancelled)
+            target = searched.hypotheses[0]
         check_cancelled()
         _refuse_costly(call, text, target, limits)
         found = trace(translator, text, target, k=call.k, settings=call.settings, show=call.show)

@@ -75,7 +75,8 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         several = isinstance(call.q, list)
         units = split_language(served)
         batch = RequestTexts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=units)
-        done = iter(await server.translate(request, work, batch))
+        split = await run_in_threadpool(batch.split, server.limits)
+        done = iter(await server.translate(request, work, split))
         translations = [_unchanged(text) if _wordless(text) else next(done) for text in given]
         return json_response(_response(call, translations, language))
 

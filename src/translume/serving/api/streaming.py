@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import finite
-from translume.serving.api.texts import RequestTexts, SplitTexts
+from translume.serving.api.texts import SplitTexts
 from translume.serving.server import Server
 from translume.serving.workers.work import Part, Translating
 from translume.translator import TextHypothesis, Translation
@@ -27,7 +27,7 @@ def stream(
     server: Server,
     request: Request,
     work: Translating,
-    texts: RequestTexts,
+    split: SplitTexts,
     respond: Callable[[list[Translation]], Any],
 ) -> StreamingResponse:
     """Return a stream of events: `prefix` (index of a text, its prefix), then `done` or `error`.
@@ -35,10 +35,9 @@ def stream(
     respond: returns the full response from the translations of the texts.
     Raises RequestError if the work cannot be submitted.
     """
-    split = texts.split(server.limits)
     prefixes = Prefixes(split)
     results = server.partial_results(
-        request, work, prefixes.parts, prefixes.changed, texts.timeout_seconds, split.names
+        request, work, prefixes.parts, prefixes.changed, split.texts.timeout_seconds, split.names
     )
 
     async def events() -> AsyncIterator[bytes]:

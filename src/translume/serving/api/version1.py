@@ -1,6 +1,6 @@
 """API v1: translation, streaming, scoring, classification, inspection, and facts about the server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from translume.errors import nearest
 from translume.serving.api.body import read_object
+from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
 from translume.serving.api.requests import (
@@ -33,6 +34,7 @@ from translume.serving.api.responses import (
     json_response,
 )
 from translume.serving.api.streaming import stream
+from translume.serving.api.texts import SplitTexts
 from translume.serving.health import version, versions
 from translume.serving.server import Server
 from translume.serving.workers.loading import MANIFEST
@@ -58,17 +60,23 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
     translated = responses(TranslateResponse, "A translation of each text, in order.", *WORKED)
     events = responses(Event, "Server-sent events.", *WORKED, kind="text/event-stream")
 
-    async def resolved(request: Request) -> tuple[ResolvedTranslation, Translating]:
+    def checked(values: Mapping[str, Any]) -> tuple[ResolvedTranslation, Translating, SplitTexts, int]:
+        """Return a valid request, its work, its lines, and the characters to charge beyond those of its texts."""
+        call = resolve_translation(values, server.models, server.limits)
+        work, split = Translating(call.served.translator, call.settings), call.texts.split(server.limits)
+        return call, work, split, characters_to_charge(work, split.parts, values, server.limits)
+
+    async def accepted(request: Request) -> tuple[ResolvedTranslation, Translating, SplitTexts]:
         values = await read_object(request, server.limits)
-        call = await run_in_threadpool(resolve_translation, values, server.models, server.limits)
-        await server.accept(request, call.texts.texts)
-        return call, Translating(call.served.translator, call.settings)
+        call, work, split, more = await run_in_threadpool(checked, values)
+        await server.accept(request, call.texts.texts, more)
+        return call, work, split
 
     @router.post("/translate", openapi_extra=body(TranslateRequest), responses=translated)
     async def translate(request: Request) -> Response:
         """Translate each text. Results do not depend on other requests."""
-        call, work = await resolved(request)
-        found = await server.translate(request, work, call.texts)
+        call, work, split = await accepted(request)
+        found = await server.translate(request, work, split)
         if _is_short(found, call):
             return json_response(_translations(found, call))
         # Details of many texts are megabytes.
@@ -79,8 +87,8 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
     )
     async def translate_stream(request: Request) -> Response:
         """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
-        call, work = await resolved(request)
-        return stream(server, request, work, call.texts, lambda found: _translations(found, call))
+        call, work, split = await accepted(request)
+        return stream(server, request, work, split, lambda found: _translations(found, call))
 
     scored = responses(ScoreResponse, "A score of each pair, in order.", *WORKED)
 

@@ -27,6 +27,8 @@ MIN_SPACING_SECONDS: Final = 0.01
 """Minimum spacing between the due times of consecutive items of a request."""
 MAX_REQUEST_SHARE: Final = 0.5
 """Share of the workers that one long request may use; less while other items wait."""
+LATE_SECONDS: Final = 0.25
+"""Seconds by which a request may exceed its share before its waiting items become due later."""
 RECENT_BATCHES: Final = 16
 """Number of batches over which throughput is measured."""
 QUEUE_FRACTION: Final = 0.5
@@ -83,6 +85,15 @@ class BatchDone:
     seconds: float
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Submission:
+    """The items of one request.  queued: time.  used: seconds of the workers.  done: items that used them."""
+
+    queued: float
+    used: float = 0.0
+    done: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class _Item:
     """An item in the queue. Times are those of `time.monotonic`; size is None until it was measured.
@@ -92,6 +103,7 @@ class _Item:
 
     work: Work
     value: Any
+    request: _Submission
     queued: float
     due: float
     deadline: float
@@ -155,10 +167,12 @@ class Scheduler:
             if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
                 raise refused
             spacing, deadline = self._spacing(len(items)), now + timeout_seconds
+            request = _Submission(queued=now)
             queued = [
                 _Item(
                     work=work,
                     value=item,
+                    request=request,
                     queued=now,
                     due=now + place * spacing,
                     deadline=deadline,
@@ -340,6 +354,7 @@ class Scheduler:
                 _resolve(item, result)
         seconds = time.monotonic() - started
         self._recent.append((seconds, len(batch)))
+        self._delay_costly(batch, seconds)
         if self._on_batch is not None:
             waited = tuple(started - item.queued for item in batch)
             tokens = sum(item.size or 0 for item in batch)
@@ -347,6 +362,32 @@ class Scheduler:
                 self._on_batch(BatchDone(items=len(batch), tokens=tokens, waited=waited, seconds=seconds))
             except BaseException as error:  # the thread must go on
                 log_error(error)
+
+    def _delay_costly(self, batch: Sequence[_Item], seconds: float) -> None:
+        """Make the waiting items of a request due later if its items took more time than their spacing foresaw.
+
+        Otherwise the items of requests that arrive meanwhile would wait for all of them.
+        """
+        tokens = sum(item.size or 1 for item in batch)
+        late = set()
+        for item in batch:
+            request = item.request
+            request.used += seconds * (item.size or 1) / tokens / self._workers
+            request.done += 1
+            if request.queued + request.used / MAX_REQUEST_SHARE > item.due + LATE_SECONDS:
+                late.add(request)
+        if not late:
+            return
+        with self._changed:
+            due = {each: each.queued + each.used / MAX_REQUEST_SHARE for each in late}
+            for heap in self._heaps.values():
+                for place, (_, order, item) in enumerate(sorted(heap)):
+                    request = item.request
+                    if request in due:
+                        item.due = due[request]
+                        due[request] += request.used / MAX_REQUEST_SHARE / request.done
+                    heap[place] = (item.due, order, item)
+                heapq.heapify(heap)
 
     def _retry(self, batch: Sequence[_Item], error: BaseException) -> bool:
         """Queue the items of a failed batch once more, each to run alone. Return False if that is pointless."""

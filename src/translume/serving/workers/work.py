@@ -1,5 +1,6 @@
 """The kinds of work of the scheduler: translate lines, score pairs, classify texts."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from translume.translator.planning import (
     Reading,
     plan_lines,
 )
-from translume.translator.search import CancelCheck
+from translume.translator.search import CancelCheck, target_limit
 
 PROBE = "a"
 """Text with which a model is tested."""
@@ -106,6 +107,19 @@ class Part:
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCost:
+    """What translating a line may cost.
+
+    size: tokens that it counts for in a batch.  target_tokens: the most that its search may make, over all hypotheses.
+    usual_target_tokens: the same with the model's own settings.
+    """
+
+    size: int
+    target_tokens: int
+    usual_target_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Translating:
     """Translates lines with certain settings, which the model supports."""
@@ -114,23 +128,42 @@ class Translating:
     settings: DecodingSettings
 
     def size(self, item: Part) -> int:
-        """Return the source tokens with end tokens, multiplied for a wide beam.
+        """Return the source tokens with end tokens, multiplied for a wide beam and for a target limit above the usual.
 
         Raises RequestError (422) for a sentence that is longer than the model's maximum.
         """
-        checkpoint = self.translator.checkpoint
+        return self.cost(item).size
+
+    def cost(self, item: Part) -> LineCost:
+        """Return what translating a line may cost. Raises RequestError (422) like `size`."""
+        checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
         line, reading = Line(number=0, text=item.text), Reading.of(checkpoint, self.settings)
         try:
             plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
         except LineError as error:
             raise _refused(error) from None
-        tokens = sum(max(len(piece.ids) + 1, MIN_COUNTED_TOKENS) for piece in plan.pieces)
-        width = strategy_from(self.settings).width
+        width, held, prefix = strategy_from(self.settings).width, 0, 0
         if item.constraints:
-            target = self.translator.checkpoint.target_tokenizer
-            held = [found for phrase in item.constraints if (found := build_constraint([phrase], target)) is not None]
-            width = max(width, constrained_beam_width(constraint_cost(held, target), self.settings))
-        return tokens * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH
+            target = checkpoint.target_tokenizer
+            found = [each for phrase in item.constraints if (each := build_constraint([phrase], target)) is not None]
+            held = constraint_cost(found, target)
+            width = max(width, constrained_beam_width(held, self.settings))
+        if self.settings.prefix and item.first:
+            prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
+        size, made, usual = 0, 0, 0
+        for piece in plan.pieces:
+            length = len(piece.ids)
+            limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
+            usual_limit = target_limit(checkpoint, length, 0, own)
+            size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
+            made += limit
+            usual += usual_limit
+        return LineCost(
+            size=size * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH,
+            # A constraint that is not met is left out, and the sentence searched again.
+            target_tokens=made * width * (1 + len(item.constraints)),
+            usual_target_tokens=usual * strategy_from(own).width,
+        )
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
         """Return a Translation for each line, or a RequestError for a line that cannot be translated."""

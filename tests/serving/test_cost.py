@@ -1,0 +1,151 @@
+"""What a request may cost is known before any work, counts against quotas and batches, and can be stopped."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from translume.config import DecodingSettings
+from translume.serving.access.admission import Access
+from translume.serving.access.keys import Keys, add_key
+from translume.serving.access.limits import Limits
+from translume.serving.access.usage import Usage, totals_in
+from translume.serving.api.cost import characters_to_charge
+from translume.serving.api.errors import RequestError
+from translume.serving.settings import KeySettings
+from translume.serving.workers.models import Served
+from translume.serving.workers.scheduler import Scheduler
+from translume.serving.workers.work import Part, Translating
+from translume.translator import Translator
+from translume.translator.planning import Line
+
+SENTENCE = "ab cd"  # 5 tokens, which count as 16; the usual limit is 2 · 5 + 10
+LONG = {"strategy": "beam", "beam": 4, "min_length": 30, "max_length_extra": 30}
+
+
+def translating(translator: Translator, **options: Any) -> Translating:
+    served: Any = translator
+    return Translating(served, DecodingSettings(**{**translator.config.decoding.model_dump(), **options}))
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "made"),
+    [
+        ({}, 16, 3 * 20),
+        ({"beam": 6}, 16, 6 * 20),
+        ({"beam": 6, "max_length_extra": 28}, 31, 6 * 38),  # 2 · 5 + 28; 16 · 38 / 20, rounded up
+        ({"max_length": 8}, 16, 3 * 8),
+        ({"strategy": "sampling", "samples": 5}, 16, 5 * 20),
+        ({"max_length_extra": 1000, "min_length": 1000}, 33, 3 * 41),  # the model ends at 41 tokens
+    ],
+)
+def test_a_line_costs_its_hypotheses_times_its_target_limit(
+    translator: Translator, options: dict[str, Any], tokens: int, made: int
+) -> None:
+    found = translating(translator, **options).cost(Part(text=SENTENCE))
+    assert (found.target_tokens, found.usual_target_tokens) == (made, 60)
+    width = {"beam": 6, "samples": 5}.get("samples" if "samples" in options else "beam" if "beam" in options else "", 3)
+    assert found.size == tokens * width // 2
+
+
+def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lower(
+    start: Callable[..., Any], translator: Translator
+) -> None:
+    live = start(Served.of("en-de", translator), target_tokens=5000)
+    before = live.server.scheduler.waiting
+    refused = live.post("/v1/translate", text=[SENTENCE] * 32, **LONG)
+    assert (refused.status, refused.json()) == (
+        413,
+        {
+            "error": "max_length_extra: the search may make 5,120 target tokens (hypotheses per sentence × longest "
+            "target, for all 32 sentences), expected at most 5,000; lower it",
+            "code": "too_costly",
+            "field": "max_length_extra",
+        },
+    )
+    assert live.post("/v1/translate/stream", text=[SENTENCE] * 32, **LONG).status == 413
+    assert live.post("/v1/translate", text=[SENTENCE] * 90, strategy="greedy", max_length=40).status == 200
+    wide = live.post("/v1/translate", text=[SENTENCE] * 90, beam=16).json()
+    assert (wide["code"], wide["field"]) == ("too_costly", "beam")
+    many = live.post("/v1/translate", text=[SENTENCE] * 90).json()
+    assert (many["code"], many["field"]) == ("too_costly", "text")
+    held = live.post("/v1/translate", text=SENTENCE, constraints=["abcdefgh"] * 4).json()
+    assert (held["code"], held["field"]) == ("too_costly", "constraints")
+    assert live.server.scheduler.waiting == before
+
+
+def test_a_line_that_may_cost_twice_as_much_counts_twice(translator: Translator) -> None:
+    parts, limits = [Part(text=SENTENCE)] * 3, Limits()
+    for options, more in (({}, 0), ({"beam": 6}, 15), ({"beam": 1}, 0), ({"beam": 6, "max_length_extra": 30}, 45)):
+        assert characters_to_charge(translating(translator, **options), parts, options, limits) == more
+
+
+def test_the_cost_counts_against_the_quota_of_a_key(
+    start: Callable[..., Any], translator: Translator, tmp_path: Path
+) -> None:
+    key = add_key(tmp_path / "keys.json", "small", {"characters_per_day": 25})
+    usage = Usage(tmp_path / "usage")
+    access = Access(Keys.read(tmp_path / "keys.json"), usage, KeySettings(characters_per_day=0))
+    live = start(Served.of("en-de", translator), access=access)
+
+    def ask(**options: Any) -> Any:
+        return live.ask(
+            "POST",
+            "/v1/translate",
+            json.dumps({"text": SENTENCE, **options}).encode(),
+            content_type="application/json",
+            authorization=f"Bearer {key}",
+        )
+
+    assert ask().status == 200
+    assert ask(**LONG).status == 200  # 4 · 40 target tokens instead of 3 · 20
+    assert totals_in(usage.path)[key.split("_")[1]] == (2, 5 + 5 + 8)
+    assert ask(**LONG).json()["code"] == "quota_used_up"
+    usage.close()
+
+
+def test_a_search_with_constraints_ends_between_two_steps(translator: Translator) -> None:
+    asked: list[float] = []
+
+    def check_cancelled() -> None:
+        asked.append(time.monotonic())
+        if len(asked) == 5:
+            raise RequestError(499, "the request was cancelled")
+
+    line = Line(number=1, text=SENTENCE, constraints=("xyz",))
+    with pytest.raises(RequestError, match="the request was cancelled"):
+        list(translator.translate_lines([line], translator.config.decoding, None, check_cancelled))
+    assert len(asked) == 5
+
+
+class Slow:
+    """Takes 0.2 s for each item."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def size(self, item: int) -> int:
+        return item
+
+    def run(self, items: Any) -> list[int]:
+        self.begun.set()
+        time.sleep(0.2 * len(items))
+        return list(items)
+
+
+def test_other_requests_do_not_wait_for_all_items_of_a_costly_one() -> None:
+    """Items of one request were due 10 ms apart, however long each took: with 20 of them, others waited 4 s."""
+    costly, other = Slow(), Slow()
+    made = Scheduler(queue=100, batch_tokens=10)
+    made.submit(costly, [10] * 20, 60)
+    costly.begun.wait(10)
+    time.sleep(0.3)
+    started = time.monotonic()
+    (found,) = made.submit(other, [1], 60)
+    found.result(10)
+    assert time.monotonic() - started < 1.5
+    made.close(0)
