@@ -123,11 +123,11 @@ def test_labels_are_read_from_a_separate_file_or_jsonl(run, tmp_path: Path) -> N
 
 
 def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Path) -> None:
-    file = write(tmp_path / "train.tsv", ["text\tlabel", *(f"{text}\t{label}" for label, text in texts(97))])
+    file = write(tmp_path / "train.tsv", ["comment\tclass", *(f"{text}\t{label}" for label, text in texts(97))])
     result = run("init", file, "--task", "classification")
     assert result.exit_code == 0
     assert result.stderr == (
-        f"{file}:1: no other text has the label 'label'; if this is a header, remove the line\n"
+        f"{file}:1: no other text has the label 'class'; if this is a header, remove the line\n"
         "98 texts with 4 labels, latin; 2 % of it held out for validation\n"
     )
 
@@ -139,20 +139,22 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "train.en",
             ["one two"],
             ("--task", "sequence"),
-            "{file}:1: found no tab, expected two parallel files, or one TSV or JSONL file with source and target "
-            "(named .jsonl, .ndjson or .json)",
+            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV or JSONL file with source and target "
+            "(named .csv, .jsonl, .ndjson or .json)",
         ),
         (
             "a.tsv",
             ["a\tb\tc"],
             (),
-            "{file}:1: found 3 columns; --columns 0,1 says which are source and target, counted from 0",
+            "{file}:1: found 3 columns; --columns 0,1 says which are source and target, counted from 0; "
+            "--template '{{0}} {{1}}' makes a source of several",
         ),
         (
             "a.tsv",
             ["a\tb\tc"],
             ("--task", "classification"),
-            "{file}:1: found 3 columns; --columns 0,1 says which are text and label, counted from 0",
+            "{file}:1: found 3 columns; --columns 0,1 says which are text and label, counted from 0; "
+            "--template '{{0}} {{1}}' makes a source of several",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
@@ -186,7 +188,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb"],
             ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
-            "--valid: expected one TSV or JSONL training file, and no --valid-source",
+            "--valid: expected one TSV, CSV or JSONL training file, and no --valid-source",
         ),
     ],
 )
@@ -196,11 +198,55 @@ def test_ambiguous_columns_are_a_one_line_error(run, tmp_path: Path, name, lines
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message.format(file=file)}\n")
 
 
+def test_the_first_line_of_a_spreadsheet_names_the_columns(run, tmp_path: Path) -> None:
+    rows = [f"Satz {number};sentence {number}" for number in range(30)]
+    file = tmp_path / "train.csv"
+    file.write_bytes("".join(f"{row}\r\n" for row in ["Deutsch;Englisch", *rows]).encode("utf-8-sig"))
+    result = run("init", file)
+    assert result.exit_code == 0, result.stderr
+    settings = tomllib.loads(result.stdout)["data"]
+    assert settings["columns"] == ["Deutsch", "Englisch"]
+    assert (settings["source_language"], settings["target_language"]) == ("de", "en")
+    assert result.stderr.startswith("30 pairs")
+
+
+def test_a_template_makes_the_source_of_several_columns(run, tmp_path: Path) -> None:
+    file = write(tmp_path / "train.tsv", [f"go\tV;PST\twent {number}" for number in range(30)])
+    result = run("init", file, "--template", "{0} {1}", "--columns", "2")
+    assert result.exit_code == 0, result.stderr
+    settings = tomllib.loads(result.stdout)["data"]
+    assert (settings["template"], settings["columns"]) == ("{0} {1}", 2)
+    wrong = run("init", file, "--template", "{0} {1}", "--columns", "0,2")
+    message = "Error: --columns: found '0,2' with --template, expected the target's column\n"
+    assert (wrong.exit_code, wrong.stderr) == (1, message)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kinds", "metric"),
+    [
+        (lambda n: ("abcd"[n % 4] * (1 + n % 7), " ".join(["æb", "tʃ", "d"][n % 3] for _ in range(3 + n % 7))),
+         ("character", "word"), ["exact_match", "per"]),
+        (lambda n: (f"jump {('left', 'right', 'around')[n % 3]} twice", f"I_JUMP I_{'LRA'[n % 3]}"),
+         ("word", "word"), ["exact_match"]),
+        (lambda n: (f"ab{n}", f"cd{n}"), ("character", "character"), ["bleu", "chrf"]),
+    ],
+)  # fmt: skip
+def test_tokens_follow_from_the_data(run, tmp_path: Path, pairs, kinds, metric) -> None:
+    file = write(tmp_path / "a.tsv", ["\t".join(pairs(number)) for number in range(400)])
+    settings = tomllib.loads(run("init", file).stdout)
+    tokenizer = settings["tokenizer"]
+    assert (tokenizer["kind"], tokenizer.get("target_kind", tokenizer["kind"])) == kinds
+    found = settings["evaluation"]["metrics"]
+    assert ([found] if isinstance(found, str) else found) == metric
+    smoothing = settings["training"].get("label_smoothing", 0.1)
+    assert smoothing == (0.0 if kinds == ("word", "word") else 0.1)
+
+
 def test_columns_option_needs_a_single_file(run, files: Path) -> None:
     result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: --columns: found two training files, expected one TSV or JSONL file\n",
+        "Error: --columns: found two training files, expected one TSV, CSV or JSONL file\n",
     )
 
 

@@ -50,7 +50,7 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 @click.argument("train_target", type=FILE, required=False)
 @click.option("--valid-source", type=FILE, help="Validation sources.  [default: next to the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
-@click.option("--valid", type=FILE, help="Validation data in one TSV, JSONL or text file.")
+@click.option("--valid", type=FILE, help="Validation data in one TSV, CSV, JSONL or text file.")
 @click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, help="")
 @click.option(
     "--from",
@@ -61,8 +61,13 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 @click.option(
     "--columns",
     metavar="A,B",
-    help="For one file: the columns of a TSV file, from 0, or the keys of a JSONL file that are source and target, or "
-    "text and label.  [default: the only two, if there are two]",
+    help="For one file: the columns of a TSV or CSV file, from 0 or by name, or the keys of a JSONL file that are "
+    "source and target, or text and label.  [default: the only two, if there are two]",
+)
+@click.option(
+    "--template",
+    metavar="TEXT",
+    help="Make the source from several columns, such as '{question} | {passage}'; --columns then names the target.",
 )
 def command(
     train_source: Path,
@@ -72,13 +77,14 @@ def command(
     valid: Path | None,
     task: "Task | None",
     columns: str | None,
+    template: str | None,
     base: Path | None,
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
-    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV or JSONL file of pairs, or a text
-    file for a language model. With --task classification, the second file or column contains the labels of the texts in
-    the first.
+    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV, CSV or JSONL file of pairs, or
+    a text file for a language model. With --task classification, the second file or column contains the labels of the
+    texts in the first.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.errors import DataError, SettingsError
@@ -89,14 +95,15 @@ def command(
         raise click.UsageError("--valid-source and --valid-target go together")
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
-    if train_target is not None and columns is not None:
-        raise SettingsError("--columns: found two training files, expected one TSV or JSONL file")
+    for option, value in (("--columns", columns), ("--template", template)):
+        if train_target is not None and value is not None:
+            raise SettingsError(f"{option}: found two training files, expected one TSV, CSV or JSONL file")
     if valid is not None and (train_target is not None or valid_source is not None):
-        raise SettingsError("--valid: expected one TSV or JSONL training file, and no --valid-source")
+        raise SettingsError("--valid: expected one TSV, CSV or JSONL training file, and no --valid-source")
     if base is not None:
         task = _task_of_base(base, task)
     if task is None:
-        text = train_target is None and columns is None and is_text(train_source)
+        text = train_target is None and columns is None and template is None and is_text(train_source)
         task = find_task("language_model" if text else "sequence")
     if task.reads == "documents" and train_target is not None:
         raise SettingsError("init: found two files, expected one text file for a language model")
@@ -109,16 +116,19 @@ def command(
         )
     else:
         if task.reads == "documents":
-            if columns is not None or valid_source is not None:
-                raise SettingsError("--columns and --valid-source: expected neither for a language model")
+            if columns is not None or template is not None or valid_source is not None:
+                raise SettingsError("--columns, --template and --valid-source: expected none for a language model")
             found: tuple[int | str, ...] = ()
         elif columns:
-            found = parse_columns(columns)
+            found = parse_columns(columns, template=template is not None)
+        elif template is not None:
+            found = ()
         else:
             found = find_columns(train_source, task.keys, labelled=task.predicts == "classes")
         if valid_source is None:
             valid = valid or _validation_file(train_source)
         files |= {"columns": found} if found else {}
+        files |= {"template": template} if template is not None else {}
         files |= {"train": (str(train_source),)}
         files |= {"valid": (str(valid),)} if valid else {}
     if valid_source and valid_target:

@@ -8,7 +8,7 @@ from translume.config.base import Names, Numbers, OneOf, Settings
 
 
 def _as_columns(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+    return (value,) if isinstance(value, int | str) else tuple(value) if isinstance(value, list) else value
 
 
 class CleaningSettings(Settings):

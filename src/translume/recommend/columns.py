@@ -1,4 +1,4 @@
-"""Find which columns of a TSV file, or keys of a JSONL file, are source and target, or text and label."""
+"""Find which columns of a TSV or CSV file, or keys of a JSONL file, are source and target, or text and label."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from translume.config import DataSettings
 from translume.data import read_lines, read_pairs
-from translume.data.pairs import origins
+from translume.data.tables import first_row, table_kind
 from translume.errors import DataError, SettingsError
 
 Columns = tuple[int | str, ...]
@@ -17,10 +17,24 @@ SURVEYED_LINES = 10_000
 """Number of lines read to distinguish labels from texts."""
 
 
-def parse_columns(option: str) -> Columns:
-    """Parse --columns: two numbers from 0, or two keys."""
+LANGUAGES = {
+    **dict.fromkeys(("english", "englisch", "anglais", "inglés", "en"), "en"),
+    **dict.fromkeys(("german", "deutsch", "allemand", "alemán", "de"), "de"),
+    **dict.fromkeys(("french", "französisch", "français", "francés", "fr"), "fr"),
+    **dict.fromkeys(("spanish", "spanisch", "espagnol", "español", "es"), "es"),
+    **dict.fromkeys(("italian", "italienisch", "italien", "italiano", "it"), "it"),
+    **dict.fromkeys(("chinese", "chinesisch", "chinois", "chino", "zh"), "zh"),
+    **dict.fromkeys(("source", "target", "src", "tgt", "text", "label", "input", "output", "question", "answer"), ""),
+}
+"""Words that spreadsheets have in the first line, in lower case, and the language codes that some stand for."""
+
+
+def parse_columns(option: str, *, template: bool = False) -> Columns:
+    """Parse --columns: two numbers from 0, or two names; one with a template, which names the rest."""
     parts = [part.strip() for part in option.split(",")]
-    if len(parts) != 2 or not all(parts):
+    if template and (len(parts) != 1 or not parts[0]):
+        raise SettingsError(f"--columns: found '{option}' with --template, expected the target's column")
+    if not template and (len(parts) != 2 or not all(parts)):
         raise SettingsError(f"--columns: found '{option}', expected two columns such as 0,1 or source,target")
     return tuple(int(part) if part.isascii() and part.isdigit() and len(part) < 10 else part for part in parts)
 
@@ -35,35 +49,36 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
     line = next(iter(read_lines(file)), None)
     if line is None:
         raise DataError(f"{file}: empty file, expected one {sides} per line")
-    if is_json(file):
+    if table_kind(str(file)) == "json":
         return _find_keys(file, line, keys, labelled=labelled)
-    fields = line.split("\t")
+    fields = first_row(str(file))
     if len(fields) == 1:
         raise DataError(
-            f"{file}:1: found no tab, expected two parallel files, or one TSV or JSONL file with {sides} "
-            "(named .jsonl, .ndjson or .json)"
+            f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV or JSONL file with {sides} "
+            "(named .csv, .jsonl, .ndjson or .json)"
         )
     if len(fields) > 2:
-        raise DataError(f"{file}:1: found {len(fields)} columns; --columns 0,1 says which are {sides}, counted from 0")
+        raise DataError(
+            f"{file}:1: found {len(fields)} columns; --columns 0,1 says which are {sides}, counted from 0; "
+            "--template '{0} {1}' makes a source of several"
+        )
+    if all(field.strip().lower() in LANGUAGES for field in fields):
+        return tuple(field.strip() for field in fields)
     return (1, 0) if labelled and _label_is_first(file) else ()
 
 
 def languages_of_columns(columns: Columns) -> tuple[str, str]:
     """Return the language codes in keys such as "en" or "translation.de", or empty strings."""
-    first, second = (str(column).rpartition(".")[2] for column in columns or ("", ""))
+    if len(columns) != 2:
+        return "", ""
+    first, second = (LANGUAGES.get(str(column).lower()) or str(column).rpartition(".")[2] for column in columns)
     codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", name) for name in (first, second)]
     return (first, second) if all(codes) else ("", "")
 
 
-def is_json(file: Path) -> bool:
-    """Return whether a file is read as JSONL, by its name."""
-    (origin,) = origins(DataSettings(train=(str(file),)), "train")
-    return origin.kind == "json"
-
-
 def is_text(file: Path) -> bool:
-    """Return whether a file is text without columns: neither JSONL nor with a tab in its first lines, nor empty."""
-    if is_json(file):
+    """Return whether a file is text without columns: no JSONL or CSV, no tab in its first lines, not empty."""
+    if table_kind(str(file)) != "tsv":
         return False
     lines = list(islice(read_lines(file), SURVEYED_LINES))
     return bool(lines) and not any("\t" in line for line in lines)

@@ -73,13 +73,26 @@ def choose(pairs: int, source: Side, target: Side) -> list[Choice]:
     return [
         *_tokenizer(size, source, target, pairs),
         *_model(size, source, target),
-        *_training(size, target, pairs),
-        *_evaluation(target),
+        *_training(size, source, target, pairs),
+        *_evaluation(source, target),
         Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
     ]
 
 
+def token_kinds(source: Side, target: Side) -> tuple[str, str]:
+    """Return the kinds of tokens of both sides: "word" for symbols, "character" for single words, else "bpe"."""
+    if target.symbols:
+        return "character" if source.short and source.words < 2 else "word" if source.few_words else "bpe", "word"
+    if source.short and target.short:
+        return "character", "character"
+    return "bpe", "bpe"
+
+
 def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
+    kinds = token_kinds(source, target)
+    if kinds[1] == "word":
+        yield from _symbols(kinds[0], size, source, target)
+        return
     shared = shares_vocabulary(source, target)
     sides = [source, target]
     many = max(side.characters for side in sides)
@@ -87,20 +100,30 @@ def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[C
     needed = max(needed, math.ceil(1.25 * many) + 256)
     rounded = math.ceil(needed / 500) * 500
     extra = f", and room for {many:,} characters" if rounded > size.vocabulary else ""
-    kind = "bpe"
-    why = f"for {pairs:,} pairs{extra}"
-    if all(side.short for side in sides):
-        kind, why = "character", "single words on both sides"
-    yield Choice(path="tokenizer.kind", value=kind)
+    why = "single words on both sides" if kinds[0] == "character" else f"for {pairs:,} pairs{extra}"
+    yield Choice(path="tokenizer.kind", value=kinds[0])
     yield Choice(path="tokenizer.size", value=rounded, why=why)
     scripts = f"{source.script or 'no letters'} and {target.script or 'no letters'}"
     one = "one vocabulary for both sides" if shared else "a vocabulary for each side"
     yield Choice(path="tokenizer.shared", value=shared, why=f"{one}: {scripts}")
 
 
+def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choice]:
+    """Yield the settings for a target of symbols, each of which is a token."""
+    why = f"{source.types:,} different words" if kind == "word" else "letters" if kind == "character" else ""
+    many = {"word": source.types, "character": source.characters, "bpe": size.vocabulary}[kind]
+    yield Choice(path="tokenizer.kind", value=kind, why=why)
+    if kind != "word":
+        yield Choice(path="tokenizer.target_kind", value="word", why=f"{target.types:,} different symbols")
+    room = math.ceil((max(many, target.types) * 1.25 + 8) / 100) * 100
+    yield Choice(path="tokenizer.size", value=room)
+    yield Choice(path="tokenizer.shared", value=False)
+    yield Choice(path="tokenizer.unknown", value="token", why="bytes would be no symbols")
+
+
 def shares_vocabulary(source: Side, target: Side) -> bool:
-    """Return whether both sides have the same script, and so many tokens in common."""
-    return source.script == target.script
+    """Return whether both sides have the same script and kind of tokens, and so many tokens in common."""
+    return source.script == target.script and not target.symbols
 
 
 def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
@@ -114,7 +137,7 @@ def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
 
-def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
+def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
     every = max(100, size.updates // 20)
     yield Choice(path="training.updates", value=size.updates)
     yield Choice(path="training.max_tokens", value=size.max_tokens, why="tokens in a batch; less if memory is short")
@@ -125,11 +148,20 @@ def _training(size: Size, target: Side, pairs: int) -> Iterable[Choice]:
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
     yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
-    metric = "exact_match" if target.short else "chrf" if target.unspaced else "bleu"
-    yield Choice(path="training.metric", value=metric)
+    if token_kinds(source, target) == ("word", "word"):
+        yield Choice(
+            path="training.label_smoothing", value=0.0, why="a formal language, in which nothing is nearly right"
+        )
+    exact = target.short or target.symbols
+    yield Choice(path="training.metric", value="exact_match" if exact else "chrf" if target.unspaced else "bleu")
 
 
-def _evaluation(target: Side) -> Iterable[Choice]:
+def _evaluation(source: Side, target: Side) -> Iterable[Choice]:
+    if target.symbols:
+        phones = token_kinds(source, target)[0] == "character"
+        why = "per counts wrong symbols; 100 - exact match is called WER for pronunciations" if phones else ""
+        yield Choice(path="evaluation.metrics", value=("exact_match", "per") if phones else ("exact_match",), why=why)
+        return
     tokenize = tokenizer_of(target.language)
     if tokenize == "13a" and target.unspaced:
         tokenize = "char"

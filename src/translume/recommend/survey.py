@@ -20,6 +20,10 @@ _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
 FEW_TEXTS = 20
+FEW_LINES = 300
+"""Fewer lines do not show whether words recur."""
+MAX_SYMBOLS = 2_000
+"""Different words up to which every word may be a token of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,8 @@ class Side:
     script: of most letters, such as "latin" or "han".  characters: distinct ones that occur at least five times.
     words: mean number of space-separated words.  length: mean number of characters.
     cased: whether capitals occur.  tokenized: whether there are spaces before final punctuation.
+    texts: number of texts counted.  types: distinct space-separated words.  recurring: share of all words whose type
+    occurs at least five times.
     """
 
     language: str
@@ -38,6 +44,19 @@ class Side:
     length: float
     cased: bool
     tokenized: bool
+    texts: int = 0
+    types: int = 0
+    recurring: float = 0.0
+
+    @property
+    def symbols(self) -> bool:
+        """Whether lines consist of few, recurring symbols, such as phones or the words of a formal language."""
+        return self.texts >= FEW_LINES and self.types <= MAX_SYMBOLS and self.recurring >= 0.99
+
+    @property
+    def few_words(self) -> bool:
+        """Whether lines have so few different words that each word can be a token."""
+        return self.texts >= FEW_LINES and self.types <= MAX_SYMBOLS and self.recurring >= 0.9
 
     @property
     def unspaced(self) -> bool:
@@ -53,13 +72,14 @@ class Side:
 def survey(texts: Iterable[str], language: str) -> Side:
     """Return statistics of the first 200,000 texts of one side."""
     counts: Counter[str] = Counter()
-    sentences = words = apart = ended = 0
+    types: Counter[str] = Counter()
+    sentences = apart = ended = 0
     for text in texts:
         sentences += 1
         if sentences > _MAX_SURVEYED:
             break
         counts.update(text)
-        words += len(text.split())
+        types.update(text.split())
         if text.rstrip()[-1:] in (".", "?", "!"):
             ended += 1
             apart += text.rstrip()[-2:-1] == " "
@@ -75,10 +95,13 @@ def survey(texts: Iterable[str], language: str) -> Side:
         language=language or {"han": "zh", "hiragana": "ja", "hangul": "ko", "thai": "th"}.get(found, ""),
         script=found,
         characters=sum(count >= _RARE for count in counts.values()),
-        words=words / read,
+        words=types.total() / read,
         length=counts.total() / read,
         cased=any(character.isupper() for character in counts),
         tokenized=ended > 0 and apart / ended > 0.5,
+        texts=min(sentences, _MAX_SURVEYED),
+        types=len(types),
+        recurring=sum(count for count in types.values() if count >= _RARE) / (types.total() or 1),
     )
 
 
