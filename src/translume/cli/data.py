@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,7 @@ from translume.cli.terminal import ProgressBar, note
 
 if TYPE_CHECKING:
     from translume.config import Config
-    from translume.data import TokenizedCorpus
+    from translume.data import Pair, TokenizedCorpus
 
 
 @click.group("data", cls=CommandGroup, short_help="Check and count training data.")
@@ -23,18 +23,33 @@ def command() -> None:
 
 
 @command.command(
-    "check", short_help="Count what each cleaning rule drops.", epilog="Example: translume data check en-de.toml"
+    "check",
+    short_help="Count what each cleaning rule drops, and what is odd.",
+    epilog="Example: translume data check en-de.toml",
 )
 @click.argument("config", type=FILE)
 @json_option
 @set_option
 def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
-    """Count what each cleaning rule drops, with an example: read = used + held out + dropped."""
-    for split, corpus in _prepared(_read(config, overrides)):
+    """Count what each cleaning rule drops, with an example: read = used + held out + dropped.
+
+    Also report what no rule drops but may be a mistake: duplicates, identical sides, training pairs and sources that
+    are in the validation data too, and first lines that look like headers.
+    """
+    from translume.data.findings import RULES, Finder
+
+    settings = _read(config, overrides)
+    finder = Finder(settings.data)
+    dropped = [kind for kind, rule in RULES.items() if getattr(settings.data.cleaning, rule)]
+    for split, corpus in _prepared(settings, finder.look):
+        found = finder.findings() if split == "train" else None
         if as_json:
-            click.echo(json.dumps({"split": split, **corpus.account.to_dict()}, ensure_ascii=False))
+            more = {} if found is None else {"findings": found.to_dict()}
+            click.echo(json.dumps({"split": split, **corpus.account.to_dict(), **more}, ensure_ascii=False))
         else:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
+            for line in [] if found is None else found.lines(dropped):
+                click.echo(line)
 
 
 @command.command(
@@ -83,8 +98,10 @@ def _read(path: Path, overrides: tuple[str, ...]) -> "Config":
     return Config.read(path, overrides)
 
 
-def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
-    """Yield both splits as a run would read them, prepared in a temporary folder."""
+def _prepared(
+    config: "Config", look: "Callable[[list[Pair]], object] | None" = None
+) -> Iterator[tuple[str, "TokenizedCorpus"]]:
+    """Yield both splits as a run would read them, prepared in a temporary folder; `look` gets the training pairs."""
     from translume.data import prepare
     from translume.training.vocabularies import vocabularies_of
 
@@ -103,6 +120,7 @@ def _prepared(config: "Config") -> Iterator[tuple[str, "TokenizedCorpus"]]:
                         split=split,
                         max_positions=config.model.max_positions,
                         progress=bar.update,
+                        look=look if split == "train" else None,
                     ),
                 )
 

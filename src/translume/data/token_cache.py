@@ -124,7 +124,9 @@ class Builder:
         task: Task,
         *,
         cut: Literal["drop", "keep_first", "keep_last"] = "drop",
+        look: Callable[[list[Pair]], object] | None = None,
     ) -> None:
+        self._look = look
         self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
@@ -146,6 +148,8 @@ class Builder:
                 for writer in writers.values():
                     writer.begin_origin()
                 for chunk in chunks(place.read(), _CHUNK):
+                    if self._look:
+                        self._look(chunk)
                     self._append(chunk, writers)
                     if self._progress:
                         self._progress(self._ledger.read)
@@ -221,6 +225,7 @@ def prepare(
     split: Split,
     max_positions: int | None = None,
     progress: Callable[[int], None] | None = None,
+    look: Callable[[list[Pair]], object] | None = None,
 ) -> TokenizedCorpus:
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
@@ -229,7 +234,7 @@ def prepare(
     held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus is for
     classification; `cleaning.too_long` then applies to validation texts too. Documents have any length, and an end mark
     as their last token; the batches of an epoch cut them into blocks of `data.block_length`. `progress` is called with
-    the number of pairs read so far while a corpus is built.
+    the number of pairs read so far while a corpus is built, and `look` with the pairs, before any rule drops them.
     The cache's name is a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change. Two
     processes may build it at the same time: the first to finish moves its copy into place, and both use that. Raises
     DataError if a file cannot be used.
@@ -264,7 +269,7 @@ def prepare(
                 place.check_lengths()
             sample = held_out.choose(read_pairs(settings, "train"), documents=documents) if held else None
             cut = settings.cleaning.too_long
-            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut))
+            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut, look=look))
     raise DataError(f"{home}: the cache is damaged right after it was written")
 
 

@@ -1,0 +1,156 @@
+"""What is odd about training data although no rule drops it: repeated pairs, identical sides, overlap, header lines."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.config.data import DataSettings
+from translume.data.cleaning import Seen
+from translume.data.held_out import chunks
+from translume.data.pairs import Pair, read_pairs
+
+HEADER_WORDS = frozenset(
+    [
+        "source",
+        "target",
+        "src",
+        "tgt",
+        "trg",
+        "text",
+        "texts",
+        "label",
+        "labels",
+        "class",
+        "category",
+        "sentence",
+        "sentence1",
+        "sentence2",
+        "input",
+        "output",
+        "original",
+        "translation",
+        "reference",
+        "question",
+        "answer",
+        "premise",
+        "hypothesis",
+        "document",
+        "summary",
+    ]
+)
+"""Words that name a column, in lower case; the language codes of [data] are added."""
+
+KINDS = (
+    "duplicate pairs",
+    "identical sides",
+    "pairs also in the validation data",
+    "sources also in the validation data",
+)
+"""What is counted, in the order of the report."""
+
+RULES = {"duplicate pairs": "duplicates", "identical sides": "identical"}
+"""The setting in [data.cleaning] that drops such pairs."""
+
+_CHUNK = 8192
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Counts of odd pairs by kind, with the first pair of each, and first lines that look like headers."""
+
+    counts: dict[str, int]
+    examples: dict[str, Pair]
+    headers: tuple[Pair, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        examples = {kind: _plain(pair) for kind, pair in self.examples.items()}
+        return {"counts": self.counts, "examples": examples, "headers": [_plain(pair) for pair in self.headers]}
+
+    def lines(self, dropped: Collection[str] = ()) -> list[str]:
+        """Return the findings as lines of text, without the kinds in `dropped`, whose pairs a rule drops."""
+        found = []
+        for kind, count in self.counts.items():
+            if count and kind not in dropped:
+                rule = f"; kept, unless data.cleaning.{RULES[kind]} = true" if kind in RULES else ""
+                found += [f"  {kind}: {count:,}{rule}", f"    {_shown(self.examples[kind])}"]
+        for pair in self.headers:
+            found += ["  first line is likely a header", f"    {_shown(pair)}"]
+        return found
+
+
+class Finder:
+    """Looks at training pairs as they are read. Keeps 8 bytes of each pair, 16 while it grows; of a validation pair 34.
+
+    Pairs are compared by 64-bit hashes. Among 200 million different pairs, P(no two have the same hash) = 0.999.
+    """
+
+    def __init__(self, settings: DataSettings) -> None:
+        self._settings = settings
+        codes = {settings.source_language, settings.target_language} - {""}
+        self._header_words = HEADER_WORDS | {code.lower() for code in codes}
+        self._seen = Seen()
+        self._counts = dict.fromkeys(KINDS, 0)
+        self._examples: dict[str, Pair] = {}
+        self._headers: list[Pair] = []
+        self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
+        if settings.valid_source or settings.valid:
+            for pairs in chunks(read_pairs(settings, "valid"), _CHUNK):
+                for side, found in enumerate((_hashes(pairs), _source_hashes(pairs))):
+                    self._valid[side] = np.concatenate([self._valid[side], found])
+        self._sorted = [np.unique(side) for side in self._valid]
+        self._met = [np.zeros(len(side), np.bool_) for side in self._sorted]
+
+    def look(self, pairs: Sequence[Pair]) -> None:
+        """Look at the next pairs."""
+        hashes = _hashes(pairs)
+        self._note("duplicate pairs", self._seen.add(hashes), pairs)
+        same = [pair.source.strip() == pair.target.strip() != "" for pair in pairs]
+        self._note("identical sides", np.array(same, np.bool_), pairs)
+        for side, kind in enumerate(KINDS[2:]):
+            if len(self._sorted[side]):
+                found = hashes if side == 0 else _source_hashes(pairs)
+                place = np.minimum(np.searchsorted(self._sorted[side], found), len(self._sorted[side]) - 1)
+                hit = self._sorted[side][place] == found
+                self._met[side][place[hit]] = True
+                self._note(kind, hit, pairs, counted=False)
+        for pair in pairs:
+            if pair.line == 1 and self._is_header(pair):
+                self._headers.append(pair)
+
+    def findings(self) -> Findings:
+        """Return what was found. Overlap counts the validation pairs, or their sources, that training pairs repeat."""
+        counts = dict(self._counts)
+        for side, kind in enumerate(KINDS[2:]):
+            met = self._sorted[side][self._met[side]]
+            counts[kind] = int(np.isin(self._valid[side], met).sum())
+        return Findings(counts=counts, examples=dict(self._examples), headers=tuple(self._headers))
+
+    def _note(self, kind: str, holds: NDArray[np.bool_], pairs: Sequence[Pair], *, counted: bool = True) -> None:
+        if holds.any():
+            self._counts[kind] += int(holds.sum()) if counted else 0
+            self._examples.setdefault(kind, pairs[int(holds.argmax())])
+
+    def _is_header(self, pair: Pair) -> bool:
+        sides = [side.strip().lower() for side in (pair.source, pair.target)]
+        return all(side in self._header_words for side in sides if side) and any(sides)
+
+
+def _hashes(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
+    """Return a hash of each pair, valid in this process only; Python's own is ten times as fast as a digest."""
+    return np.fromiter((hash((pair.source, pair.target)) for pair in pairs), np.int64, len(pairs)).view(np.uint64)
+
+
+def _source_hashes(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
+    return np.fromiter((hash(pair.source) for pair in pairs), np.int64, len(pairs)).view(np.uint64)
+
+
+def _plain(pair: Pair) -> dict[str, object]:
+    return {"source": pair.source[:_SHOWN], "target": pair.target[:_SHOWN], "file": pair.file, "line": pair.line}
+
+
+def _shown(pair: Pair) -> str:
+    return f"{pair.file}:{pair.line}: {pair.source[:_SHOWN]!r} | {pair.target[:_SHOWN]!r}"
