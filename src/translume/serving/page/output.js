@@ -33,7 +33,7 @@ export function draw(lines, gaps) {
   const focused = box.contains(document.activeElement);
   box.replaceChildren(...drawn);
   mark();
-  if (focused) at()?.focus();
+  if (focused) focusFirst();
 }
 
 const made = new WeakMap();

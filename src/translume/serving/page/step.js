@@ -131,7 +131,7 @@ export function takeNumber(number) {
 export function moveInAlternatives(by) {
   const rows = [...at("bars").querySelectorAll("button.bar:enabled")], now = rows.indexOf(document.activeElement);
   if (by && now < 0) return false;
-  if (now + by < 0) output.focusFirst();
+  if (by && now + by < 0) output.focusFirst();
   else rows[by ? Math.min(now + by, rows.length - 1) : 0]?.focus();
   return true;
 }
