@@ -97,3 +97,29 @@ def test_files_that_do_not_fit_are_one_line_errors(run, folder: Path, words: lis
     named = [folder / word if (folder / word).exists() else word for word in words]
     done = run("evaluate", *named)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"Error: {message.format(folder=folder)}\n")
+
+
+def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None:
+    sources = (folder / "a.en").read_text(encoding="utf-8").splitlines()
+    rows = [dict(zip(("first", "second"), source.split(), strict=True)) for source in sources]
+    targets = (folder / "a.de").read_text(encoding="utf-8").splitlines()
+    jsonl = [json.dumps({**row, "answer": target}) for row, target in zip(rows, targets, strict=True)]
+    (folder / "t.jsonl").write_text("".join(f"{row}\n" for row in jsonl), encoding="utf-8")
+    (folder / "t.toml").write_text(
+        (folder / "a.toml").read_text(encoding="utf-8").replace(
+            'data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}',
+            'data = {train = "t.jsonl", valid = "t.jsonl", template = "{first} | {second}", columns = "answer"}',
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+    assert run("train", folder / "t.toml", "--out", folder / "t", "--threads", "1").exit_code == 0
+    (folder / "in.csv").write_text("second,first\nkl,ab\n", encoding="utf-8")
+    table = run("translate", folder / "t", folder / "in.csv", "--json")
+    assert json.loads(table.stdout)["source"] == "ab | kl"
+    assert table.stdout == run("translate", folder / "t", "--json", text="ab | kl\n").stdout
+    score = run("evaluate", folder / "t", folder / "t.jsonl", "--json")
+    assert (score.exit_code, len(metrics(score.stdout))) == (0, 2)
+    (folder / "in.csv").write_text("second,frist\nkl,ab\n", encoding="utf-8")
+    wrong = run("translate", folder / "t", folder / "in.csv")
+    message = f"Error: {folder}/in.csv:1: no column 'first'; did you mean 'frist'?\n"
+    assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (1, "", message)

@@ -34,7 +34,7 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the probability,
     the label. --json prints the probabilities of all labels, or of the N likeliest.
     """
-    from translume.data import read_lines
+    from translume.data.evaluation_files import read_sources
 
     classifier = load_classifier_with(model, overrides, compute)
     truncated = 0
@@ -42,7 +42,7 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
         ProgressBar("classifying", unit="lines", prints=True) as bar,
         interrupt_hint(bar.hint),
     ):
-        lines = read_lines(file)
+        lines = read_sources(file, classifier.config.data)
         # A typed line is classified at once; files and pipes are read ahead, for batches of similar lengths.
         parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
         for found in (each for part in parts for each in classifier.classify_all(part)):

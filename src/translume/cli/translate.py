@@ -77,10 +77,13 @@ def command(
     A FILE whose name ends in .docx, .html, .htm, .srt or .vtt is translated as a document that keeps its format, for
     example `translume translate models/en-de report.docx > bericht.docx`.
 
+    For a model trained with a template, a FILE named .tsv, .csv or .jsonl is a table with the columns of the template.
+
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
     """
     from translume.data import read_lines
+    from translume.data.evaluation_files import read_sources
 
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
@@ -104,7 +107,7 @@ def command(
         interrupt_hint(bar.hint if out is None else NOTHING_WRITTEN),
         _translating(model, translator, workers) as translate,
     ):
-        lines = read_lines(file)
+        lines = read_sources(file, translator.config.data)
         phrases = None if constraints is None else _fields(read_lines(constraints))
         # A typed line is translated at once; files and pipes are read ahead, for batches of similar lengths.
         typed = (([line], phrases and islice(phrases, 1)) for line in lines)

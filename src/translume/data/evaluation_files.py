@@ -1,6 +1,6 @@
-"""Read a test set: one file of pairs, or a file of sources and files of references."""
+"""Read sources, and test sets: one file of pairs, or a file of sources and files of references."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -8,7 +8,10 @@ from pathlib import Path
 from translume.config.data import DataSettings
 from translume.data.lines import display_name, read_lines, refuse_one_input
 from translume.data.pairs import read_pairs, unequal_lengths
+from translume.data.tables import Template, read_columns
 from translume.errors import DataError
+
+TABLES = (".tsv", ".csv", ".jsonl", ".ndjson", ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,19 @@ def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
     source, target = map(str, files)
     names = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
     return data.model_copy(update={**unset, **names})
+
+
+def read_sources(file: str, data: DataSettings) -> Iterator[str]:
+    """Yield the lines of a file, or for a model trained with a template, the sources made from the rows of a table.
+
+    A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target.
+    """
+    if not data.template or not _name(Path(file)).endswith(TABLES):
+        return read_lines(file)
+    template = Template.parse(data.template)
+    columns = template.columns
+    rows = read_columns(file, columns)
+    return (template.fill(dict(zip(columns, texts, strict=True))) for _, texts in rows)
 
 
 def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:
