@@ -47,7 +47,7 @@ NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pick
 ONLY_IN = {
     "interchange": {"transformers", "ctranslate2", "sentencepiece"},
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
-    "documents": {"lxml"},
+    "documents": {"lxml", "pypdf"},
     "text": {"sentencex"},
     "inspection": {"captum"},
     "demo": {"babel"},

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.documents.test_markup_placement import done, monotone
 
-from translume.documents import word
+from translume.documents import zipped_xml as word
 from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
@@ -145,11 +145,11 @@ REFUSED = {
     ),
     "a document type": (
         body("<w:p/>", "<!DOCTYPE x>"),
-        "word/document.xml declares a document type, which Word documents never do",
+        "word/document.xml declares a document type, which office documents never do",
     ),
     "a file from elsewhere": (
         body("<w:p><w:r><w:t>&a;</w:t></w:r></w:p>", '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'),
-        "word/document.xml declares a document type, which Word documents never do",
+        "word/document.xml declares a document type, which office documents never do",
     ),
     "many parts": (
         archive({str(number): "" for number in range(word.MOST_PARTS + 1)}),

@@ -8,6 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from translume.documents import SUFFIXES
 from translume.serving.workers.models import Served
 from translume.translator import Translator
 
@@ -365,7 +366,7 @@ def test_settings_and_health(live: Any) -> None:
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": [".txt", ".html", ".htm", ".srt", ".vtt", ".docx"],
+        "supportedFilesFormat": [*SUFFIXES],
     }
 
 

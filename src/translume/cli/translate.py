@@ -74,8 +74,8 @@ def command(
 ) -> None:
     """Translate lines of standard input, or of FILE, to standard output, one line for each input line.
 
-    A FILE whose name ends in .docx, .html, .htm, .srt or .vtt is translated as a document that keeps its format, for
-    example `translume translate models/en-de report.docx > bericht.docx`.
+    A FILE whose name ends in .docx, .pptx, .odt, .epub, .html, .htm, .srt or .vtt is translated as a document that
+    keeps its format: `translume translate models/en-de report.docx > bericht.docx`. Of a .pdf the text is translated.
 
     For a model trained with a template, a FILE named .tsv, .csv or .jsonl is a table with the columns of the template.
 

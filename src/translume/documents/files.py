@@ -5,11 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from translume.documents.book import Book
 from translume.documents.encoding import EncodedText
 from translume.documents.html import HtmlText
+from translume.documents.open_document import read_open_document
+from translume.documents.pdf import PdfText
 from translume.documents.segments import Segment, check_segments
 from translume.documents.subtitles import Subtitles
-from translume.documents.word import WordFile
+from translume.documents.word import read_presentation, read_word
 
 _BREAKS: Final = re.compile(r"([\r\n]+)")
 
@@ -76,10 +79,15 @@ class HtmlFile:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A file format.  read: raises DocumentError if a file does not have the format."""
+    """A file format.
+
+    read: raises DocumentError if a file does not have the format.  media_type: of translated files.
+    written: suffix of translated files, if it is another one.
+    """
 
     read: Callable[[bytes], Document]
     media_type: str
+    written: str = ""
 
 
 FORMATS: Final = {
@@ -88,6 +96,10 @@ FORMATS: Final = {
     ".htm": Format(HtmlFile.of, "text/html"),
     ".srt": Format(Subtitles.of, "application/x-subrip"),
     ".vtt": Format(Subtitles.of, "text/vtt"),
-    ".docx": Format(WordFile.of, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    ".pptx": Format(read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
+    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text"),
+    ".epub": Format(Book.of, "application/epub+zip"),
+    ".pdf": Format(PdfText.of, "text/plain", written=".txt"),
 }
 """File formats by suffix, in lower case."""

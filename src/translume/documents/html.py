@@ -65,8 +65,11 @@ class Token:
         return None
 
 
-def tokens(html: str) -> Iterator[Token]:
-    """Yield the tokens of HTML, whose texts concatenate to it. An unfinished tag or comment is an "other" token."""
+def tokens(html: str, *, xml: bool = False) -> Iterator[Token]:
+    """Yield the tokens of HTML, whose texts concatenate to it. An unfinished tag or comment is an "other" token.
+
+    xml: whether it is XHTML, where <script/> is a complete element.
+    """
     place = 0
     while place < len(html):
         opening = _OPENING.search(html, place)
@@ -82,6 +85,10 @@ def tokens(html: str) -> Iterator[Token]:
             continue
         place, name = tag.end(), tag["name"].lower()
         yield Token("closes" if tag["slash"] else "opens", tag.group(), name)
+        if xml and tag["attributes"].endswith("/"):
+            if name not in VOID:
+                yield Token("closes", "", name)
+            continue
         if tag["slash"] or not (name in RAW or name == "plaintext"):
             continue
         end = len(html) if name == "plaintext" else _raw_end(html, place, name)
@@ -132,21 +139,23 @@ class HtmlText:
     """HTML text as segments.
 
     pieces: unchanged source text, or (segment, run) in its place.  raw: each run as it is written, with entities.
+    xml: whether it is XHTML.
     """
 
     pieces: tuple[str | tuple[int, int], ...]
     segments: tuple[Segment, ...]
     raw: tuple[tuple[str, ...], ...]
+    xml: bool = False
 
     @classmethod
-    def of(cls, html: str) -> "HtmlText":
+    def of(cls, html: str, *, xml: bool = False) -> "HtmlText":
         """Split a document, or a part of one, into segments; DocumentError if it has too many tags or segments."""
         check_markup(html.count("<") + html.count("="))
         reader = _Reader()
-        for token in tokens(html):
+        for token in tokens(html, xml=xml):
             reader.read(token)
         reader.end_segment()
-        return cls(pieces=tuple(reader.pieces), segments=tuple(reader.segments), raw=tuple(reader.raw))
+        return cls(pieces=tuple(reader.pieces), segments=tuple(reader.segments), raw=tuple(reader.raw), xml=xml)
 
     def with_runs(self, runs: Sequence[Sequence[str]]) -> str:
         """Return the HTML with other runs for each segment. An unchanged run is written as it was."""
@@ -158,7 +167,8 @@ class HtmlText:
         segment, number = piece
         if run == self.segments[segment].runs[number]:
             return self.raw[segment][number]
-        return entities.escape(run, quote=False).replace("\xa0", "&nbsp;")
+        # XML has no entity nbsp.
+        return entities.escape(run, quote=False).replace("\xa0", "&#160;" if self.xml else "&nbsp;")
 
 
 @dataclass(slots=True)

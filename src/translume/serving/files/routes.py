@@ -50,7 +50,8 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
         await _finished(request, job, server.limits.file_seconds)
         jobs.result(job)
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
-        return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
+        suffix = FORMATS[job.suffix].written or job.suffix
+        return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{suffix}"})
 
     file = responses(None, "The file.", *FETCHED, kind="*/*")
 

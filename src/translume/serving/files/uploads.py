@@ -53,7 +53,7 @@ class Upload:
             # Alignment takes another pass, and only sentences with markup need it.
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
-        name = f"{self.name}_{served.target}{self.suffix}"
+        name = f"{self.name}_{served.target}{FORMATS[self.suffix].written or self.suffix}"
         return FileTask(name=name, suffix=self.suffix, data=self.data, language=split_language(served), work=work)
 
 

@@ -1,0 +1,69 @@
+"""OpenDocument texts (odt): each paragraph is a segment, split at tabs and line breaks.
+
+Text is in mixed content (OpenDocument 1.3 part 3, section 6): a run is the text of an element, or that behind it.
+"""
+
+import re
+from typing import Final
+
+from lxml import etree
+
+from translume.documents.segments import Mark, Segment
+from translume.documents.zipped_xml import Layout, Place, Segments, ZippedXml
+
+_TEXT: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_STYLED: Final = frozenset({f"{_TEXT}{name}" for name in ("span", "a", "meta", "ruby", "ruby-base")})
+"""Elements whose text is part of the paragraph."""
+_BREAKS: Final = frozenset({f"{_TEXT}tab", f"{_TEXT}line-break"})
+_INVISIBLE: Final = re.compile(r"(?:bookmark|reference-mark|change|soft-page-break|.*-mark).*")
+_DELETED: Final = f"{_TEXT}tracked-changes"
+
+
+def read_open_document(data: bytes) -> ZippedXml:
+    """Read a text; DocumentError if it is invalid or too large when unpacked."""
+    return ZippedXml.of(data, _LAYOUT)
+
+
+def _segments(tree: "etree._ElementTree") -> Segments:
+    for paragraph in tree.iter(f"{_TEXT}p", f"{_TEXT}h"):
+        if next(paragraph.iterancestors(_DELETED), None) is None:
+            yield from _of_paragraph(paragraph)
+
+
+def _of_paragraph(paragraph: "etree._Element") -> Segments:
+    """Yield the segments of a paragraph, without those of nested paragraphs, such as footnotes."""
+    places: list[Place] = [(paragraph, "text")]
+    marks: list[Mark] = []
+    # Elements to enter, and elements that were left, whose tail comes next.
+    waiting: list[tuple[etree._Element, bool]] = [(child, False) for child in reversed(paragraph)]
+    while waiting:
+        element, left = waiting.pop()
+        if not left and element.tag in _STYLED:
+            waiting.append((element, True))
+            waiting.extend((child, False) for child in reversed(element))
+            marks.append(Mark.STYLE_CHANGE)
+            places.append((element, "text"))
+            continue
+        if element.tag in _BREAKS:
+            yield from _segment(places, marks)
+            places, marks = [(element, "tail")], []
+            continue
+        name = element.tag.removeprefix(_TEXT) if isinstance(element.tag, str) else "change"
+        marks.append(Mark.STYLE_CHANGE if left or _INVISIBLE.fullmatch(name) else Mark.OBJECT)
+        places.append((element, "tail"))
+    yield from _segment(places, marks)
+
+
+def _segment(places: list[Place], marks: list[Mark]) -> Segments:
+    runs = tuple(getattr(element, where) or "" for element, where in places)
+    segment = Segment(runs=runs, marks=tuple(marks))
+    if segment.has_letters:
+        yield tuple(places), segment
+
+
+_LAYOUT: Final = Layout(
+    name="an OpenDocument text (odt)",
+    main="content",
+    with_text=re.compile(r"(?:content|styles)\.xml"),
+    segments=_segments,
+)
