@@ -1,6 +1,7 @@
 """`init` reads the data and recommends settings."""
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,6 +50,58 @@ def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer()
     assert (found["model.width"], found["model.feed_forward"], found["model.attention_heads"]) == (128, 256, 4)
     assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (4, 4, 0.3)
     assert (found["tokenizer.size"], found["tokenizer.shared"], found["model.head.tie"]) == (4000, True, "all")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "wanted"),
+    [
+        ({"longest_pieces": 128}, {"longest_pieces": 30}, {}),
+        ({"longest_pieces": 129}, {"longest_pieces": 30}, {"data.cleaning.max_tokens": 504}),
+        ({"longest_pieces": 30}, {"longest_pieces": 427}, {"data.cleaning.max_tokens": 1016}),
+        (
+            {"longest_pieces": 9000},
+            {"longest_pieces": 30},
+            {"data.cleaning.max_tokens": 2040, "model.max_positions": 2048},
+        ),
+        (
+            {"longest_pieces": 427, "language": ""},
+            {"longest_pieces": 30, "language": ""},
+            {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"},
+        ),
+        (
+            {"longest_pieces": 427},
+            {"longest_pieces": 30, "language": "en"},
+            {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"},
+        ),
+    ],
+)
+def test_limits_fit_the_lengths_of_the_texts(
+    source: dict[str, object], target: dict[str, object], wanted: dict[str, object]
+) -> None:
+    found = chosen(2000, replace(side("en"), **source), replace(side("de"), **target))
+    limits = ("data.cleaning.max_tokens", "data.cleaning.too_long", "model.max_positions")
+    assert {path: value for path, value in found.items() if path in limits} == wanted
+
+
+def test_lengths_are_counted_in_words_in_pieces_and_in_characters() -> None:
+    found = survey(["It_is 14 °C, no?"], "en")
+    assert (found.longest_words, found.longest_pieces, found.longest_characters) == (4, 10, 16)
+
+
+def test_symbols_are_counted_as_words() -> None:
+    target = survey(["I_TURN_RIGHT " * 100] * 300, "")
+    found = chosen(300, replace(side(""), texts=300, types=9, recurring=1.0), target)
+    assert not {"data.cleaning.max_tokens", "data.cleaning.too_long"} & set(found)
+
+
+def test_abstracts_are_not_dropped_with_what_init_proposes(run, tmp_path: Path) -> None:
+    for name, words in (("train.src", 300), ("train.tgt", 20)):
+        lines = (" ".join(f"word{chr(97 + (line + word) % 26)}." for word in range(words)) for line in range(60))
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    result = run("init", tmp_path / "train.src", tmp_path / "train.tgt")
+    assert result.exit_code == 0, result.stderr
+    data = Config.parse(result.stdout, place="init").data
+    assert (data.cleaning.max_tokens, data.cleaning.too_long) == (2040, "keep_first")
 
 
 def test_different_scripts_get_two_vocabularies_large_enough_for_all_characters() -> None:

@@ -71,6 +71,17 @@ def test_text_without_a_label_is_dropped_with_that_reason(corpus_files, by_bytes
     assert corpus.pairs == 2
 
 
+@pytest.mark.parametrize(("keep", "kept"), [("keep_first", "abcd"), ("keep_last", "cdef")])
+def test_sources_of_any_task_may_be_cut_and_are_counted(corpus_files, by_bytes, tmp_path, keep, kept):
+    rules = CleaningSettings(max_tokens=4, too_long=keep)
+    data = corpus_files([("abcdef", "x"), ("ab", "y"), ("ab", "xxxxx")], cleaning=rules)
+    for split in ("train", "valid"):
+        found = prepare(data, by_bytes, by_bytes, tmp_path / "cache", split=split)
+        assert by_bytes.decode(found.source(0).tolist()) == kept
+        account = "3 pairs read, 2 used, 1 dropped, 1 cut\n  too long: 1"
+        assert found.account.summary() == account
+
+
 def test_validation_pairs_are_dropped_only_if_too_long(corpus_files, by_bytes, tmp_path):
     pairs = [("aaa", "aaa"), ("aaa", "aaa"), ("a", "b" * 20), ("a", ""), ("a" * 30, "b")]
     corpus = prepare(corpus_files(pairs, cleaning=RULES), by_bytes, by_bytes, tmp_path, split="valid", max_positions=21)

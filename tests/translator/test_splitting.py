@@ -102,7 +102,7 @@ def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Ma
     assert translator.translate("abcdefg hij").quality_warnings[-1] == (
         "low_source_use: 3 tokens for 11 of the source, where training targets have at least 6"
     )
-    assert translator.translate("Abcd. Cdefg hijk.").quality_warnings[-1] == (
+    assert translator.translate("Abcd. Cdefg hijk.", split="auto").quality_warnings[-1] == (
         "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 6"
     )
     assert translator.translate("abcdefg").quality_warnings[-1].startswith("truncated: ")

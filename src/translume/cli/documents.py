@@ -33,11 +33,12 @@ def check_output(file: str, out: Path | None) -> None:
 def translate_document(
     file: str,
     out: Path | None,
-    language: str,
+    language: str | None,
     translate: Callable[[Iterable[str], bool], Iterable["Translation"]],
 ) -> None:
     """Translate a document to a file, or to standard output. Raises DataError and DocumentError that name the file.
 
+    language: whose rules split texts into sentences; None if they are not split.
     translate: translates lines in order; with alignment if its second argument is True.
     """
     try:

@@ -84,6 +84,7 @@ def command(
     """
     from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
+    from translume.translator.planning import splits_sentences
 
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
@@ -93,12 +94,12 @@ def command(
         for option in (option for option, given in lines_only.items() if given):
             raise SettingsError(f"{option}: {file} is a document; expected lines of text")
         with interrupt_hint(NOTHING_WRITTEN), _translating(model, translator, workers) as translate:
-            source = translator.config.data.source_language
+            splits = splits_sentences(translator.checkpoint, settings.split)
             translate_document(
                 file,
                 out,
-                source,
-                lambda lines, aligned: translate(lines, settings.model_copy(update={"alignment": aligned}), None),
+                translator.config.data.source_language if splits else None,
+                lambda lines, aligned: translate(lines, _for_sentences(settings, aligned=aligned), None),
             )
         return
     printed: list[str] = []
@@ -126,6 +127,11 @@ def command(
         count.report()
     if out is not None:
         write_result("".join(printed).encode(), out)
+
+
+def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":
+    """Return settings for texts that are split already."""
+    return settings.model_copy(update={"alignment": aligned, "split": "never"})
 
 
 def _warnings(translation: "Translation") -> list[str]:

@@ -19,7 +19,7 @@ class CleaningSettings(Settings):
     max_tokens: int = Field(default=256, ge=1)
     """Maximum number of tokens of either side, end mark excluded. Documents of a language model may be longer."""
     too_long: Literal["drop", "keep_first", "keep_last"] = "drop"
-    """What to do with longer pairs. Texts to classify may also be cut at one end; cuts are counted."""
+    """What to do with longer pairs. Sources may also be cut to their first or last tokens; cuts are counted."""
     max_ratio: float = Field(default=0.0, ge=0.0)
     """Maximum ratio of the token counts of the two sides; 0 for no limit."""
     identical: bool = False

@@ -12,13 +12,14 @@ Translate = Callable[[Sequence[str], bool], Iterable[Translation]]
 
 def translated_runs(
     segments: Sequence[Segment],
-    language: str,
+    language: str | None,
     translate: Translate,
     on_begin: Callable[[int], None] = lambda lines: None,
 ) -> list[tuple[str, ...]]:
     """Return the runs of each segment in the target language.
 
-    language: of the segments, a code.  on_begin: called with the number of sentences before they are translated.
+    language: of the segments, a code; None if segments are not split into sentences.
+    on_begin: called with the number of sentences before they are translated.
     Only segments with markup are translated with alignment, which takes longer.
     """
     marked = [len(segment.runs) > 1 for segment in segments]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from translume.config import DataSettings
+from translume.config import CleaningSettings, DataSettings, ModelSettings
 from translume.config.evaluation import tokenizer_of
 from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
@@ -49,6 +49,12 @@ SIZES = (
 )
 
 
+TOKENS_PER_PIECE = 2
+"""Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
+MAX_POSITIONS, SPARE = 2048, 8
+"""The largest `model.max_positions` proposed, and the positions that `max_tokens` leaves free for marks."""
+
+
 def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
     """Return the proposal for `count` pairs of texts, read from the files in `data`."""
     if data.train:
@@ -71,6 +77,7 @@ def choose(pairs: int, source: Side, target: Side) -> list[Choice]:
     """Return the settings for surveyed sides, without files and languages, in the order in which they are printed."""
     size = next(size for size in SIZES if pairs <= size.pairs)
     return [
+        *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
         *_model(size, source, target),
         *_training(size, source, target, pairs),
@@ -86,6 +93,31 @@ def token_kinds(source: Side, target: Side) -> tuple[str, str]:
     if source.short and target.short:
         return "character", "character"
     return "bpe", "bpe"
+
+
+def _positions(source: Side, target: Side) -> int | None:
+    """Return the positions that the longest texts need; None if the default limits do not drop them."""
+    longest = max(map(_longest, (source, target), token_kinds(source, target)))
+    if longest <= CleaningSettings().max_tokens:
+        return None
+    return min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
+
+
+def _longest(side: Side, kind: str) -> int:
+    """Return the estimated number of tokens that 99.9 % of the texts do not exceed."""
+    if kind == "word":
+        return side.longest_words
+    return side.longest_characters if kind == "character" or side.unspaced else TOKENS_PER_PIECE * side.longest_pieces
+
+
+def _limits(source: Side, target: Side) -> Iterable[Choice]:
+    """Yield cleaning limits that fit the lengths of the data, if the defaults would drop pairs."""
+    positions = _positions(source, target)
+    if positions is None:
+        return
+    yield Choice(path="data.cleaning.max_tokens", value=positions - SPARE, why="for the length of these texts")
+    if not (source.language and target.language) or source.language == target.language:
+        yield Choice(path="data.cleaning.too_long", value="keep_first", why="longer sources are cut, and counted")
 
 
 def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
@@ -133,6 +165,9 @@ def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
     yield Choice(path="model.decoder_layers", value=size.decoder_layers)
     yield Choice(path="model.attention_heads", value=size.attention_heads)
     yield Choice(path="model.dropout", value=size.dropout, why="more for less data")
+    positions = _positions(source, target)
+    if positions is not None and positions > ModelSettings().max_positions:
+        yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
     tie = "all" if shares_vocabulary(source, target) else "target"
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
