@@ -1,10 +1,14 @@
 """Write the generated pages and JSON schemas of docs/. `make docs` runs it; a test checks that they are up to date."""
 
+import ast
+import inspect
 import math
+import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -52,6 +56,29 @@ that standard error does not accept are lost, and the command goes on. A trainin
 `history.jsonl` or TensorBoard's files cannot be written, it warns once and goes on. Every command takes `--quiet`,
 which prints warnings and errors only. `translume completion bash` (or `zsh`, `fish`) prints a script that completes
 commands, options and paths in a shell."""
+
+API = f"""# Python
+{MADE}
+
+The public names of `import translume`, with their signatures and docstrings. They are imported, and torch with them,
+when they are first used. All errors that Translume raises deliberately are `TranslumeError`s with a one-line message.
+A wrong type or an unknown keyword is a `TypeError`; for a keyword it names the nearest one.
+
+Models do not change while they are used, so threads can share one. A model that was loaded from a folder is pickled
+as the folder's path and its options, and unpickling loads it again, so
+`ProcessPoolExecutor().map(translator.translate, texts)` works. Errors can be pickled. Translume itself never loads a
+pickle.
+
+`load` returns the model of a folder, of any kind. `load_translator`, `load_classifier` and `load_generator` return
+one kind, which a type checker knows.
+
+```python
+import translume
+
+translator = translume.load_translator("models/en-de")
+print(translator)  # languages, parameters, engine, folder
+print(translator.translate("A man is riding a bicycle.", beam=5, max_length=40))
+```"""
 
 TABLE = "<!-- table made by `make docs` -->"
 
@@ -173,6 +200,74 @@ def command_help(command: click.Command, path: str, parent: click.Context | None
                 yield from command_help(inner, f"{path} {name}", context)
 
 
+def api_page() -> str:
+    """Return the page of the public Python names: classes first, then functions."""
+    import translume
+
+    found = {name: getattr(translume, name) for name in translume.__all__ if name != "__version__"}
+    classes = {name: value for name, value in found.items() if inspect.isclass(value)}
+    errors = {name: value for name, value in classes.items() if issubclass(value, Exception)}
+    parts = [API, "\n# Functions"]
+    for name in sorted(found.keys() - classes.keys()):
+        parts += described(name, found[name], "##")
+    parts.append("\n# Classes")
+    for name in sorted(classes.keys() - errors.keys()):
+        parts += class_described(name, classes[name])
+    parts.append("\n# Errors\n")
+    parts += [f"- `{name}`: {paragraphs(value)}" for name, value in sorted(errors.items())]
+    return "\n".join(parts) + "\n"
+
+
+def class_described(name: str, kind: type[Any]) -> Iterator[str]:
+    """Yield the lines of a class: its docstring, fields, properties and methods."""
+    yield f"\n## {name}\n\n{paragraphs(kind)}"
+    if issubclass(kind, Settings):
+        if kind is not Config:
+            yield f"\nIts fields are the settings of [`[{kind.table}]`](settings.md#{kind.table})."
+    elif is_dataclass(kind):
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        typed = [ast.unparse(node) for node in body.body if isinstance(node, ast.AnnAssign)]
+        yield "\n```py\n" + "\n".join(typed) + "\n```"
+    for member, value in vars(kind).items():
+        if member.startswith("_") or member == "model_config":
+            continue
+        if isinstance(value, property):
+            yield f"\n### {name}.{member}\n\n{paragraphs(value)}"
+        elif inspect.isfunction(value) or isinstance(value, classmethod):
+            yield from described(f"{name}.{member}", getattr(kind, member), "###")
+
+
+def described(name: str, function: Any, level: str) -> Iterator[str]:
+    """Yield the lines of a function: its signature as the source has it, and its docstring."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    positional = tree.args.posonlyargs or tree.args.args
+    if positional and positional[0].arg in ("self", "cls"):
+        positional.pop(0)
+    result = ast.unparse(tree.returns).strip("'") if tree.returns else "None"
+    line = f"{name}({ast.unparse(tree.args)}) -> {result}"
+    if len(line) > WIDTH:
+        line = f"{name}(\n    {split_at_commas(ast.unparse(tree.args))},\n) -> {result}"
+    yield f"\n{level} {name}\n\n```py\n{line}\n```\n\n{paragraphs(function)}"
+
+
+def split_at_commas(text: str) -> str:
+    """Return a list of parameters with each on a line of its own."""
+    depth, found = 0, ""
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        comma = depth == 0 and text[place - 1] == ","
+        found += "\n    " if comma and character == " " else character
+    return found
+
+
+def paragraphs(value: Any) -> str:
+    """Return the docstring as Markdown; a "name: meaning" line begins a paragraph of its own."""
+    text = re.sub(r"<(?=\w)", "&lt;", inspect.getdoc(value) or "")
+    return re.sub(r"\n+(?=\w+(, \w+)*: )", "\n\n", text)
+
+
 def init_page() -> str:
     """Return the page on `init` with an updated table of sizes."""
     from translume.recommend.sequence import SIZES
@@ -189,6 +284,7 @@ def init_page() -> str:
 PAGES = {
     "settings.md": settings_page,
     "cli.md": commands_page,
+    "api.md": api_page,
     "init.md": init_page,
     "trace.schema.json": schema_text,
     "corpus.schema.json": corpus_schema_text,

@@ -130,6 +130,27 @@ def test_marked_snippets_run(page: Path, tmp_path: Path, environment: dict[str, 
             assert done.returncode == 0, f"{place}: {command[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
+def programs_of(page: Path) -> list[str]:
+    """Return the Python programs of a page: a fence that begins with an import begins one, the others continue it."""
+    programs: list[str] = []
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if match[1] == "python":
+            if not programs or match[3].startswith(("import ", "from ")):
+                programs.append("")
+            programs[-1] += match[3]
+    return programs
+
+
+def test_python_examples_pass_mypy_strict(tmp_path: Path) -> None:
+    for page in PAGES:
+        for number, program in enumerate(programs_of(page), start=1):
+            name = f"page_{page.stem.replace('-', '_')}_{number}.py"
+            (tmp_path / name).write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.glob("*.py")))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
     assert spec is not None
@@ -139,7 +160,9 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "cli.md", "init.md", "trace.schema.json", "corpus.schema.json"])
+@pytest.mark.parametrize(
+    "name", ["settings.md", "cli.md", "api.md", "init.md", "trace.schema.json", "corpus.schema.json"]
+)
 def test_generated_pages_are_up_to_date(name: str) -> None:
     stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert stored == generator().PAGES[name](), f"docs/{name} is stale: run `make docs`"

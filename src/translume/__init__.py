@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from translume.translator import Translator as Translator
     from translume.translator import load as load
     from translume.translator import load_classifier as load_classifier
+    from translume.translator import load_generator as load_generator
     from translume.translator import load_translator as load_translator
 
 _PACKAGES = {
@@ -91,6 +92,7 @@ _PACKAGES = {
     "inspect_corpus": "inspection",
     "load": "translator",
     "load_classifier": "translator",
+    "load_generator": "translator",
     "load_translator": "translator",
     "record_beam": "inspection",
     "trace": "inspection",

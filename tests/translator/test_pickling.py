@@ -40,10 +40,11 @@ def test_an_error_keeps_its_class_message_and_attributes(error: Exception) -> No
     assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
 
 
-def test_every_error_with_its_own_constructor_is_tested() -> None:
+def test_every_error_with_its_own_constructor_is_tested_unless_it_ends_a_command() -> None:
     found = {
         node.name
         for path in Path(translume.__file__).parent.rglob("*.py")
+        if path.parent.name != "cli"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name.endswith("Error")
         if any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)
@@ -89,6 +90,6 @@ def test_the_representation_names_languages_parameters_engine_and_folder(tmp_pat
     assert repr(translator) == f"<Translator en→de: {parts}, plain model>"
     save_model(tmp_path / "en-de", translator.checkpoint)
     loaded = translume.load_translator(tmp_path / "en-de", device="cpu")
-    assert repr(loaded) == f"<Translator en→de: {parts}, engine built at the first translation, {tmp_path / 'en-de'}>"
+    assert repr(loaded) == f"<Translator en→de: {parts}, engine built when it is first used, {tmp_path / 'en-de'}>"
     both = loaded.compile("fp32").ensemble_with(loaded)
     assert repr(both) == f"<Translator en→de: {parts}, fast engine fp32, ensemble of 2, {tmp_path / 'en-de'}>"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from translume.atomic import replace_file
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, warn
 from translume.documents import SUFFIXES, ZIPPED
 from translume.errors import DataError, DocumentError, SettingsError
 
@@ -54,7 +54,7 @@ def translate_document(
             for translation in translate(lines, alignment):
                 bar.advance()
                 for warning in translation.warnings:
-                    note(f"{file}: sentence {bar.done}: {warning}")
+                    warn(f"{file}: sentence {bar.done}: {warning}")
                 yield translation
 
         try:

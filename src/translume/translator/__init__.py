@@ -4,7 +4,7 @@ from translume.translator.classifier import Classification, Classifier
 from translume.translator.generator import Generation, Generator
 from translume.translator.perplexity import Perplexity
 from translume.translator.results import TargetScore, TextHypothesis, Translation
-from translume.translator.translator import Translator, load, load_classifier, load_translator
+from translume.translator.translator import Translator, load, load_classifier, load_generator, load_translator
 from translume.translator.workers import Workers, translate_with_workers
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Workers",
     "load",
     "load_classifier",
+    "load_generator",
     "load_translator",
     "translate_with_workers",
 ]

@@ -64,6 +64,15 @@ class DeferredEngine:
         return DeferredEngine, (self._build,)
 
 
+def describe_engine(engine: Engine | DeferredEngine | None) -> str:
+    """What searches, in words. Builds no engine."""
+    if isinstance(engine, DeferredEngine):
+        if not engine.is_built:
+            return "engine built when it is first used"
+        engine = engine.get()
+    return "plain model" if engine is None else f"fast engine {engine.dtype}"
+
+
 def build_sound_engine(model: Transformer, dtype: Literal["fp32", "bf16"]) -> Engine | None:
     """An engine that passes its self-test against the plain model; None where there is none."""
     try:

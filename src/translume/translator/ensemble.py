@@ -32,13 +32,6 @@ class Member:
         """The engine, built now if it was not yet."""
         return self.engine.get() if isinstance(self.engine, DeferredEngine) else self.engine
 
-    def engine_name(self) -> str:
-        """What searches, in words. Builds no engine."""
-        if isinstance(self.engine, DeferredEngine) and not self.engine.is_built:
-            return "engine built at the first translation"
-        engine = self.built_engine()
-        return "plain model" if engine is None else f"fast engine {engine.dtype}"
-
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
         engine = self.built_engine()

@@ -1,7 +1,7 @@
 """The generator: a language model that continues prompts and scores texts."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -30,7 +30,13 @@ from translume.engine import Engine, build_engine
 from translume.errors import SettingsError, TranslationError
 from translume.text import Tokenizer
 from translume.translator.constraints import build_rules, check_rules
-from translume.translator.engines import ComputeOptions, DeferredEngine, build_sound_engine, set_threads
+from translume.translator.engines import (
+    ComputeOptions,
+    DeferredEngine,
+    build_sound_engine,
+    describe_engine,
+    set_threads,
+)
 from translume.translator.perplexity import Perplexity, label_log_probs
 from translume.translator.planning import Piece
 from translume.translator.ranking import minimum_bayes_risk
@@ -110,6 +116,9 @@ class Generator:
         engine: generates instead of the plain model, which scores.
         """
         self.checkpoint = checkpoint
+        self.folder: Path | None = None
+        """The model folder that it was loaded from, if any."""
+        self._options = ComputeOptions()
         self._engine = engine
 
     @classmethod
@@ -120,7 +129,13 @@ class Generator:
         Raises ModelFolderError if the folder holds no language model, EngineError (a SettingsError) if the engine that
         the options name cannot be built.
         """
-        options = options or ComputeOptions()
+        folder, options = Path(folder).absolute(), options or ComputeOptions()
+        generator = cls._load(folder, options)
+        generator.folder, generator._options = folder, options
+        return generator
+
+    @classmethod
+    def _load(cls, folder: Path, options: ComputeOptions) -> "Generator":
         set_threads(options.threads)
 
         def read(dtype: Literal["auto", "fp32", "bf16"]) -> LanguageModelCheckpoint:
@@ -143,11 +158,27 @@ class Generator:
         return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
 
     def __repr__(self) -> str:
-        model = self.config.model
-        return (
-            f"<Generator: {model.decoder_layers} layers, width {model.width}, "
-            f"{model.head.kind} head over {len(self.tokenizer):,} tokens, context {self.context}>"
-        )
+        model, language = self.config.model, self.config.data.source_language
+        parts = [
+            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
+            f"{model.decoder_layers} {'layer' if model.decoder_layers == 1 else 'layers'}",
+            f"width {model.width}",
+            f"{model.head.kind} head over {len(self.tokenizer):,} tokens",
+            f"context {self.context}",
+            describe_engine(self._engine),
+        ]
+        if self.folder is not None:
+            parts.append(str(self.folder))
+        return f"<Generator{f' of {language}' if language else ''}: {', '.join(parts)}>"
+
+    def __reduce__(self) -> tuple[Callable[..., "Generator"], tuple[Path, ComputeOptions]]:
+        """Pickle by the model's folder and options; TypeError for a generator that no folder holds.
+
+        Unpickling loads the model again.
+        """
+        if self.folder is None:
+            raise TypeError("Generator: it has no model folder, so it cannot be pickled; load_generator(folder) can")
+        return type(self).load, (self.folder, self._options)
 
     def with_checkpoint(self, checkpoint: LanguageModelCheckpoint) -> "Generator":
         """A generator of the same model and engine with other settings."""

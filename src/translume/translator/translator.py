@@ -35,6 +35,7 @@ from translume.translator.engines import (
     DeferredEngine,
     EngineName,
     build_sound_engine,
+    describe_engine,
     set_threads,
 )
 from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
@@ -130,7 +131,7 @@ class Translator:
             f"{model.encoder_layers}+{model.decoder_layers} layers",
             f"width {model.width}",
             f"{model.head.kind} head over {len(self.checkpoint.target_tokenizer):,} tokens",
-            self.models.members[0].engine_name(),
+            describe_engine(self.models.members[0].engine),
         ]
         if len(self.models) > 1:
             parts.append(f"ensemble of {len(self.models)}")
@@ -460,3 +461,16 @@ def load_classifier(
 ) -> Classifier:
     """The classifier in a model folder; see `load`. Raises ModelFolderError if it holds a translator."""
     return Classifier.load(folder, ComputeOptions(device=device, dtype=dtype, threads=threads))
+
+
+@suggest_keywords
+def load_generator(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
+    threads: int | None = None,
+    engine: EngineName = "auto",
+) -> Generator:
+    """The language model in a model folder; see `load`. Raises ModelFolderError if it holds another kind of model."""
+    return Generator.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
