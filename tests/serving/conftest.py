@@ -15,7 +15,16 @@ import pytest
 import torch
 from tests.serving.openapi_checker import ResponseChecker
 
-from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model, commit, save_model, unique_tensors
+from translume.checkpoint import (
+    Checkpoint,
+    ClassifierCheckpoint,
+    LanguageModelCheckpoint,
+    build_language_model,
+    build_model,
+    commit,
+    save_model,
+    unique_tensors,
+)
 from translume.checkpoint.building import build_classifier
 from translume.checkpoint.loading import model_files
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
@@ -26,13 +35,13 @@ from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.serving.workers.models import Served, ServedClassifier, ServedModels
+from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
-from translume.translator import Classifier, Translator, load_translator
+from translume.translator import Classifier, Generator, Translator, load_translator
 from translume.translator.engines import ComputeOptions
 
-AnyServed = Served | ServedClassifier
+AnyServed = Served | ServedClassifier | ServedGenerator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 LABELS = ("animal", "colour", "fruit")
@@ -72,6 +81,32 @@ def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("translator") / "model"
     save_model(folder, make("decoding.beam=3").checkpoint)
     return load_translator(folder, device="cpu", dtype="fp32")
+
+
+@pytest.fixture(scope="session")
+def generator() -> Generator:
+    """Return a language model with random weights that reads 40 tokens."""
+    config = Config.build(
+        {
+            "data": {"task": "language_model", "block_length": 40},
+            "tokenizer": {"kind": "character", "whitespace": "keep"},
+            "model": {
+                **{"encoder_layers": 0, "decoder_layers": 1, "width": 22, "feed_forward": 29},
+                **{"attention_heads": 11, "max_positions": 40},
+            },
+            "decoding": {"strategy": "greedy", "max_length": 9},
+        }
+    )
+    settings = TokenizerSettings(kind="character", size=61, unknown="token", whitespace="keep")
+    tokenizer = train_tokenizer(settings, [ALPHABET])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        network = build_language_model(config.model, len(tokenizer), len(tokenizer)).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return Generator(
+        LanguageModelCheckpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -181,14 +216,14 @@ def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory)
     moved: dict[tuple[str, int], tuple[Any, AnyServed]] = {}
 
     def move(served: AnyServed) -> AnyServed:
-        found: Any = served.classifier if isinstance(served, ServedClassifier) else served.translator
+        found: Any = served.model
         inner = vars(found).get("_translator", found)
-        if type(inner) not in (Translator, Classifier):
+        if type(inner) not in (Translator, Classifier, Generator):
             return served
         if (served.name, id(inner)) not in moved:
             folder = tmp_path_factory.mktemp("served") / "model"
             checkpoint = inner.checkpoint
-            if isinstance(inner, Translator):
+            if isinstance(inner, Translator | Generator):
                 save_model(folder, checkpoint)
             else:
                 weights = unique_tensors(checkpoint.model)
@@ -196,7 +231,7 @@ def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory)
             moved[served.name, id(inner)] = inner, worker_pool.load(served.name, folder)
         remote = moved[served.name, id(inner)][1]
         remote = replace(remote, facts={**served.facts, **remote.facts})
-        if found is inner or isinstance(remote, ServedClassifier):
+        if found is inner or not isinstance(remote, Served):
             return remote
         found._translator = remote.translator
         return replace(remote, translator=found)

@@ -14,8 +14,8 @@ from translume.serving.api.errors import CODES
 from translume.serving.api.languages import Detector
 from translume.serving.api.openapi import REASONS
 from translume.serving.workers.loading import MANIFEST, with_manifest
-from translume.serving.workers.models import Served, ServedClassifier
-from translume.translator import Translator
+from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator
+from translume.translator import Generator, Translator
 
 FILE = (
     b'--xx\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\na man\r\n'
@@ -32,9 +32,12 @@ class English:
 
 
 @pytest.fixture(scope="module")
-def live(start: Callable[..., Any], translator: Translator, make_classifier: Callable[..., Any]) -> Any:
+def live(
+    start: Callable[..., Any], translator: Translator, make_classifier: Callable[..., Any], generator: Generator
+) -> Any:
     detector: Detector = English()
-    return start(Served.of("en-de", translator), ServedClassifier.of("topics", make_classifier()), detector=detector)
+    labels, texts = ServedClassifier.of("topics", make_classifier()), ServedGenerator.of("plays", generator)
+    return start(Served.of("en-de", translator), labels, texts, detector=detector)
 
 
 def send(live: Any, address: str) -> Any:
@@ -53,6 +56,10 @@ def test_the_response_of_every_path_is_described(live: Any) -> None:
     live.post("/v1/translate/stream", text="a man")
     live.post("/v1/score", sources="a man", targets="b")
     live.post("/v1/classify", text="a cab")
+    for more in ({}, {"detail": True}, {"stream": True}):
+        live.post("/v1/generate", prompt=["a", ""], **more)
+    for more in ({}, {"stream": True}):
+        live.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], **more)
     every = ["attention", "lens", "prior", "terms", "occlusion", "input-gradient"]
     live.post("/v1/inspect", text="a", show=every, search=True, reference="b")
     live.post("/v1/inspect/page", text="a")

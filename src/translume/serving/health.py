@@ -12,7 +12,16 @@ from starlette.responses import Response
 from translume.serving.api.openapi import ALWAYS, responses
 from translume.serving.api.responses import Live, Ready, json_response
 from translume.serving.server import Server
-from translume.serving.workers.work import PROBE, PROBE_SETTINGS, Classifying, Part, Translating
+from translume.serving.workers.work import (
+    GENERATE_PROBE,
+    PROBE,
+    PROBE_SETTINGS,
+    Classifying,
+    Generating,
+    Part,
+    Prompt,
+    Translating,
+)
 
 PROBE_SECONDS: Final = 5.0
 
@@ -42,6 +51,9 @@ def routes(server: Server) -> APIRouter:
             )
         for each in server.models.classifiers.values():
             await server.results(None, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
+        for one in server.models.generators.values():
+            work = Generating(one.generator, GENERATE_PROBE)
+            await server.results(None, work, [Prompt(text="")], PROBE_SECONDS)
 
     @router.get("/health/live", responses=responses(Live, "The server responds.", *ALWAYS))
     async def live() -> Response:

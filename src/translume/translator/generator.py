@@ -29,6 +29,7 @@ from translume.decoding import (
 from translume.engine import Engine, build_engine
 from translume.errors import SettingsError, TranslationError
 from translume.text import Tokenizer
+from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
 from translume.translator.engines import (
     ComputeOptions,
@@ -236,16 +237,45 @@ class Generator:
         chosen = self.choose(settings, options)
         return self._generate([prompt], chosen)[0]
 
-    def generate_all(self, prompts: Iterable[str], *, settings: DecodingSettings | None = None) -> Iterator[Generation]:
+    def generate_all(
+        self,
+        prompts: Iterable[str],
+        *,
+        settings: DecodingSettings | None = None,
+        on_text: Mapping[int, ProgressCallback] | None = None,
+        check_cancelled: CancelCheck | None = None,
+    ) -> Iterator[Generation]:
         """Continue many prompts, in order; see `generate`. Each is continued as if it were alone.
 
+        on_text: by the position of a prompt, a callback for the part of its text that is final; these prompts are
+        continued one by one.  check_cancelled: called before each step; if it raises, all prompts end.
         Raises TranslationError for a prompt that fills the context, before it returns any of the same thousand.
         """
         if isinstance(prompts, str):
             raise TypeError("generate_all: found one prompt, expected many; use generate")
-        chosen, rest = self.choose(settings), iter(prompts)
+        chosen, rest, first = self.choose(settings), iter(prompts), 0
         while part := list(islice(rest, _AT_ONCE)):
-            yield from self._generate(part, chosen)
+            watched = {number - first: each for number, each in (on_text or {}).items() if number >= first}
+            others = [prompt for number, prompt in enumerate(part) if number not in watched]
+            found = iter(self._generate(others, chosen, check_cancelled))
+            for number, prompt in enumerate(part):
+                callback = watched.get(number)
+                if callback is None:
+                    yield next(found)
+                else:
+                    yield self._report(self.stream(prompt, settings=chosen, check_cancelled=check_cancelled), callback)
+            first += len(part)
+
+    def _report(self, steps: Steps[str, None, Generation], callback: ProgressCallback) -> Generation:
+        """Call back with the text so far after each part of a stream; return its generation."""
+        text = ""
+        while True:
+            try:
+                text += next(steps)
+            except StopIteration as stop:
+                generation: Generation = stop.value
+                return generation
+            callback(text)
 
     def stream(
         self,
@@ -278,6 +308,10 @@ class Generator:
         if len(generation.text) > sent:
             yield generation.text[sent:]
         return generation
+
+    def check(self, settings: DecodingSettings) -> None:
+        """Raise SettingsError if settings do not fit a language model."""
+        self.choose(settings)
 
     def choose(
         self, settings: DecodingSettings | None, options: Mapping[str, str | float | None] | None = None
@@ -387,7 +421,9 @@ class Generator:
             )
         return ids
 
-    def _generate(self, prompts: Sequence[str], settings: DecodingSettings) -> list[Generation]:
+    def _generate(
+        self, prompts: Sequence[str], settings: DecodingSettings, check_cancelled: CancelCheck | None = None
+    ) -> list[Generation]:
         encoded = [self._encode(prompt) for prompt in prompts]
         done: dict[int, Generation] = {}
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
@@ -399,6 +435,8 @@ class Generator:
                 steps = self._steps([encoded[number] for number in batch], settings)
                 try:
                     while True:
+                        if check_cancelled is not None:
+                            check_cancelled()
                         next(steps)
                 except StopIteration as stop:
                     found: list[_Text] = stop.value

@@ -38,7 +38,17 @@ CORS_REQUEST_HEADERS: Final = "Authorization, Content-Type, X-Request-Id"
 CORS_RESPONSE_HEADERS: Final = "Retry-After, X-Request-Id"
 """Response headers that a page can read, besides those that every page can."""
 CORS_MAX_AGE_SECONDS: Final = 600
-QUEUED: Final = frozenset({"/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"})
+QUEUED: Final = frozenset(
+    {
+        "/v1/translate",
+        "/v1/translate/stream",
+        "/v1/score",
+        "/v1/classify",
+        "/v1/generate",
+        "/v1/chat/completions",
+        "/translate",
+    }
+)
 """Paths whose work goes through the queue. While the queue is full, they are refused without reading the body."""
 _REPEATED: Final = re.compile("/{2,}")
 """Slashes that clients write twice after a base URL that ends in one."""

@@ -100,6 +100,12 @@ def responses(
     return {status: {"description": words, "content": content}, **refusals(*errors)}
 
 
+def with_events(described: Responses, schema: dict[str, Any]) -> Responses:
+    """Add server-sent events, which a request may choose, to the description of a route's response."""
+    described[200]["content"]["text/event-stream"] = {"schema": schema}
+    return described
+
+
 def refusals(*statuses: int) -> Responses:
     """Describe a route's errors."""
     return {status: _refusal(status) for status in sorted(set(statuses))}

@@ -28,7 +28,7 @@ from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import RequestTexts
-from translume.serving.workers.models import Served, ServedModels
+from translume.serving.workers.models import Served, ServedGenerator, ServedModels
 from translume.translator.constraints import refuse_constraints
 from translume.translator.planning import splits_sentences
 
@@ -38,6 +38,19 @@ DECODING_FIELDS: Final = tuple(name for name in DecodingSettings.model_fields if
 """Settings of [decoding] that a request can set."""
 LARGEST_NUMBER: Final = 1e6
 """Largest number in a decoding setting, so that everything a search computes from it is finite."""
+MOST_GENERATED: Final = 4096
+"""Most tokens that a request may generate for a prompt."""
+MESSAGES: Final[dict[str, Any]] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["content"],
+        "additionalProperties": False,
+    },
+}
+"""JSON schema of the messages of a chat."""
 LARGEST: Final = {"length_penalty": 10.0, "max_length_ratio": 100.0, "coverage_penalty": 100.0, "diversity": 1000.0}
 """Smaller bounds of some settings."""
 SMALLEST_TEMPERATURE: Final = 1e-3
@@ -131,6 +144,19 @@ def _checked_parts(value: Any) -> Any:
     return list(dict.fromkeys(value))
 
 
+def _checked_messages(value: Any) -> Any:
+    """Check that a value is a list of objects with a role and a content."""
+    if not isinstance(value, list) or not value:
+        raise RequestError(422, f"messages: found {shown(value)}, expected a list of messages", field="messages")
+    for place, each in enumerate(value):
+        if not isinstance(each, dict) or not isinstance(each.get("content"), str) or set(each) - {"role", "content"}:
+            name = f"messages[{place}]"
+            raise RequestError(
+                422, f"{name}: found {shown(each)}, expected an object with role and content", field=name
+            )
+    return value
+
+
 TextOrTexts = Annotated[str | list[str], BeforeValidator(_checked_texts), Expected("a text or a list of texts")]
 Text = Annotated[str, AfterValidator(_checked_text), Expected("a text")]
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -175,7 +201,7 @@ class RequestBody(BaseModel):
             return values
         known = cls.known_fields()
         for name in values:
-            if name in WITHHELD:
+            if name in WITHHELD and name not in known:
                 raise RequestError(422, f"{name}: a request cannot set it; the model's own setting holds", field=name)
             if name not in known:
                 short = name if len(name) <= 40 else f"{name[:39]}…"
@@ -194,10 +220,24 @@ def _add_decoding_fields(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = False
 
 
-class DecodingRequest(RequestBody):
+class SettingsRequest(RequestBody):
     """A request that may replace settings of [decoding]; they are validated with the model's own settings."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_add_decoding_fields)
+
+    @classmethod
+    def known_fields(cls) -> tuple[str, ...]:
+        """The names of all fields, those of [decoding] last."""
+        return (*cls.model_fields, *DECODING_FIELDS)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of [decoding] that the request replaces."""
+        return dict(self.model_extra or {})
+
+
+class DecodingRequest(SettingsRequest):
+    """A request for a translation."""
 
     model: Name = ""
     """Name of a model; may be left out if the server has only one."""
@@ -212,16 +252,6 @@ class DecodingRequest(RequestBody):
 
     `sentences` means `always`, and `lines` means `never`.
     """
-
-    @classmethod
-    def known_fields(cls) -> tuple[str, ...]:
-        """The names of all fields, those of [decoding] last."""
-        return (*cls.model_fields, *DECODING_FIELDS)
-
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """The settings of [decoding] that the request replaces."""
-        return dict(self.model_extra or {})
 
     def sentence_language(self, served: Served) -> str | None:
         """Return the language whose rules split texts into sentences; None if they are split into lines only."""
@@ -282,6 +312,59 @@ class ClassifyRequest(RequestBody):
     """Number of labels to return for each text; by default all."""
     timeout_seconds: Seconds = 0.0
     """Time limit of the request; by default, and at most, the server's."""
+
+
+class GenerateRequest(SettingsRequest):
+    """The body of /v1/generate."""
+
+    example: ClassVar[dict[str, Any]] = {"prompt": "a man", "strategy": "sampling", "max_length": 20}
+
+    prompt: TextOrTexts
+    """A prompt or a list of prompts; an empty one begins a document."""
+    model: Name = ""
+    """Name of a language model; may be left out if the server has only one."""
+    stream: bool = False
+    """Whether to send the texts as server-sent events while they are generated."""
+    detail: bool = False
+    """Whether to return tokens and their log-probabilities."""
+    timeout_seconds: Seconds = 0.0
+    """Time limit of the request; by default, and at most, the server's."""
+
+
+class ChatRequest(RequestBody):
+    """The body of /v1/chat/completions, the part of OpenAI's API that a plain language model can serve."""
+
+    example: ClassVar[dict[str, Any]] = {"messages": [{"role": "user", "content": "a man"}], "max_tokens": 20}
+
+    messages: Annotated[Any, BeforeValidator(_checked_messages), WithJsonSchema(MESSAGES)]
+    """Joined by line breaks, their contents are the prompt; roles are not read."""
+    model: Name = ""
+    """Name of a language model; may be left out if the server has only one."""
+    stream: bool = False
+    """Whether to send the text as server-sent events while it is generated."""
+    max_tokens: Annotated[int, Field(ge=1), Expected("a whole number above 0")] = 0
+    """Maximum number of tokens after the prompt; by default the model's."""
+    temperature: float | None = None
+    """Above 0; with `top_p` or `seed`, chooses strategy `sampling`."""
+    top_p: float | None = None
+    """The nucleus to sample from."""
+    seed: int | None = None
+    """Seed of sampling."""
+
+    def prompt(self, limits: Limits) -> str:
+        """The contents of the messages; RequestError (413) if they are too long."""
+        text = "\n".join(message["content"] for message in self.messages)
+        check_length(text, "messages", limits)
+        return text
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of [decoding] that the request replaces."""
+        given = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if found:
+            found["strategy"] = "sampling"
+        return {**found, "max_length": self.max_tokens} if self.max_tokens else found
 
 
 class InspectRequest(DecodingRequest):
@@ -552,7 +635,7 @@ def split_language(served: Served, split: str | None = None) -> str | None:
     return served.source if splits else None
 
 
-def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+def settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
 
     The server splits texts before they are translated, so `split` is "never".
@@ -560,13 +643,13 @@ def settings_with(served: Served, changes: Mapping[str, Any], limits: Limits) ->
     for name, value in changes.items():
         _refuse_extreme(name, value, limits)
     _refuse_long_rules(changes)
-    own = served.translator.config.decoding
+    own = served.model.config.decoding
     given = {**changes, "ban": _escaped(changes["ban"])} if "ban" in changes else changes
     try:
         changed = Config.build({"decoding": {**own.model_dump(), **given}}, place="request").decoding
         settings = resolve_strategy(changed, changes)
         width = strategy_from(settings).width
-        served.translator.check(settings)
+        served.model.check(settings)
     except SettingsError as error:
         reason = str(error).removeprefix("request: ").removeprefix("decoding.")
         field = reason.partition(":")[0].partition(".")[0]

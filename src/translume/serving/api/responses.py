@@ -21,7 +21,7 @@ CHUNKED_DEPTH: Final = 2
 
 Count = Annotated[int, Field(ge=0)]
 Nats = Annotated[float | None, Field(description="Nats; null is −∞.")]
-Offers = list[Literal["translate", "score", "inspect", "classify"]]
+Offers = list[Literal["translate", "score", "inspect", "classify", "generate"]]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -141,6 +141,80 @@ class ClassifyResponse(ResponseBody):
     model: str
     classifications: list[Classification]
     """One classification per text, in order."""
+
+
+class GeneratedText(ResponseBody):
+    """A text that continues a prompt.  The last two fields are only in detailed responses."""
+
+    text: str
+    finished_by: Literal["eos", "length"]
+    """The model's end mark, or the limit of tokens."""
+    log_prob: Nats
+    score: Nats
+    tokens: list[str] = []
+    token_log_probs: list[Nats] = []
+
+
+class GenerationBody(ResponseBody):
+    """The texts that continue a prompt."""
+
+    text: str
+    """The best of them, without the prompt."""
+    prompt_tokens: Count
+    generated_tokens: Count
+    """Of the best text, its end mark included."""
+    warnings: list[TranslationWarning]
+    texts: list[GeneratedText]
+
+
+class GenerateResponse(ResponseBody):
+    """The response of /v1/generate."""
+
+    model: str
+    generations: list[GenerationBody]
+    """One generation per prompt, in order."""
+
+
+class GenerateEvent(ResponseBody):
+    """A server-sent event; the last one is `done` or `error`."""
+
+    event: Literal["text", "done", "error"]
+    data: str
+    """JSON: {place, text} with the next part of a prompt's text; the response of /v1/generate; an `Error`."""
+
+
+class ChatMessage(ResponseBody):
+    """A message of a chat."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatChoice(ResponseBody):
+    """The text of a chat completion."""
+
+    index: Count
+    message: ChatMessage
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatUsage(ResponseBody):
+    """Numbers of tokens."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+
+
+class ChatResponse(ResponseBody):
+    """The response of /v1/chat/completions; streamed responses have `data: [DONE]` at the end, as OpenAI's have."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
 
 
 class InspectResponse(ResponseBody):

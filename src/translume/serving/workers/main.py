@@ -19,6 +19,7 @@ from translume.serving.api.requests import resolve_inspection
 from translume.serving.workers.loading import load_served, state_of
 from translume.serving.workers.messages import (
     CLASSIFICATION,
+    GENERATION,
     HYPOTHESIS,
     NUMBERS,
     SCORE,
@@ -38,6 +39,7 @@ THREADS: Final = {
     "translate": "work",
     "score": "work",
     "classify": "work",
+    "generate": "work",
     "inspect": "background",
     "entropies": "background",
 }
@@ -105,6 +107,19 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
     match request.method:
         case "classify":
             yield from (encode(CLASSIFICATION, each) for each in model.classify_all(values["texts"]))
+        case "generate":
+
+            def send_text(place: int, text: str) -> None:
+                request.respond({"place": place, "text": text})
+
+            on_text = {place: partial(send_text, place) for place in values["watched"]}
+            found = model.generate_all(
+                values["prompts"],
+                settings=decode_settings(values["settings"]),
+                on_text=on_text,
+                check_cancelled=check_cancelled,
+            )
+            yield from (encode(GENERATION, each) for each in found)
         case "check":
             model.check(decode_settings(values["settings"]))
         case "translate":

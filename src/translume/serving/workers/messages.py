@@ -9,12 +9,13 @@ from pydantic import TypeAdapter
 from translume.processes import decode_error as decode_known_error
 from translume.processes import encode_error as encode_known_error
 from translume.serving.api.errors import RequestError
-from translume.translator import Classification, TargetScore, TextHypothesis
+from translume.translator import Classification, Generation, TargetScore, TextHypothesis
 from translume.translator.planning import Line, LineError
 
 HYPOTHESIS: Final = TypeAdapter(TextHypothesis)
 SCORE: Final = TypeAdapter(TargetScore)
 CLASSIFICATION: Final = TypeAdapter(Classification)
+GENERATION: Final = TypeAdapter(Generation)
 NUMBERS: Final = TypeAdapter(list[float])
 
 

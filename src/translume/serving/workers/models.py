@@ -9,10 +9,10 @@ from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, public
 from translume.serving.workers.messages import LoadedModel
-from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
-from translume.serving.workers.work import PROBE, PROBE_SETTINGS
+from translume.serving.workers.proxy import ClassifierProxy, GeneratorProxy, TranslatorProxy
+from translume.serving.workers.work import GENERATE_PROBE, PROBE, PROBE_SETTINGS
 from translume.tasks import task_of
-from translume.translator import Classifier, Translator
+from translume.translator import Classifier, Generator, Translator
 from translume.translator.engines import ComputeOptions
 from translume.translator.planning import Line
 
@@ -138,16 +138,65 @@ class ServedClassifier:
         return {"name": self.name, **self.facts}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedGenerator:
-    """A language model, which no server offers yet."""
+    """A language model.  facts: values for clients, besides the name."""
+
+    name: str
+    generator: GeneratorProxy
+    facts: Mapping[str, Any]
 
     @classmethod
-    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "AnyServed":
-        """Raise SettingsError."""
-        raise SettingsError(f"{folder}: is a language model, expected a translator or a classifier")
+    def of(cls, name: str, generator: Generator) -> "ServedGenerator":
+        """Describe a language model of this process, which is a worker. Runs the self-test of its engine."""
+        findings: dict[str, Any] = {}
+        if generator.engine is not None:
+            from translume.engine import self_test
+
+            findings = self_test(generator.engine, generator.checkpoint.model).to_dict()
+        weights = list(generator.checkpoint.model.parameters())
+        dtype = generator.engine.dtype if generator.engine else str(weights[0].dtype)
+        facts = {
+            "parameters": sum(each.numel() for each in weights),
+            "source_vocabulary": len(generator.tokenizer),
+            "target_vocabulary": len(generator.tokenizer),
+            "max_positions": generator.context,
+            "decoding": generator.config.decoding.model_dump(mode="json"),
+            "engine": {
+                "kind": "fast" if generator.engine else "plain",
+                "dtype": dtype.removeprefix("torch."),
+                "own_kernels": generator.engine is not None and generator.engine.decoder.indirect_slots,
+                **findings,
+            },
+            "offers": ["generate"],
+        }
+        return cls(name=name, generator=cast(GeneratorProxy, generator), facts=facts)
+
+    @classmethod
+    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "ServedGenerator":
+        """Load the language model of a model folder into this process."""
+        return cls.of(name, Generator.load(folder, computing))
+
+    @classmethod
+    def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "ServedGenerator":
+        """Return a language model in worker processes."""
+        return cls(name=name, generator=GeneratorProxy(pool, key, loaded), facts=loaded.facts)
+
+    @property
+    def model(self) -> GeneratorProxy:
+        """The language model."""
+        return self.generator
+
+    def probe(self) -> None:
+        """Generate a token, to see that the model works."""
+        list(self.generator.generate_all([""], settings=GENERATE_PROBE))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values for clients."""
+        return {"name": self.name, **self.facts}
 
 
-AnyServed = Served | ServedClassifier
+AnyServed = Served | ServedClassifier | ServedGenerator
 """A model of any task under its name."""
 S = TypeVar("S")
 
@@ -166,6 +215,7 @@ class ServedModels:
             raise SettingsError("found no model, expected at least one")
         self._served = self.of(Served)
         self.classifiers = self.of(ServedClassifier)
+        self.generators = self.of(ServedGenerator)
 
     def of(self, kind: type[S]) -> dict[str, S]:
         """Return the models of a class by name, such as all translators."""

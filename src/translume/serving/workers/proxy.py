@@ -13,10 +13,10 @@ from translume.errors import SettingsError
 from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.messages import CLASSIFICATION, NUMBERS, SCORE, LoadedModel
+from translume.serving.workers.messages import CLASSIFICATION, GENERATION, NUMBERS, SCORE, LoadedModel
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
-from translume.translator import Classification, TargetScore, TextHypothesis, Translation
+from translume.translator import Classification, Generation, TargetScore, TextHypothesis, Translation
 from translume.translator.assembly import ProgressCallback
 from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
 from translume.translator.planning import Line
@@ -55,11 +55,8 @@ class CheckpointProxy:
         )
 
 
-class TranslatorProxy:
-    """A translator in worker processes. Threads may share it.
-
-    Translating and scoring may raise ProcessLostError, after which the scheduler retries.
-    """
+class _CheckingProxy:
+    """A model in worker processes that is called with decoding settings. Threads may share it."""
 
     def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
         self._pool, self._key = pool, key
@@ -99,6 +96,27 @@ class TranslatorProxy:
         if reason:
             raise SettingsError(reason)
 
+    def _request(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None = None) -> bytes:
+        """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
+        try:
+            try:
+                return self._try(method, values, check_cancelled)
+            except ProcessLostError:
+                return self._try(method, values, check_cancelled)
+        except ProcessLostError as error:
+            raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
+
+    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None) -> bytes:
+        call = self._pool.next_worker().request(method, {"model": self._key, **values})
+        return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled)])
+
+
+class TranslatorProxy(_CheckingProxy):
+    """A translator in worker processes.
+
+    Translating and scoring may raise ProcessLostError, after which the scheduler retries.
+    """
+
     def translate_lines(
         self,
         lines: Sequence[Line],
@@ -134,19 +152,28 @@ class TranslatorProxy:
         about = {"source": source, "target": asdict(target), "settings": encode_settings(settings)}
         return NUMBERS.validate_json(self._request("entropies", about))
 
-    def _request(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None = None) -> bytes:
-        """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
-        try:
-            try:
-                return self._try(method, values, check_cancelled)
-            except ProcessLostError:
-                return self._try(method, values, check_cancelled)
-        except ProcessLostError as error:
-            raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
 
-    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None) -> bytes:
-        call = self._pool.next_worker().request(method, {"model": self._key, **values})
-        return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled)])
+class GeneratorProxy(_CheckingProxy):
+    """A language model in worker processes."""
+
+    def generate_all(
+        self,
+        prompts: Iterable[str],
+        *,
+        settings: DecodingSettings,
+        on_text: Mapping[int, ProgressCallback] | None = None,
+        check_cancelled: CancelCheck | None = None,
+    ) -> Iterator[Generation]:
+        """Yield what `Generator.generate_all` yields."""
+        on_text = on_text or {}
+        values = {"prompts": list(prompts), "settings": encode_settings(settings), "watched": list(on_text)}
+        with self._pool.lease() as worker:
+            call = worker.request("generate", {"model": self._key, **values})
+            for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled):
+                if "text" in message.values:
+                    on_text[message.values["place"]](message.values["text"])
+                else:
+                    yield GENERATION.validate_json(message.body)
 
 
 class ClassifierProxy:

@@ -9,9 +9,9 @@ from translume.config import DecodingSettings
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.proxy import ClassifierProxy, TranslatorProxy
+from translume.serving.workers.proxy import ClassifierProxy, GeneratorProxy, TranslatorProxy
 from translume.text.sentences import sentences_of
-from translume.translator import Classification, TargetScore, Translation
+from translume.translator import Classification, Generation, TargetScore, Translation
 from translume.translator.assembly import ProgressCallback, join_pieces
 from translume.translator.constraints import build_constraint, constrained_beam_width, constraint_cost
 from translume.translator.planning import (
@@ -28,6 +28,7 @@ from translume.translator.search import CancelCheck, target_limit
 
 PROBE = "a"
 """Text with which a model is tested."""
+GENERATE_PROBE = DecodingSettings(strategy="greedy", max_length=1)
 PROBE_SETTINGS = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
 _BREAKS = re.compile(r"([\r\n]+)")
@@ -250,6 +251,49 @@ class Classifying:
                 reason = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.")[0]
                 done.append(RequestError(422, reason, code="text_too_long", field="text"))
         return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt of a request.  on_text: called with the text that is final, each time with more than before."""
+
+    text: str
+    on_text: ProgressCallback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """Continues prompts with certain settings, for any number of requests."""
+
+    generator: GeneratorProxy
+    settings: DecodingSettings
+
+    def size(self, item: Prompt) -> int:
+        """Return the tokens of the prompt and of the texts after it. Raises RequestError (422) if it is too long."""
+        checkpoint = self.generator.checkpoint
+        context = checkpoint.config.data.block_length
+        tokens = len(checkpoint.source_tokenizer.encode(item.text))
+        if tokens >= context:
+            raise RequestError(
+                422,
+                f"the prompt has {tokens:,} tokens, expected at most {context - 1:,}",
+                code="text_too_long",
+                field="prompt",
+            )
+        return (tokens + (self.settings.max_length or context - tokens)) * strategy_from(self.settings).width
+
+    def run(self, items: Sequence[Prompt]) -> list[Generation]:
+        """Return a Generation for each prompt."""
+        return self.run_cancellable(items, lambda: None)
+
+    def run_cancellable(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
+        """Do the same.  check_cancelled: called between decoding steps; raises once no result is needed any more."""
+        on_text = {place: item.on_text for place, item in enumerate(items) if item.on_text is not None}
+        prompts = [item.text for item in items]
+        found = self.generator.generate_all(
+            prompts, settings=self.settings, on_text=on_text, check_cancelled=check_cancelled
+        )
+        return list(found)
 
 
 def _refused(error: LineError) -> RequestError:

@@ -1,0 +1,134 @@
+"""/v1/generate and /v1/chat/completions return the language model's own texts, whole or in parts."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from translume.config import DecodingSettings
+from translume.serving.workers.models import Served, ServedGenerator
+from translume.translator import Generator, Translator
+
+
+@pytest.fixture(scope="module")
+def plays(start: Callable[..., Any], generator: Generator, translator: Translator) -> Any:
+    served = (Served.of("en-de", translator), ServedGenerator.of("plays", generator))
+    return start(*served, texts=5, characters=300, width=6)
+
+
+def refused(answer: Any) -> tuple[int, str, str, str]:
+    found = answer.json()
+    return answer.status, found["code"], found.get("field", ""), found["error"]
+
+
+def test_texts_are_those_of_the_generator(plays: Any, generator: Generator) -> None:
+    prompts = ["a cab", "", "x"]
+    answer = plays.post("/v1/generate", prompt=prompts, detail=True).json()
+    assert answer["model"] == "plays"
+    for prompt, found in zip(prompts, answer["generations"], strict=True):
+        wanted = generator.generate(prompt)
+        (text,) = found["texts"]
+        (hypothesis,) = wanted.hypotheses
+        assert (found["text"], found["prompt_tokens"]) == (wanted.text, len(prompt))
+        assert found["generated_tokens"] == len(hypothesis.ids)
+        assert (text["tokens"], text["finished_by"]) == (list(hypothesis.tokens), hypothesis.finished_by)
+        assert text["token_log_probs"] == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
+
+
+def test_a_request_may_change_decoding_settings(plays: Any, generator: Generator) -> None:
+    changes = {"strategy": "sampling", "samples": 3, "nbest": 3, "top_p": 0.9, "seed": 4, "max_length": 7}
+    (found,) = plays.post("/v1/generate", prompt="a", **changes).json()["generations"]
+    wanted = generator.generate("a", settings=DecodingSettings.model_validate(changes))
+    assert [each["text"] for each in found["texts"]] == [each.text for each in wanted.hypotheses]
+
+
+def events(answer: Any) -> list[tuple[str, Any]]:
+    blocks = [block.split("\n") for block in answer.body.decode().split("\n\n") if block]
+    return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in blocks]
+
+
+def test_streamed_parts_are_the_text_of_the_response(plays: Any) -> None:
+    body = {"prompt": ["a cab", "x"], "strategy": "sampling", "max_length": 60}  # beyond the context
+    found = events(plays.post("/v1/generate", stream=True, **body))
+    (kind, whole) = found[-1]
+    assert kind == "done"
+    assert whole == plays.post("/v1/generate", **body).json()
+    for place, generation in enumerate(whole["generations"]):
+        parts = [value["text"] for kind, value in found[:-1] if kind == "text" and value["place"] == place]
+        assert "".join(parts) == generation["text"]
+
+
+def test_chat_completions_have_openais_form(plays: Any, generator: Generator) -> None:
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    found = plays.post("/v1/chat/completions", messages=messages, max_tokens=5).json()
+    wanted = generator.generate("a\nb", max_length=5)
+    (choice,) = found["choices"]
+    assert found["object"] == "chat.completion"
+    assert choice["message"] == {"role": "assistant", "content": wanted.text}
+    assert choice["finish_reason"] == ("stop" if wanted.hypotheses[0].finished_by == "eos" else "length")
+    size = len(wanted.hypotheses[0].ids)
+    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": size, "total_tokens": 3 + size}
+    answer = plays.post("/v1/chat/completions", messages=messages, max_tokens=5, stream=True)
+    lines = [line.removeprefix("data: ") for line in answer.body.decode().split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    deltas = [json.loads(line)["choices"][0] for line in lines[:-1]]
+    assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(each["delta"].get("content", "") for each in deltas) == wanted.text
+    assert deltas[-1]["finish_reason"] == choice["finish_reason"]
+
+
+def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
+    (model,) = [each for each in plays.get("/v1/models").json()["models"] if each["name"] == "plays"]
+    assert (model["offers"], model["max_positions"]) == (["generate"], 40)
+    assert plays.get("/health/ready").status == 200
+    assert refused(live.post("/v1/generate", prompt="a")) == (
+        404,
+        "no_generator",
+        "model",
+        "model: this server has no language model",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"prompt": 5}, (422, "invalid_value", "prompt", "prompt: found 5, expected a text or a list of texts")),
+        (
+            {"prompt": "a" * 41},
+            (422, "text_too_long", "prompt", "prompt: the prompt has 41 tokens, expected at most 39"),
+        ),
+        (
+            {"prompt": "a", "model": "play"},
+            (404, "unknown_model", "model", "model: no such language model; did you mean 'plays'?"),
+        ),
+        (
+            {"prompt": "a", "max_length": 5000},
+            (422, "invalid_value", "max_length", "max_length: found 5,000, expected at most 4,096"),
+        ),
+        (
+            {"prompt": "a", "alignment": True},
+            (422, "invalid_value", "alignment", "alignment: found True, must be False for a language model"),
+        ),
+        ({"prompt": "a", "source": "en"}, (422, "unknown_field", "source", "source: no such field")),
+    ],
+)
+def test_invalid_requests_get_a_one_line_error(
+    plays: Any, fields: dict[str, Any], expected: tuple[int, str, str, str]
+) -> None:
+    found = refused(plays.post("/v1/generate", **fields))
+    assert (*found[:3], found[3][: len(expected[3])]) == expected
+
+
+def test_invalid_chats_get_a_one_line_error(plays: Any) -> None:
+    def post(**fields: Any) -> tuple[int, str, str, str]:
+        return refused(plays.post("/v1/chat/completions", **fields))
+
+    assert post(messages=[]) == (
+        422,
+        "invalid_value",
+        "messages",
+        "messages: found an empty list, expected a list of messages",
+    )
+    assert post(messages=[{"role": "user"}])[2] == "messages[0]"
+    assert post(messages=[{"role": "user", "content": "a"}], temperature=-1)[2] == "temperature"
