@@ -158,6 +158,19 @@ def test_45_bans_of_two_kilobytes_do_not_hang_the_server(worker_server: Any) -> 
     assert time.monotonic() - started < 30
 
 
+def test_the_standby_process_replaces_a_worker_that_was_killed(folder: Path) -> None:
+    """Starting another process takes seconds, 4 to 12 on a busy machine."""
+    with WorkerPool(1, PLAIN, standby=True) as pool:
+        served = pool.load("en-de", folder)
+        until(lambda: pool._standby is not None)
+        standby, (worker,) = pool._standby, pool.pids
+        assert standby is not None
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: pool.pids == [standby.pid])
+        assert list(served.model.translate_lines([Line(number=0, text="a")], served.model.config.decoding))
+        until(lambda: pool._standby not in (None, standby))
+
+
 def test_classifications_equal_those_of_a_classifier_in_the_server_process(
     pool: WorkerPool, start: Start, make_classifier: Callable[..., Classifier], tmp_path: Path
 ) -> None:
@@ -425,8 +438,8 @@ def test_no_process_outlives_its_server(folder: Path, how: str) -> None:
     try:
         line = server.stderr.readline()
         assert line.startswith("serving en-de at http://127.0.0.1:"), line + server.stderr.read()
+        until(lambda: len(children_of(server.pid)) == 2)  # a worker and its standby process
         workers = children_of(server.pid)
-        assert len(workers) == 1
         with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), timeout=60) as client:
             body = json.dumps({"text": ["a b c"] * 16}).encode()
             head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"

@@ -80,7 +80,7 @@ def command(
     listen(settings.host, settings.port).close()
     log_to_stderr()
     with interrupt_hint("Stopped."), ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(settings.limits.workers, compute.to_load()))
+        pool = stack.enter_context(WorkerPool(settings.limits.workers, compute.to_load(), standby=settings.standby))
         loader = Loader(with_manifest(pool.load))
         server = Server(
             models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),

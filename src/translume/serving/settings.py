@@ -67,6 +67,8 @@ class ServeSettings(Settings):
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Names = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
+    standby: bool = True
+    """Whether one more process waits, without models, to replace a worker that ends. It takes 170 MB."""
     log_text: bool = False
     """Whether to log the texts of requests."""
     log_clients: bool = False

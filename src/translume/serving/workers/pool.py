@@ -44,7 +44,11 @@ class _Model:
 class WorkerPool:
     """`count` worker processes. Call `close` at the end."""
 
-    def __init__(self, count: int, computing: ComputeOptions) -> None:
+    def __init__(self, count: int, computing: ComputeOptions, *, standby: bool = False) -> None:
+        """standby: whether one more process, without models, waits to replace a worker.
+
+        A process takes seconds to start on a busy machine, most of them to import torch.
+        """
         self._count, self._computing = count, computing
         self.on_lost: Callable[[], object] | None = None
         """Called when a worker has ended unexpectedly."""
@@ -52,12 +56,13 @@ class WorkerPool:
         self._started: list[ChildProcess] = []  # includes those that do not hold all models yet
         self._ready: list[ChildProcess] = []
         self._idle: list[ChildProcess] = []
+        self._standby: ChildProcess | None = None
         self._models: dict[str, _Model] = {}
         self._loading = threading.Lock()
         self._keys, self._turns = itertools.count(), itertools.count()
         self._closing = threading.Event()
         self._unused: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        targets = [self._supervise] * count + [self._unload_unused]
+        targets = [self._supervise] * count + [self._unload_unused] + [self._keep_standby] * standby
         self._threads = [threading.Thread(target=target, name="translume-pool", daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
@@ -91,6 +96,8 @@ class WorkerPool:
                 self._unused.put(key)
                 raise TranslumeError(f"{folder}: changed while it was read; try again")
             self._models[key] = _Model(name=name, folder=folder, state=first.state)
+        with self._changed:
+            self._changed.notify_all()
         served: AnyServed = find_task(first.task).part("served").remote(name, self, key, first)
         weakref.finalize(served.model, self._unused.put, key).atexit = False
         return served
@@ -155,16 +162,9 @@ class WorkerPool:
         short_lives = 0
         while not self._closing.is_set():
             started = time.monotonic()
-            try:
-                worker = ChildProcess("translume.serving.workers.main", output=_log_line, decode_error=decode_error)
-            except (OSError, RuntimeError) as error:  # no process or thread is available now
-                log.error("no worker process can be started", extra={"fields": {"error": str(error)}})
-                self._closing.wait(1.0)
+            worker = self._take_standby() or self._start()
+            if worker is None:
                 continue
-            with self._changed:
-                self._started.append(worker)
-                if self._closing.is_set():
-                    worker.shutdown()
             with self._loading:
                 missing = [key for key, model in list(self._models.items()) if not self._reload(worker, key, model)]
                 with self._changed:
@@ -188,6 +188,47 @@ class WorkerPool:
                 self.on_lost()
             short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE_SECONDS else 0
             self._closing.wait(min(30.0, 0.1 * 2**short_lives) if short_lives > 1 else 0.0)
+
+    def _start(self) -> ChildProcess | None:
+        """Start a process. If there is no room for one, return None after a second."""
+        try:
+            worker = ChildProcess("translume.serving.workers.main", output=_log_line, decode_error=decode_error)
+        except (OSError, RuntimeError) as error:  # no process or thread is available now
+            log.error("no worker process can be started", extra={"fields": {"error": str(error)}})
+            self._closing.wait(1.0)
+            return None
+        with self._changed:
+            self._started.append(worker)
+            if self._closing.is_set():
+                worker.shutdown()
+        return worker
+
+    def _keep_standby(self) -> None:
+        """Start a standby process whenever there is none and all workers hold their models."""
+
+        def missing() -> bool:
+            return self._standby is None and bool(self._models) and len(self._ready) == self._count
+
+        while not self._closing.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: missing() or self._closing.is_set())
+            if not self._closing.is_set() and (process := self._start()) is not None:
+                with self._changed:
+                    self._standby = process
+        if (process := self._take_standby()) is not None:
+            process.close()
+
+    def _take_standby(self) -> ChildProcess | None:
+        """Return the standby process; None if there is none, or if it has ended."""
+        with self._changed:
+            process, self._standby = self._standby, None
+            self._changed.notify_all()
+        if process is not None and process.ended:
+            process.wait()
+            with self._changed:
+                self._started.remove(process)
+            return None
+        return process
 
     def _request_load(self, worker: ChildProcess, key: str, model: _Model) -> Call:
         values = {"name": model.name, "folder": str(model.folder), "state": model.state}
