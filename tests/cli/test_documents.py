@@ -57,8 +57,9 @@ def test_faults_of_a_document_are_one_line_that_names_it_and_write_nothing(run, 
     faults = {
         "broken.docx": "it is not a Word document (docx), or it is damaged",
         "gone.docx": "No such file or directory",
-        "long.html": "a sentence has 5,999 tokens, expected at most 1,023; decoding.max_length_action = "
-        '"truncate" (--max-length-action truncate) cuts it',
+        "long.html": "the text has 5,999 tokens, expected at most 1,023; decoding.max_length_action = "
+        '"truncate" (--max-length-action truncate) cuts it, decoding.split = "always" (--split always) splits it at '
+        "sentences",
     }
     for name, reason in faults.items():
         found = run("translate", folder / "m", folder / name, "--out", folder / "none")

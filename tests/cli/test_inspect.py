@@ -36,6 +36,12 @@ def test_unknown_attribution_method_is_refused_with_its_option(run, model: Path,
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
 
+def test_a_text_that_translate_would_split_is_inspected_as_one_and_that_is_said(run, model: Path) -> None:
+    result = run("inspect", model, "abcd. Klmn.", "--max-length", "3", "--split", "always")
+    assert result.exit_code == 0
+    assert result.stderr == "inspected as one text; translate splits it into 2 sentences (--split)\n"
+
+
 def test_what_if_options_replace_the_trace(run, model: Path) -> None:
     translator = translume.load(model, device="cpu", engine="plain")
     settings = translator.config.change("decoding.beam=3", "decoding.max_length=5").decoding

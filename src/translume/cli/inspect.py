@@ -238,6 +238,7 @@ def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
     from translume.inspection.tracing import ATTRIBUTION_METHODS, DEFAULT_PARTS
+    from translume.translator.planning import Line
 
     assert options.text is not None
     text, target, html = options.text, options.target, options.html
@@ -245,6 +246,8 @@ def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     methods = (*DEFAULT_PARTS, *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
     with attribution_errors():
         found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
+    if target is None and (count := len(translator.plans([Line(number=0, text=text)], settings)[0].pieces)) > 1:
+        note(f"inspected as one text; translate splits it into {count} sentences (--split)")
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
     if html is not None:
