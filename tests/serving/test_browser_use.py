@@ -373,3 +373,26 @@ def test_the_themes_have_the_same_names_on_all_pages(live: Any) -> None:
     wanted = [("auto", "System"), ("light", "Light"), ("dark", "Dark")]
     for html in (live.get("/").body.decode(), live.get("/docs").body.decode(), asset("page.html")):
         assert options.findall(html) == wanted
+
+
+SHIFTS = """
+window.shift = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.shift += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def test_nothing_moves_while_the_page_loads_and_a_user_types(tab: Any, translator: Translator) -> None:
+    tab.page.add_init_script(SHIFTS)
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]")
+    tab.page.locator("#text").press_sequentially("a man", delay=60)
+    tab.shows(*whole(translator, "a man"))
+    assert tab.page.evaluate("shift") < 0.01
+    tab.page.wait_for_selector(".resting")
+    before = tab.page.locator("#copy").bounding_box()
+    tab.page.click("#more")
+    tab.page.wait_for_selector("#others:not([hidden])")
+    tab.details()
+    assert tab.page.locator("#copy").bounding_box() == before
