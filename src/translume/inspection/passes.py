@@ -108,19 +108,22 @@ def decode(
     grid = memory_layout.unpack(memory) if record is not None and attention else None
     for layer in decoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
-        cross_attend: SubLayer = partial(
-            layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout
-        )
+        cross_attend: SubLayer | None = None
+        if layer.crosses:
+            cross_attend = partial(
+                layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout
+            )
         if record is not None and grid is not None:
             if isinstance(layer.self_attention, SelfAttention):
                 weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=decoder, causal=True)
                 attend = _recorded(attend, weigh, record.decoder)
             else:
                 record.decoder.append(None)
-            weigh = partial(
-                _cross_weights, attention=layer.cross_attention, layout=layout, memory=(grid, memory_layout)
-            )
-            cross_attend = _recorded(cross_attend, weigh, record.cross)
+            if cross_attend is not None:
+                weigh = partial(
+                    _cross_weights, attention=layer.cross_attention, layout=layout, memory=(grid, memory_layout)
+                )
+                cross_attend = _recorded(cross_attend, weigh, record.cross)
         x = layer(x, attend, cross_attend)
         if record is not None:
             record.states.append(x)
