@@ -156,3 +156,14 @@ def test_concurrent_replacements_never_mix_contents(path: Path) -> None:
     assert set(seen) <= set(contents)
     assert path.read_bytes() in contents
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match="expected a regular file"):
+            replace_file(tmp_path / name, NEW)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]

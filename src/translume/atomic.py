@@ -1,5 +1,6 @@
 """Atomic file writes: a file is written under a temporary name and renamed, so that readers never see part of it."""
 
+import errno
 import os
 import secrets
 import sys
@@ -29,8 +30,11 @@ def replace_file(
 ) -> None:
     """Write a temporary file in the same folder and rename it to `path`. On failure the old file is unchanged.
 
-    Other arguments as for `write`. A symbolic link is replaced; its target is unchanged. Raises OSError.
+    Other arguments as for `write`. A symbolic link is replaced; its target is unchanged. Raises OSError, also for a
+    device, pipe or socket, which the rename would remove; `write_file` writes into these.
     """
+    if _is_special(path):
+        raise OSError(errno.EINVAL, "expected a regular file")
     part = beside(path)
     try:
         write(part, [content], synced=synced, permissions=permissions, owner=owner)
@@ -108,10 +112,11 @@ def check_writable(path: Path) -> None:
         raise _write_error(path, error) from None
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, *, permissions: int | None = None) -> None:
     """Write `path` atomically. Raises DataError, with the old file unchanged, if it cannot be written.
 
-    For a symbolic link, the target is replaced. Standard output is flushed before and after.
+    permissions: mode of a new file; None: by umask. An old file's mode is kept. For a symbolic link, the target is
+    replaced. Standard output is flushed before and after.
     """
     if str(path) in STANDARD_OUTPUT:
         sys.stdout.flush()
@@ -126,7 +131,8 @@ def write_file(path: Path, content: bytes) -> None:
             path.write_bytes(content)
         else:
             whole = path.resolve()
-            replace_file(whole, content, permissions=whole.stat().st_mode & 0o777 if whole.exists() else None)
+            mode = whole.stat().st_mode & 0o777 if whole.exists() else permissions
+            replace_file(whole, content, permissions=mode)
     except OSError as error:
         raise _write_error(path, error) from None
 

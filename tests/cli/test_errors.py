@@ -261,3 +261,13 @@ def test_internal_errors_keep_their_traceback(run, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("translume.cli.tokenizer._loaded", fail)
     assert repr(run("tokenizer", "encode", "model", text="a\n").exception) == "RuntimeError('ours')"
+
+
+def test_an_argument_that_is_not_utf8_is_a_one_line_error(files: Path, environment: dict[str, str]) -> None:
+    words = [*COMMAND, "config", str(files / "en-de.toml"), "--prefix", b"a\xff"]
+    done = subprocess.run(words, capture_output=True, env=environment, check=False, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "Error: found the byte 0xff in an argument or a file name, expected UTF-8 text\n",
+    )

@@ -98,3 +98,13 @@ def test_a_training_survives_every_log_that_cannot_be_written(files: Path) -> No
     )
     assert logs == piped_weights == silent_weights
     assert silent_weights
+
+
+def test_a_tokenizer_is_written_into_a_device_and_does_not_replace_it(files: Path) -> None:
+    os.mkfifo(files / "pipe")
+    train = "tokenizer train character --size 300 --out"
+    done = shell(f"{train} pipe train.en", "& cat pipe; wait", files)
+    assert json.loads(done.stdout)["kind"] == "translume tokenizer"
+    assert (files / "pipe").is_fifo()
+    assert json.loads(shell(f"{train} /dev/stdout train.en", "", files).stdout)["kind"] == "translume tokenizer"
+    assert Path("/dev/stdout").is_symlink()

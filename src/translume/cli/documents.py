@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from translume.atomic import replace_file
+from translume.atomic import write_file
 from translume.cli.terminal import ProgressBar, warn
 from translume.documents import SUFFIXES, ZIPPED
 from translume.errors import DataError, DocumentError, SettingsError
@@ -67,10 +67,7 @@ def translate_document(
 def write_result(data: bytes, out: Path | None) -> None:
     """Write a complete translation to a file, or to standard output; DataError if the file cannot be written."""
     if out is not None:
-        try:
-            replace_file(out, data)
-        except OSError as error:
-            raise DataError(f"{out}: {error.strerror}") from None
+        write_file(out, data)
         return
     # Bytes go past the text layer, which may hold earlier output.
     sys.stdout.flush()

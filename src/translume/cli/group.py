@@ -138,6 +138,11 @@ class LazyCommands(CommandGroup):
             if not _is_out_of_memory(error):
                 raise
             _fail(ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam")
+        except UnicodeEncodeError as error:
+            byte = ord(error.object[error.start]) - 0xDC00  # how Python stands for a byte that is not UTF-8
+            if not 0x80 <= byte <= 0xFF:
+                raise
+            _fail(ctx, f"found the byte {byte:#04x} in an argument or a file name, expected UTF-8 text")
         except OSError as error:
             reason = error.strerror or str(error)
             _fail(ctx, f"{error.filename}: {reason}" if error.filename else reason)

@@ -12,7 +12,7 @@ from typing import Final, final
 import numpy as np
 from tokenizers import models
 
-from translume.atomic import replace_file
+from translume.atomic import write_file
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.bpe_dropout import MergeDropout
@@ -243,10 +243,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json atomically. Raises DataError if it cannot be written."""
-        try:
-            replace_file(path, self.to_json().encode(), permissions=0o644)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+        write_file(path, self.to_json().encode(), permissions=0o644)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
