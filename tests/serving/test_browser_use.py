@@ -396,3 +396,13 @@ def test_nothing_moves_while_the_page_loads_and_a_user_types(tab: Any, translato
     tab.page.wait_for_selector("#others:not([hidden])")
     tab.details()
     assert tab.page.locator("#copy").bounding_box() == before
+
+
+def test_models_that_neither_translate_nor_classify_are_not_offered(tab: Any, live: Any) -> None:
+    listed = live.get("/v1/models").json()
+    other = {**listed["models"][0], "name": "writer", "source": "", "target": "", "offers": ["generate"]}
+    tab.page.route("**/v1/models", lambda route: route.fulfill(json={"models": [other, *listed["models"]]}))
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]")
+    assert tab.page.locator("#source option").all_inner_texts() == ["English"]
+    assert tab.page.locator("#model option").all_inner_texts() == ["en-de"]

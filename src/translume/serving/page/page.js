@@ -388,7 +388,9 @@ async function begin() {
     const [models, info, settings] = await Promise.all(["v1/models", "v1/info", "frontend/settings"].map((path) => get(path)));
     Object.assign(state, { limits: info.limits, detects: info.detects });
     if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
-    choice.setUpChoice(models.models, info.detects, () => {
+    const usable = models.models.filter((each) => each.offers.includes("translate") || each.offers.includes("classify"));
+    if (!usable.length) throw new Error("This server has no model that translates or classifies. Programs can use its API.");
+    choice.setUpChoice(usable, info.detects, () => {
       Object.assign(state, { foreign: null, known: null });
       runs.now();
     });
