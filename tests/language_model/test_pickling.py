@@ -18,3 +18,11 @@ def test_a_generator_is_pickled_by_its_folder_and_says_what_it_is(folder: Path) 
     assert repr(again).endswith(f", plain model, {folder.absolute()}>")
     with pytest.raises(TypeError, match=r"^Generator: it has no model folder, so it cannot be pickled; "):
         pickle.dumps(translume.Generator(generator.checkpoint))
+
+
+def test_generate_takes_any_setting_of_decoding_and_names_the_nearest_keyword(folder: Path) -> None:
+    generator = translume.load_generator(folder, device="cpu", engine="plain")
+    assert not generator.generate("the ", strategy="greedy", max_length=3, repetition_penalty=9.0).warnings
+    with pytest.raises(TypeError) as error:
+        generator.generate("the ", max_lenght=3)
+    assert str(error.value) == "generate() got an unexpected keyword argument 'max_lenght'. Did you mean 'max_length'?"

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import LanguageModelCheckpoint, load_any
-from translume.config import Config, DecodingSettings
+from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import (
     BestHypotheses,
     Hypothesis,
@@ -27,7 +27,7 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.engine import Engine, build_engine
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError, TranslationError, refuse_unknown_keywords
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
@@ -210,30 +210,18 @@ class Generator:
         prompt: str = "",
         *,
         settings: DecodingSettings | None = None,
-        strategy: str | None = None,
-        max_length: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        samples: int | None = None,
-        seed: int | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> Generation:
         """Continue a prompt; an empty one begins a document.
 
-        settings: instead of the model's own [decoding]; the other options replace single ones of them.
-        max_length: maximum number of tokens after the prompt; 0: as many as the model can read with the prompt. With
-        strategies "sampling" and "greedy" a longer text is continued in windows of `context` tokens that move by half.
+        settings: instead of the model's own [decoding].
+        options: single settings of `DecodingSettings`, which replace those of `settings`.
+        `max_length` is the maximum number of tokens after the prompt; 0: as many as the model can read with the prompt.
+        With strategies "sampling" and "greedy" a longer text is continued in windows of `context` tokens that move by
+        half.
         Raises TranslationError if the prompt fills the context, SettingsError if the options do not fit.
         """
-        options = {
-            "strategy": strategy,
-            "max_length": max_length,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "samples": samples,
-            "seed": seed,
-        }
+        refuse_unknown_keywords("generate", options, ("settings", *DecodingSettings.model_fields))
         chosen = self.choose(settings, options)
         return self._generate([prompt], chosen)[0]
 
@@ -313,20 +301,17 @@ class Generator:
         """Raise SettingsError if settings do not fit a language model."""
         self.choose(settings)
 
-    def choose(
-        self, settings: DecodingSettings | None, options: Mapping[str, str | float | None] | None = None
-    ) -> DecodingSettings:
-        """The settings, or the model's own, with single options replaced; those that are None are not.
+    def choose(self, settings: DecodingSettings | None, options: DecodingOptions | None = None) -> DecodingSettings:
+        """The settings, or the model's own, with single options replaced.
 
         Raises SettingsError if they do not fit a language model.
         """
         if settings is not None and not isinstance(settings, DecodingSettings):
             raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
         chosen = settings or self.config.decoding
-        given = {name: value for name, value in (options or {}).items() if value is not None}
-        if given:
-            values = {"decoding": {**chosen.model_dump(), **given}}
-            chosen = resolve_strategy(Config.build(values, place="generate").decoding, given)
+        if options:
+            values = {"decoding": {**chosen.model_dump(), **options}}
+            chosen = resolve_strategy(Config.build(values, place="generate").decoding, options)
         for name in _OF_SOURCES:
             found, usual = getattr(chosen, name), DecodingSettings.model_fields[name].default
             if found != usual:
