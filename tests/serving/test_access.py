@@ -12,7 +12,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 from translume.serving.access import guard
-from translume.serving.access.admission import IN_BODY, OPEN, OPEN_BELOW, Access
+from translume.serving.access.admission import DEEPL, IN_BODY, OPEN, OPEN_BELOW, Access
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.usage import Usage, totals_in
 from translume.serving.settings import KeySettings
@@ -229,7 +229,7 @@ def test_every_path_needs_a_key_except_the_public_ones(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()["paths"]
     for path, methods in listed.items():
         for method in methods:
-            refused = 400 if path in IN_BODY else 401
+            refused = 403 if path == DEEPL else 400 if path in IN_BODY else 401
             place = path.partition("{")[0] + "x" * ("{" in path)
             form = path == "/translate_file"
             kind = "multipart/form-data; boundary=x" if form else "application/json"
@@ -243,9 +243,11 @@ def test_the_openapi_document_lists_every_path_and_marks_those_that_need_a_key(g
     listed = gate.live.get("/openapi.json").json()
     written = "".join(path.read_text() for path in Path(guard.__file__).parents[1].rglob("*.py"))
     routes = re.findall(r'@router\.(?:get|post|delete|head|api_route)\(\s*"([^"]*)"', written)
-    asked = {f"{prefix}{route}" for route in routes for prefix in ("", "/v1") if f"{prefix}{route}" in listed["paths"]}
+    asked = {
+        f"{prefix}{route}" for route in routes for prefix in ("", "/v1", "/v2") if f"{prefix}{route}" in listed["paths"]
+    }
     # Parts of the page are not part of the API.
-    assert set(routes) - {each.removeprefix("/v1") for each in asked} - asked == {"/page/{name}"}
+    assert set(routes) - {each.removeprefix("/v1").removeprefix("/v2") for each in asked} - asked == {"/page/{name}"}
     assert asked == set(listed["paths"])
     taking = {path for path, methods in listed["paths"].items() if any("security" in each for each in methods.values())}
     assert taking == {path for path in listed["paths"] if path not in OPEN and not path.startswith(OPEN_BELOW)}
@@ -256,6 +258,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/score": {"sources": "x" * 41, "targets": "a"},
     "/translate": {"q": "x" * 41, "source": "en", "target": "de"},
     "/detect": {"q": "x" * 41},
+    "/v2/translate": {"text": ["x" * 41], "target_lang": "DE"},
 }
 
 

@@ -48,6 +48,8 @@ def test_the_response_of_every_path_is_described(live: Any) -> None:
     pytest.importorskip("jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis")
     for address in ("/", "/docs", "/languages", "/frontend/settings", "/v1/models", "/v1/info"):
         live.get(address)
+    live.get("/v2/languages")
+    live.post("/v2/translate", text=["a man"], target_lang="DE")
     for address in ("/health", "/health/live", "/health/ready"):
         live.get(address)
     for more in ({}, {"detail": True, "nbest": 2}, {"alignment": True}, {"strategy": "greedy"}):

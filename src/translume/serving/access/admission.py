@@ -18,14 +18,16 @@ from translume.serving.settings import KeySettings
 OPEN: Final = frozenset(
     {
         *("/", "/docs", "/health", "/health/live", "/health/ready", "/openapi.json"),
-        *("/languages", "/frontend/settings", "/v1/models", "/v1/info"),
+        *("/languages", "/v2/languages", "/frontend/settings", "/v1/models", "/v1/info"),
     }
 )
 """Paths that need no key: they describe the server and process no text."""
 OPEN_BELOW: Final = ("/page/", "/download_file/")
 """Prefixes of further paths that need no key: files of the web page, and translated files under secret ids."""
-IN_BODY: Final = frozenset({"/translate", "/detect", "/translate_file"})
-"""Paths of LibreTranslate, whose clients send the key in the body."""
+DEEPL: Final = "/v2/translate"
+"""The path of DeepL."""
+IN_BODY: Final = frozenset({"/translate", "/detect", "/translate_file", DEEPL})
+"""Paths of LibreTranslate and DeepL, whose clients send the key in the body."""
 ACCESS: Final = "translume.access"
 """Scope entry: the `Access` when the request arrived, which a reload does not change; None if no key is required."""
 ADMITTED: Final = "translume.key"
@@ -47,10 +49,15 @@ class Access:
     async def admit(self, scope: Scope, secret: str) -> None:
         """Admit a request, and count it if it is a POST.
 
-        Raises RequestError if the key is missing or unknown (401; 400 and 403 at the paths of LibreTranslate), or its
-        requests are used up (429).
+        Raises RequestError if the key is missing or unknown (401, or the status of LibreTranslate or DeepL at their
+        paths), or its requests are used up (429).
         """
-        libretranslate = scope["path"] in IN_BODY
+        path = scope["path"]
+        libretranslate = path in IN_BODY
+        if path == DEEPL and (not secret or self.keys.find(secret) is None):
+            expected = "expected 'Authorization: DeepL-Auth-Key KEY'"
+            found = "the key is unknown to this server" if secret else "found no key"
+            raise RequestError(403, f"{found}, {expected}", code="unknown_key" if secret else "no_key")
         if not secret:
             if libretranslate:
                 reason = "Please contact the server operator to get an API key, and send it in the field api_key"
@@ -141,7 +148,7 @@ def bearer(scope: Scope) -> str:
         return ""
     head: bytes = given[0]
     kind, _, secret = head.decode("latin-1").strip().partition(" ")
-    if len(given) > 1 or kind.lower() != "bearer" or not secret.strip():
+    if len(given) > 1 or kind.lower() not in ("bearer", "deepl-auth-key") or not secret.strip():
         raise RequestError(401, "authorization: expected 'Bearer KEY'", code="no_key", field="authorization")
     return secret.strip()
 

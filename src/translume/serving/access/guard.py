@@ -47,6 +47,7 @@ QUEUED: Final = frozenset(
         "/v1/generate",
         "/v1/chat/completions",
         "/translate",
+        "/v2/translate",
     }
 )
 """Paths whose work goes through the queue. While the queue is full, they are refused without reading the body."""

@@ -15,7 +15,7 @@ from translume.errors import TranslumeError
 from translume.serving import health
 from translume.serving.access.admission import with_keys
 from translume.serving.access.guard import Guard
-from translume.serving.api import generation, libretranslate, version1
+from translume.serving.api import deepl, generation, libretranslate, version1
 from translume.serving.api.errors import RequestError, as_request_error
 from translume.serving.api.languages import Detector
 from translume.serving.api.openapi import NOTES, TAGS, complete
@@ -57,6 +57,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     app.include_router(generation.routes(server))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
+    app.include_router(deepl.routes(server, detector))
     app.include_router(files.routes(server, jobs, detector))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(TranslumeError, _known_error)

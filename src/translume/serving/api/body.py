@@ -117,6 +117,15 @@ def form_fields(request: Request, body: bytes) -> dict[str, str]:
     return {name: value for name, value in fields.items() if name}
 
 
+def form_values(request: Request, body: bytes, name: str) -> list[str]:
+    """Return every value of a field of a form, which may occur several times; errors as for `form_fields`."""
+    if media_type(request) == "multipart/form-data":
+        return [_text(part.value) for part in form_parts(request, body) if part.name == name]
+    form = media_type(request) == "application/x-www-form-urlencoded"
+    pairs = [*_all_pairs(request.scope["query_string"]), *(_all_pairs(body) if form else ())]
+    return [value for each, value in pairs if each == name]
+
+
 def form_parts(request: Request, body: bytes) -> list[FormPart]:
     """Return the named parts of a multipart form (RFC 7578); RequestError (400) if it is malformed."""
     boundary = _BOUNDARY.search(request.headers.get("content-type", ""))
@@ -137,8 +146,12 @@ def form_parts(request: Request, body: bytes) -> list[FormPart]:
 
 
 def _pairs(text: bytes) -> dict[str, str]:
+    return dict(_all_pairs(text))
+
+
+def _all_pairs(text: bytes) -> list[tuple[str, str]]:
     try:
-        return dict(parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict"))
+        return parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         raise RequestError(400, "the form is not UTF-8 text", code="invalid_utf8") from None
 

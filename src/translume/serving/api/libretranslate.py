@@ -59,7 +59,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         html = call.format == "html"
         language = None
         if call.source == "auto":
-            visible = await run_in_threadpool(_visible, texts) if html else texts
+            visible = await run_in_threadpool(visible_texts, texts) if html else texts
             language = await detect_source(visible, call.target, server, detector)
         unchanged = [_unchanged(text) for text in given]
         if language is not None and not texts:
@@ -68,7 +68,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         if served is None:
             return json_response(_response(call, unchanged, language))
         if html:
-            pages = await _translate_html(request, server, served, given, call.alternatives)
+            pages = await translate_html(request, server, served, given, call.alternatives)
             return json_response(_response(call, pages, language))
         work = Translating(served.translator, await run_in_threadpool(_settings, served, call.alternatives, server))
         seconds = server.limits.timeout_seconds
@@ -130,7 +130,7 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
     return value
 
 
-async def _translate_html(
+async def translate_html(
     request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int
 ) -> list[Translation]:
     """Translate texts that are HTML, each with its best translation and other ones as hypotheses."""
@@ -173,7 +173,7 @@ class _Page:
         return Translation(source=self.source, text=written[0], hypotheses=tuple(hypotheses))
 
 
-def _visible(texts: Sequence[str]) -> tuple[str, ...]:
+def visible_texts(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the visible texts of HTML, from which its language is detected."""
     return tuple(segment.text for text in texts for segment in HtmlText.of(text).segments)
 

@@ -42,6 +42,7 @@ NOTES: Final = (
 TAGS: Final = {
     "v1": "Translation, scoring, classification, files, and inspection of the model's predictions.",
     "LibreTranslate": "The API of LibreTranslate, for clients written for it.",
+    "DeepL": "The API of DeepL, for clients written for it.",
     "operations": "Health checks for operators.",
     "page": "Web pages.",
 }

@@ -508,6 +508,40 @@ class LibreTranslateRequest(RequestBody):
         return {"q": q, **languages, "format": format_, "alternatives": alternatives}
 
 
+class DeepLRequest(RequestBody):
+    """The body of DeepL's /v2/translate, JSON or a form. Fields that are not listed here are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {"text": ["a man"], "target_lang": "DE"}
+
+    text: Annotated[list[str], BeforeValidator(_checked_texts), Expected("a list of texts")]
+    """A list of texts."""
+    target_lang: Name
+    """Code of the target language."""
+    source_lang: Name = ""
+    """Code of the source language; by default it is detected, unless only one language has a model to the target."""
+    tag_handling: Annotated[Literal["", "html"], Expected("html, the only markup that is supported")] = ""
+    """`html` if the texts are HTML."""
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"], Expected("one of: 0, 1, nonewlines")] = "1"
+    """`0` if each text is one sentence."""
+    formality: Annotated[
+        Literal["default", "prefer_more", "prefer_less"],
+        Expected("one of: default, prefer_more, prefer_less (which change nothing: the models have one style)"),
+    ] = "default"
+    glossary_id: Annotated[Literal[""], Expected("none: glossaries are not supported")] = ""
+    auth_key: str = ""
+    """An API key, if the server requires one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _have_texts(cls, values: dict[str, Any]) -> dict[str, Any]:
+        refuse_missing(values, "text", "target_lang")
+        given = {name: value for name, value in values.items() if value is not None}
+        if isinstance(given["text"], str):
+            given["text"] = [given["text"]]
+        return given
+
+
 def refuse_missing(values: Mapping[str, Any], *names: str) -> None:
     """Raise RequestError (400), in LibreTranslate's words, for the first field that is missing or empty."""
     for name in names:

@@ -361,6 +361,28 @@ class LibreTranslateResponse(ResponseBody):
     """If the request asks for alternatives."""
 
 
+class DeepLTranslation(ResponseBody):
+    """The translation of a text by /v2/translate."""
+
+    detected_source_language: str
+    """In capitals, as DeepL writes it."""
+    text: str
+
+
+class DeepLResponse(ResponseBody):
+    """The response of /v2/translate."""
+
+    translations: list[DeepLTranslation]
+
+
+class DeepLLanguage(ResponseBody):
+    """A language of /v2/languages."""
+
+    language: str
+    """Its code in capitals."""
+    name: str
+
+
 class Language(ResponseBody):
     """A language."""
 

@@ -1,0 +1,98 @@
+"""The HTTP API of DeepL, for clients written for it: /v2/translate and /v2/languages.
+
+Codes of languages are in capitals, as DeepL writes them. Errors have this server's form.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from translume.serving.api.body import form_fields, form_values, media_type, parse_json, read_body
+from translume.serving.api.errors import RequestError
+from translume.serving.api.language_codes import find_language, name_of
+from translume.serving.api.languages import Detector, between, detect_source
+from translume.serving.api.libretranslate import FORM, translate_html, visible_texts
+from translume.serving.api.openapi import ALWAYS, JSON, READ, body, list_of, responses
+from translume.serving.api.requests import DeepLRequest, settings_with, split_language
+from translume.serving.api.responses import DeepLLanguage, DeepLResponse, json_response
+from translume.serving.api.texts import RequestTexts
+from translume.serving.server import Server
+from translume.serving.workers.work import Translating
+
+
+def routes(server: Server, detector: Detector | None) -> APIRouter:
+    """Return the routes /v2/translate and /v2/languages."""
+    router = APIRouter(prefix="/v2", tags=["DeepL"])
+    translated = responses(DeepLResponse, "A translation of each text, in order.", 422, 501, 504, *READ)
+
+    @router.post("/translate", openapi_extra=body(DeepLRequest, JSON, FORM), responses=translated)
+    async def translate(request: Request) -> Response:
+        """Translate the texts of `text` to `target_lang`."""
+        call = DeepLRequest.parse(await _fields(request, server), server.limits)
+        texts = tuple(call.text)
+        await server.accept(request, texts)
+        html = call.tag_handling == "html"
+        source = call.source_lang or await _source(texts, call.target_lang, server, detector, html=html)
+        served = between(server, source, call.target_lang)
+        if served is None:
+            return json_response(_response(source, texts))
+        if html:
+            pages = await translate_html(request, server, served, texts, 0)
+            return json_response(_response(served.source, [page.text for page in pages]))
+        settings = await run_in_threadpool(settings_with, served, {"nbest": 1}, server.limits)
+        batch = RequestTexts(
+            texts=texts,
+            field="text",
+            several=True,
+            timeout_seconds=server.limits.timeout_seconds,
+            language=None if call.split_sentences == "0" else split_language(served),
+        )
+        split = await run_in_threadpool(batch.split, server.limits)
+        done = await server.translate(request, Translating(served.translator, settings), split)
+        return json_response(_response(served.source, [each.text for each in done]))
+
+    listed = responses(list_of(DeepLLanguage), "The languages.", *ALWAYS)
+
+    @router.get("/languages", responses=listed)
+    @router.post("/languages", include_in_schema=False)
+    async def languages(type: str = "source") -> Response:  # the name of the parameter is DeepL's
+        """List the source languages, or with `type=target` the target languages."""
+        sources = server.models.sources()
+        targets = dict.fromkeys(each for targets in sources.values() for each in targets)
+        codes = list(targets) if type == "target" else [code for code, into in sources.items() if into]
+        return json_response([{"language": code.upper(), "name": name_of(code)} for code in codes])
+
+    return router
+
+
+async def _fields(request: Request, server: Server) -> dict[str, Any]:
+    """Return the fields of a request, from JSON or a form, and admit it by its key."""
+    content = await read_body(request, server.limits)
+    if media_type(request) == JSON:
+        value = parse_json(content)
+        if not isinstance(value, dict):
+            raise RequestError(400, "the body is not a JSON object", code="invalid_json")
+    else:
+        value = {**form_fields(request, content), "text": form_values(request, content, "text")}
+    await server.admit(request, value.get("auth_key"))
+    return value
+
+
+async def _source(texts: Sequence[str], target: str, server: Server, detector: Detector | None, *, html: bool) -> str:
+    """Return the language of texts: the only one with a model into the target, or the detected one."""
+    sources = server.models.sources()
+    into = [source for source, targets in sources.items() if find_language(target, targets) is not None]
+    if len(into) == 1:
+        return into[0]
+    visible = await run_in_threadpool(visible_texts, texts) if html else texts
+    found: str = (await detect_source(visible, target, server, detector))["language"]
+    return found
+
+
+def _response(source: str, texts: Sequence[str]) -> dict[str, Any]:
+    language = source.partition("-")[0].upper()
+    return {"translations": [{"detected_source_language": language, "text": text} for text in texts]}

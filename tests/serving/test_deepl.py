@@ -1,0 +1,63 @@
+"""The DeepL API: forms and JSON, keys, and what is refused."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from translume.translator import Translator
+
+
+def test_json_and_forms_with_one_or_several_texts(live: Any, translator: Translator) -> None:
+    texts = [translator.translate(text).text for text in ("a man", "b")]
+    wanted = {"translations": [{"detected_source_language": "EN", "text": text} for text in texts]}
+    assert live.post("/v2/translate", text=["a man", "b"], target_lang="DE").json() == wanted
+    form = urlencode([("text", "a man"), ("text", "b"), ("target_lang", "DE"), ("source_lang", "EN")]).encode()
+    kind = "application/x-www-form-urlencoded"
+    assert live.ask("POST", "/v2/translate", form, content_type=kind).json() == wanted
+    one = {"translations": wanted["translations"][:1]}
+    assert live.form("/v2/translate", text="a man", target_lang="de", source_lang="en-US").json() == one
+
+
+def test_html_is_translated_and_the_same_language_returned_unchanged(live: Any, translator: Translator) -> None:
+    found = live.post("/v2/translate", text=["<p title=x>a man</p>"], target_lang="DE", tag_handling="html").json()
+    assert found["translations"][0]["text"].startswith("<p title=x>")
+    found = live.post("/v2/translate", text=["a &amp; b"], target_lang="EN-GB", source_lang="EN").json()
+    assert found == {"translations": [{"detected_source_language": "EN", "text": "a &amp; b"}]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status", "reason"),
+    [
+        ("text", [], 400, "Invalid request: missing text parameter"),
+        ("target_lang", "", 400, "Invalid request: missing target_lang parameter"),
+        ("target_lang", "XX", 400, "XX is not supported; expected one of: en, de"),
+        ("text", [5], 422, "text[0]: found 5, expected a text"),
+        ("tag_handling", "xml", 422, "tag_handling: found a text, expected html, the only markup that is supported"),
+        ("glossary_id", "x", 422, "glossary_id: found a text, expected none: glossaries are not supported"),
+        (
+            "formality",
+            "more",
+            422,
+            "formality: found a text, expected one of: default, prefer_more, prefer_less (which change nothing: "
+            "the models have one style)",
+        ),
+    ],
+)
+def test_what_the_models_cannot_do_is_refused(live: Any, field: str, value: Any, status: int, reason: str) -> None:
+    call = {"text": ["a"], "target_lang": "DE", "source_lang": "EN", field: value}
+    answer = live.post("/v2/translate", call)
+    assert (answer.status, answer.json()["error"]) == (status, reason)
+
+
+def test_languages_are_listed_in_capitals(live: Any) -> None:
+    assert live.get("/v2/languages").json() == [{"language": "EN", "name": "English"}]
+    assert live.get("/v2/languages?type=target").json() == [{"language": "DE", "name": "German"}]
+
+
+def test_the_client_library_works_unchanged(live: Any, translator: Translator) -> None:
+    deepl = pytest.importorskip("deepl", reason="DeepL's client is not installed")
+    client = deepl.Translator("a key", server_url=live.url)
+    found = client.translate_text(["a man"], target_lang="DE")
+    assert [each.text for each in found] == [translator.translate("a man").text]
+    assert [each.code for each in client.get_source_languages()] == ["EN"]
