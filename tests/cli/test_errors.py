@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from translume.cli.terminal import ProgressBar
+from translume.errors import TranslumeError
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"]
@@ -271,3 +272,10 @@ def test_an_argument_that_is_not_utf8_is_a_one_line_error(files: Path, environme
         "",
         "Error: found the byte 0xff in an argument or a file name, expected UTF-8 text\n",
     )
+
+
+def test_a_host_that_is_not_utf8_is_named() -> None:
+    run = pytest.importorskip("translume.serving.run", reason="the server's packages are not installed")
+    with pytest.raises(TranslumeError) as caught:
+        run.listen("\udcff", 0)
+    assert str(caught.value) == "host: found '\\udcff', expected an address or a host name"
