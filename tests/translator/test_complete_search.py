@@ -54,10 +54,10 @@ def test_the_searchers_hypotheses_are_returned_and_python_gets_control_every_eig
     assert stepper.words["limits"].tolist() == [3]
 
 
-def test_a_cancel_check_is_called_after_every_step(plain):
-    stepper, asked = FakeSearcher(plain.checkpoint.model), []
+def test_a_cancel_check_is_called_every_eight_steps(plain):
+    stepper, asked = FakeSearcher(plain.checkpoint.model, takes=19), []
     assert searched(plain, stepper, check_cancelled=lambda: asked.append(len(stepper.asked))) == FOUND
-    assert (stepper.asked, asked) == ([1, 1, 1], [1, 2, 3])
+    assert (stepper.asked, asked) == ([8, 8, 8], [1, 2, 3])
 
     def enough() -> None:
         raise KeyError("enough")
@@ -65,7 +65,7 @@ def test_a_cancel_check_is_called_after_every_step(plain):
     stepper = FakeSearcher(plain.checkpoint.model)
     with pytest.raises(KeyError):
         searched(plain, stepper, check_cancelled=enough)
-    assert stepper.asked == [1]
+    assert stepper.asked == [8]
 
 
 def test_the_loop_searches_if_the_searcher_returns_none(plain):

@@ -51,7 +51,7 @@ CancelCheck = Callable[[], None]
 """Called between the steps of a search, which ends if it raises."""
 
 STEPS_PER_CALL = 8
-"""Steps that a searcher takes in one call. Between calls Python can handle Ctrl-C."""
+"""Steps that a searcher takes in one call. Between calls it can be cancelled, and Python can handle Ctrl-C."""
 DEFAULT_RATIO, DEFAULT_EXTRA = 2.0, 10
 """The length limit of a target without settings and training data: tokens per source token, and those added."""
 UNMET = "constraint_unmet"
@@ -137,7 +137,7 @@ class PreparedSearch:
             return None
         more = True
         while more:
-            more = search.run(STEPS_PER_CALL if check_cancelled is None else 1)
+            more = search.run(STEPS_PER_CALL)
             if check_cancelled is not None:
                 check_cancelled()
         return search.hypotheses()
@@ -158,7 +158,7 @@ def search_pieces(
     stepper: takes the steps instead of the checkpoint's plain model; it has the same vocabularies.
     fusion: a language model for ranking.
     observer: called with each beam; its sentence numbers are positions in `pieces`.
-    check_cancelled: called after each step.
+    check_cancelled: called at least every `STEPS_PER_CALL` steps.
     Raises SearchError for a piece that cannot be searched.
     """
     prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion)
@@ -332,7 +332,7 @@ def search_constrained(
     fusion: Fusion | None = None,
     check_cancelled: CancelCheck | None = None,
 ) -> list[ConstrainedResult]:
-    """The results of `search_pieces` for pieces with constraints.  check_cancelled: called after each step.
+    """The results of `search_pieces` for pieces with constraints.  check_cancelled: see there.
 
     If the best hypothesis of a piece misses some, the piece is searched again without one of them, with a warning.
     """

@@ -321,7 +321,8 @@ class Translator:
         """The translations of consecutive lines, in order, translated in common batches.
 
         on_progress: by line number, a callback for the part of the translation that is final; see `ProgressReporter`.
-        check_cancelled: called before each search and after each of its steps. If it raises, all lines end.
+        check_cancelled: called before each search and at least every 8 of its steps. If it raises, all
+        lines end.
         An error names the number of its line; the lines before it are returned first.
         """
         try:
