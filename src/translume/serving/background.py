@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from translume.serving.access.clients import check_share, client_of
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.scheduler import public_error
 from translume.translator.search import CancelCheck
@@ -22,7 +23,8 @@ class BackgroundExecutor:
 
     def __init__(self, *, capacity: int) -> None:
         """capacity: most tasks that wait or run."""
-        self._capacity, self._count = capacity, 0
+        self._capacity = capacity
+        self._clients: list[str] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-background")
@@ -30,7 +32,7 @@ class BackgroundExecutor:
     @property
     def waiting(self) -> int:
         """The number of tasks that wait or run."""
-        return self._count
+        return len(self._clients)
 
     async def run(self, request: Request, task: Callable[[CancelCheck], T], timeout_seconds: float) -> T:
         """Return the result of a task.
@@ -39,7 +41,7 @@ class BackgroundExecutor:
         Then a waiting task is dropped, and a running one ends at its next cancel check.
         """
         cancelled = threading.Event()
-        future = self._submit(task, cancelled)
+        future = self._submit(task, cancelled, client_of(request.scope))
         gone = asyncio.ensure_future(client_disconnected(request))
         try:
             deadline = time.monotonic() + timeout_seconds
@@ -51,27 +53,21 @@ class BackgroundExecutor:
 
     def run_if_idle(self, task: Callable[[CancelCheck], None]) -> None:
         """Run a task without a result, if no other task waits or runs."""
-        if not self._count:
+        if not self._clients:
             with suppress(RequestError):
-                self._submit(task, threading.Event())
+                self._submit(task, threading.Event(), "")
 
     def close(self) -> None:
         """Refuse new tasks and cancel the waiting ones."""
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, task: Callable[[CancelCheck], T], cancelled: threading.Event) -> "Future[T]":
+    def _submit(self, task: Callable[[CancelCheck], T], cancelled: threading.Event, client: str) -> "Future[T]":
         with self._lock:
             if self._closing.is_set():
                 raise _stopped()
-            if self._count >= self._capacity:
-                raise RequestError(
-                    503,
-                    f"{self._count:,} inspections are waiting, expected at most {self._capacity:,}; try later",
-                    code="queue_full",
-                    retry_after=1,
-                )
-            self._count += 1
+            check_share(self._clients, client, self._capacity, "inspections", retry_after=1)
+            self._clients.append(client)
 
         def check_cancelled() -> None:
             if cancelled.is_set() or self._closing.is_set():
@@ -83,14 +79,14 @@ class BackgroundExecutor:
 
         result: Future[T] = Future()
         running = self._pool.submit(run)
-        running.add_done_callback(lambda done: self._finish(done, result))
+        running.add_done_callback(lambda done: self._finish(done, result, client))
         result.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
         return result
 
-    def _finish(self, done: "Future[T]", result: "Future[T]") -> None:
+    def _finish(self, done: "Future[T]", result: "Future[T]", client: str) -> None:
         """Pass on the result of a task; internal errors become RequestError without their message."""
         with self._lock:
-            self._count -= 1
+            self._clients.remove(client)
         if not result.set_running_or_notify_cancel():
             return
         if done.cancelled():

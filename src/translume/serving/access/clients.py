@@ -1,11 +1,12 @@
 """Identify the clients of requests, so that one of them cannot use up what all share."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.types import Scope
 
 from translume.serving.access.admission import ADMITTED
+from translume.serving.api.errors import RequestError
 
 
 def address_block(address: str) -> str:
@@ -46,3 +47,18 @@ class Networks:
             return False
         found = getattr(found, "ipv4_mapped", None) or found
         return any(found in network for network in self._networks)
+
+
+def check_share(waiting: Sequence[str], client: str, capacity: int, what: str, retry_after: int) -> None:
+    """Raise RequestError (503) if all places of a queue are taken, or three quarters of them by this client.
+
+    waiting: the clients of the items in the queue.  client: empty for one that is unknown.  what: the items.
+    """
+    share = capacity - capacity // 4 if client else capacity
+    if (found := len(waiting)) >= capacity:
+        reason = f"{found:,} {what} are waiting, expected at most {capacity:,}; try later"
+    elif (found := waiting.count(client)) >= share:
+        reason = f"{found:,} of your {what} are waiting, expected at most {share:,}; try later"
+    else:
+        return
+    raise RequestError(503, reason, code="queue_full", retry_after=retry_after)

@@ -18,6 +18,8 @@ from translume.serving.api.errors import RequestError, shown
 
 MOST_PARTS, LONGEST_HEAD = 64, 8000
 """Most parts of a multipart form, and most bytes of a part's headers that are read."""
+MOST_FIELDS: Final = 1000
+"""Most fields of a URL-encoded form."""
 _BOUNDARY: Final = re.compile(r'boundary="?([^";,\s]{1,70})')
 _NAME: Final = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
 _FILE_NAME: Final = re.compile(
@@ -151,9 +153,11 @@ def _pairs(text: bytes) -> dict[str, str]:
 
 def _all_pairs(text: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict")
+        return parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
     except UnicodeDecodeError:
         raise RequestError(400, "the form is not UTF-8 text", code="invalid_utf8") from None
+    except ValueError:
+        raise RequestError(400, f"the form has more than {MOST_FIELDS:,} fields", code="too_many_parts") from None
 
 
 def _text(value: bytes) -> str:

@@ -123,7 +123,11 @@ def _add_facts(router: APIRouter, server: Server) -> None:
 async def _fields(request: Request, server: Server) -> dict[str, Any]:
     """Return the fields of a request, from JSON or else from a form and the query string."""
     content = await read_body(request, server.limits)
-    value = parse_json(content) if media_type(request) == JSON else dict(form_fields(request, content))
+    value = (
+        parse_json(content)
+        if media_type(request) == JSON
+        else dict(await run_in_threadpool(form_fields, request, content))
+    )
     if not isinstance(value, dict):
         raise RequestError(400, "Invalid JSON format", code="invalid_json")
     await server.admit(request, value.get("api_key"))

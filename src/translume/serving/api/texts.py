@@ -26,14 +26,23 @@ class RequestTexts:
     constraints: tuple[tuple[str, ...], ...] = ()
 
     def split(self, limits: Limits) -> "SplitTexts":
-        """Split the texts into lines or sentences; RequestError (413) if there are too many."""
-        paragraphs = tuple(Paragraphs.of(text, self.language) for text in self.texts)
-        lines = sum(len(each.lines) for each in paragraphs)
-        if lines > limits.lines:
+        """Split the texts into lines or sentences; RequestError (413) if there are too many.
+
+        Texts of 1 MB with many short lines take seconds to split, so their lines are counted first.
+        """
+        self._check(sum(map(_lines_in, self.texts)), limits)
+        paragraphs, count = [], 0
+        for text in self.texts:
+            paragraphs.append(Paragraphs.of(text, self.language))
+            count += len(paragraphs[-1].lines)
+            self._check(count, limits)
+        return SplitTexts(texts=self, paragraphs=tuple(paragraphs))
+
+    def _check(self, count: int, limits: Limits) -> None:
+        if count > limits.lines:
             unit = "lines" if self.language is None else "sentences"
-            reason = f"{self.field}: found {lines:,} {unit}, expected at most {limits.lines:,}"
+            reason = f"{self.field}: found {count:,} {unit}, expected at most {limits.lines:,}"
             raise RequestError(413, reason, code="too_many_lines", field=self.field)
-        return SplitTexts(texts=self, paragraphs=paragraphs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,11 @@ class SplitTexts:
         complete = count == len(each.lines)
         part = each if complete else Paragraphs(lines=each.lines[:count], gaps=(*each.gaps[:count], ""))
         return part.join(self.texts.texts[place], lines, 1).text.rstrip()
+
+
+def _lines_in(text: str) -> int:
+    """Return the number of lines that are not blank. The ends of lines are those of `Paragraphs`."""
+    return sum(1 for line in text.replace("\r", "\n").split("\n") if line and not line.isspace())
 
 
 def _distributed(phrases: Sequence[str], lines: Sequence[str]) -> list[tuple[str, ...]]:

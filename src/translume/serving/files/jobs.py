@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from translume.atomic import replace_file
 from translume.documents.sentences import SplitSegments
+from translume.serving.access.clients import check_share
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError, as_request_error
 from translume.serving.files.documents import DocumentProcesses
@@ -53,6 +55,7 @@ class FileTask:
     """A file to be translated.  language: whose rules split its text into sentences; None if it is not split.
 
     work: returns the scheduler's work for sentences with markup (True) or without; None to return the file unchanged.
+    client: who uploaded it; empty if that is unknown.
     """
 
     name: str
@@ -60,6 +63,7 @@ class FileTask:
     data: bytes
     language: str | None = ""
     work: Callable[[bool], Work] | None = None
+    client: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +78,7 @@ class Job:
     name: str
     suffix: str
     deadline: float
+    client: str = ""
     finished: "Future[None]" = field(default_factory=Future)
     lines: int | None = None
     done: int = 0
@@ -122,18 +127,14 @@ class Jobs:
     def submit(self, task: FileTask) -> Job:
         """Return a new job; RequestError (503) if too many wait."""
         deadline = time.monotonic() + self._limits.file_seconds
-        job = Job(id=secrets.token_urlsafe(24), name=task.name, suffix=task.suffix, deadline=deadline)
+        job = Job(
+            id=secrets.token_urlsafe(24), name=task.name, suffix=task.suffix, deadline=deadline, client=task.client
+        )
         with self._lock:
             if self._closing.is_set():
                 raise _stopped()
-            waiting = sum(not each.finished.done() for each in self._jobs.values())
-            if waiting >= self._limits.files:
-                raise RequestError(
-                    503,
-                    f"{waiting} files are waiting, expected at most {self._limits.files}; try later",
-                    code="queue_full",
-                    retry_after=10,
-                )
+            waiting = [each.client for each in self._jobs.values() if not each.finished.done()]
+            check_share(waiting, task.client, self._limits.files, "files", retry_after=10)
             self._open()
             self._jobs[job.id] = job
             running = self._pool.submit(self._translate, job, task)
@@ -261,14 +262,11 @@ class Jobs:
         if len(written) > most:
             raise _no_space(f"it has {len(written):,} bytes, expected at most {most:,}")
         with self._lock:
-            kept = sorted((each for each in self._jobs.values() if each.size), key=lambda each: each.kept_until)
-            size = sum(each.size for each in kept) + len(written)
-            for each in kept:
-                if size > most:
-                    size -= each.size
-                    self._delete(each)
             self._check_cancelled(job)
             job.size = len(written)
+            kept = [each for each in self._jobs.values() if each.size]
+            for each in crowding(kept, lambda each: each.size, most, spared=job):
+                self._delete(each)
         whole = self._path(job)
         try:
             replace_file(whole, written, synced=False, permissions=0o600)
@@ -295,11 +293,11 @@ class Jobs:
     def _sweep(self) -> None:
         while not self._closing.wait(SWEEP_SECONDS):
             with self._lock:
-                ended = sorted((job for job in self._jobs.values() if job.kept_until), key=lambda job: -job.kept_until)
+                ended = [job for job in self._jobs.values() if job.kept_until]
             now = time.monotonic()
-            for place, job in enumerate(ended):
-                if place >= MOST_KEPT or job.kept_until <= now:
-                    self._delete(job)
+            expired = [job for job in ended if job.kept_until <= now]
+            for job in (*expired, *crowding(ended, lambda job: 1, MOST_KEPT)):
+                self._delete(job)
 
     def _delete(self, job: Job) -> None:
         with self._lock:
@@ -307,6 +305,27 @@ class Jobs:
             job.size = 0
             with contextlib.suppress(OSError):
                 self._path(job).unlink(missing_ok=True)
+
+
+def crowding(jobs: Iterable[Job], weight: Callable[[Job], int], most: int, spared: Job | None = None) -> list[Job]:
+    """Return the jobs to delete so that the weight of all is at most `most`: always the oldest of the largest client.
+
+    So a client with many files deletes its own results and not those of others.  spared: a job that stays.
+    """
+    of_client: dict[str, deque[Job]] = {}
+    totals: Counter[str] = Counter()
+    for job in sorted(jobs, key=lambda job: job.kept_until):
+        totals[job.client] += weight(job)
+        if job is not spared:
+            of_client.setdefault(job.client, deque()).append(job)
+    deleted = []
+    while totals.total() > most and of_client:
+        client = max(of_client, key=totals.__getitem__)
+        deleted.append(of_client[client].popleft())
+        totals[client] -= weight(deleted[-1])
+        if not of_client[client]:
+            del of_client[client]
+    return deleted
 
 
 class PrivateFolder:

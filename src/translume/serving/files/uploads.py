@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from translume.documents.files import FORMATS
 from translume.serving.access.admission import ACCESS, ADMITTED
+from translume.serving.access.clients import client_of
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
@@ -43,18 +44,26 @@ class Upload:
     data: bytes
     fields: dict[str, str]
     texts: tuple[str, ...]
+    client: str
 
     def task(self, served: Served | None, limits: Limits) -> FileTask:
         """Return the task of translating the file with a model; of returning it unchanged without one."""
         if served is None:
-            return FileTask(name=f"{self.name}{self.suffix}", suffix=self.suffix, data=self.data)
+            return FileTask(name=f"{self.name}{self.suffix}", suffix=self.suffix, data=self.data, client=self.client)
 
         def work(marked: bool) -> Work:
             # Alignment takes another pass, and only sentences with markup need it.
             return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
 
         name = f"{self.name}_{served.target}{FORMATS[self.suffix].written or self.suffix}"
-        return FileTask(name=name, suffix=self.suffix, data=self.data, language=split_language(served), work=work)
+        return FileTask(
+            name=name,
+            suffix=self.suffix,
+            data=self.data,
+            client=self.client,
+            language=split_language(served),
+            work=work,
+        )
 
 
 class Uploads:
@@ -99,7 +108,8 @@ class Uploads:
                 )
             texts = await run_in_threadpool(self._texts, suffix, data)
         await server.accept(request, texts)
-        return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts)
+        client = client_of(request.scope)
+        return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts, client=client)
 
     def _texts(self, suffix: str, data: bytes) -> tuple[str, ...]:
         """Return the texts of a file's segments; RequestError for a damaged file (422) or too much text (413)."""

@@ -1,0 +1,121 @@
+"""One client uses up neither the space for results, nor the queues, nor the event loop, which all share."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.serving.test_files import working
+
+from translume.serving.access.clients import check_share
+from translume.serving.access.limits import Limits
+from translume.serving.api.errors import RequestError
+from translume.serving.api.texts import RequestTexts
+from translume.serving.files.jobs import FileTask, Job, crowding
+
+
+def test_the_uploads_of_one_client_delete_only_its_own_results(tmp_path: Path) -> None:
+    with working(tmp_path, kept_bytes=400) as (jobs, _, echo):
+
+        def upload(client: str) -> Job:
+            job = jobs.submit(
+                FileTask(name="a", suffix=".txt", data=b"a" * 100, language="en", work=lambda _: echo, client=client)
+            )
+            job.finished.result(20)
+            return job
+
+        other = upload("key b")
+        mine = [upload("192.0.2.1") for _ in range(20)]
+        assert jobs.find(other.id).status == "done"
+        kept = [job for job in mine if job.size]
+        assert kept == mine[-3:]
+
+
+sizes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), max_size=20)
+
+
+@given(sizes, st.integers(50, 300))
+def test_deletions_make_enough_room_and_never_touch_a_client_below_its_share(
+    found: list[tuple[str, int]], most: int
+) -> None:
+    jobs = [
+        Job(id=str(number), name="", suffix="", deadline=0.0, client=client, size=size, kept_until=number)
+        for number, (client, size) in enumerate(found)
+    ]
+    deleted = crowding(jobs, lambda job: job.size, most)
+    left = [job for job in jobs if job not in deleted]
+    assert sum(job.size for job in left) <= most
+    assert not deleted or sum(job.size for job in jobs) > most
+    totals = Counter[str]()
+    for job in jobs:
+        totals[job.client] += job.size
+    assert all(totals[job.client] * len(totals) > most for job in deleted)
+    for client in "abc":
+        own = [job in left for job in jobs if job.client == client]
+        assert own == sorted(own)  # the oldest first
+
+
+def test_a_client_has_three_quarters_of_a_queue() -> None:
+    check_share(["a"] * 5, "a", 8, "files", 1)
+    check_share(["a"] * 6, "b", 8, "files", 1)
+    check_share([""] * 7, "", 8, "files", 1)
+    with pytest.raises(RequestError, match=r"^6 of your files are waiting, expected at most 6; try later$"):
+        check_share(["a"] * 6, "a", 8, "files", 1)
+    with pytest.raises(RequestError, match=r"^8 files are waiting, expected at most 8; try later$") as raised:
+        check_share(["a"] * 4 + ["b"] * 4, "c", 8, "files", 1)
+    assert (raised.value.status, raised.value.code) == (503, "queue_full")
+    with pytest.raises(RequestError):
+        check_share(["a"], "b", 1, "files", 1)
+
+
+HOSTILE = {
+    "sentences": ("?! " * 6600,),
+    "lines of one text": ("\n".join(["a b"] * 5000),),
+    "lines of many texts": ("\n".join(["a b"] * 5000),) * 50,
+    "sentences of many texts": ("?! " * 6600,) * 50,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_splitting_long_texts_delays_no_other_request(name: str) -> None:
+    texts = RequestTexts(texts=HOSTILE[name], field="text", several=True, timeout_seconds=1.0, language="de")
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - before)
+
+    async def run() -> None:
+        ticking = asyncio.ensure_future(tick())
+        await asyncio.sleep(0.01)
+        started = time.perf_counter()
+        with pytest.raises(RequestError, match=r"^text: found [\d,]+ sentences, expected at most 1,024$"):
+            await asyncio.to_thread(texts.split, Limits())
+        assert time.perf_counter() - started < 1
+        ticking.cancel()
+
+    asyncio.run(run())
+    assert longest < 0.2
+
+
+def test_forms_with_many_fields_are_refused(live: Any) -> None:
+    answer = live.ask("POST", "/translate", b"a=&" * 1000, content_type="application/x-www-form-urlencoded")
+    assert (answer.status, answer.json()["error"]) == (400, "the form has more than 1,000 fields")
+
+
+def test_an_inspection_queue_has_room_for_other_clients(live: Any) -> None:
+    background = live.server.background
+    background._clients.extend(["127.0.0.1"] * 24)
+    try:
+        answer = live.post("/v1/inspect", text="a", show=[])
+        assert (answer.status, answer.json()["code"]) == (503, "queue_full")
+    finally:
+        del background._clients[:24]
+    assert live.post("/v1/inspect", text="a", show=[]).status == 200
