@@ -10,7 +10,12 @@ from translume.translator import Translator
 
 def test_json_and_forms_with_one_or_several_texts(live: Any, translator: Translator) -> None:
     texts = [translator.translate(text).text for text in ("a man", "b")]
-    wanted = {"translations": [{"detected_source_language": "EN", "text": text} for text in texts]}
+    lengths = zip(texts, (5, 1), strict=True)
+    wanted = {
+        "translations": [
+            {"detected_source_language": "EN", "text": text, "billed_characters": length} for text, length in lengths
+        ]
+    }
     assert live.post("/v2/translate", text=["a man", "b"], target_lang="DE").json() == wanted
     form = urlencode([("text", "a man"), ("text", "b"), ("target_lang", "DE"), ("source_lang", "EN")]).encode()
     kind = "application/x-www-form-urlencoded"
@@ -23,7 +28,7 @@ def test_html_is_translated_and_the_same_language_returned_unchanged(live: Any, 
     found = live.post("/v2/translate", text=["<p title=x>a man</p>"], target_lang="DE", tag_handling="html").json()
     assert found["translations"][0]["text"].startswith("<p title=x>")
     found = live.post("/v2/translate", text=["a &amp; b"], target_lang="EN-GB", source_lang="EN").json()
-    assert found == {"translations": [{"detected_source_language": "EN", "text": "a &amp; b"}]}
+    assert found == {"translations": [{"detected_source_language": "EN", "text": "a &amp; b", "billed_characters": 9}]}
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,10 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         source = call.source_lang or await _source(texts, call.target_lang, server, detector, html=html)
         served = between(server, source, call.target_lang)
         if served is None:
-            return json_response(_response(source, texts))
+            return json_response(_response(source, texts, texts))
         if html:
             pages = await translate_html(request, server, served, texts, 0)
-            return json_response(_response(served.source, [page.text for page in pages]))
+            return json_response(_response(served.source, [page.text for page in pages], texts))
         settings = await run_in_threadpool(settings_with, served, {"nbest": 1}, server.limits)
         batch = RequestTexts(
             texts=texts,
@@ -53,7 +53,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         )
         split = await run_in_threadpool(batch.split, server.limits)
         done = await server.translate(request, Translating(served.translator, settings), split)
-        return json_response(_response(served.source, [each.text for each in done]))
+        return json_response(_response(served.source, [each.text for each in done], texts))
 
     listed = responses(list_of(DeepLLanguage), "The languages.", *ALWAYS)
 
@@ -93,6 +93,11 @@ async def _source(texts: Sequence[str], target: str, server: Server, detector: D
     return found
 
 
-def _response(source: str, texts: Sequence[str]) -> dict[str, Any]:
+def _response(source: str, texts: Sequence[str], given: Sequence[str]) -> dict[str, Any]:
     language = source.partition("-")[0].upper()
-    return {"translations": [{"detected_source_language": language, "text": text} for text in texts]}
+    return {
+        "translations": [
+            {"detected_source_language": language, "text": text, "billed_characters": len(before)}
+            for text, before in zip(texts, given, strict=True)
+        ]
+    }

@@ -367,6 +367,8 @@ class DeepLTranslation(ResponseBody):
     detected_source_language: str
     """In capitals, as DeepL writes it."""
     text: str
+    billed_characters: Count
+    """Characters of the text that was sent. DeepL's client requires the field."""
 
 
 class DeepLResponse(ResponseBody):
