@@ -36,7 +36,7 @@ def toy(
     folder: Path, pairs: list[tuple[str, str]], *, seed: int = 3, mixing: str = "attention", **training: Any
 ) -> Config:
     """Return settings of a small run on `pairs`; the last 40 pairs are the validation set if there are enough."""
-    data = {}
+    data: dict[str, str] = {"source_language": "x-words", "target_language": "x-copies"}
     for split, chosen in (("train", pairs[:-40] or pairs), ("valid", pairs[-40:] if len(pairs) > 40 else [])):
         for index, side in enumerate(("source", "target") if chosen else ()):
             data[f"{split}_{side}"] = write(folder / f"{split}.{side}", [pair[index] for pair in chosen])

@@ -37,6 +37,7 @@ def test_calibration_is_measured_drawn_fitted_and_used(run, pairs: Path) -> None
     assert result.stderr == (
         f"{pairs}/model: temperature stored; --calibrated or decoding.calibrated = true uses it\n"
         f"{pairs}/plot.png: written\n"
+        "12 of 12 translations reached the length limit of 24 tokens; --max-length N sets another\n"
     )
     heads = [line.split("|")[0] for line in result.stdout.splitlines()]
     assert heads == ["BLEU", "chrF2", "temperature", *["ECE"] * 4]

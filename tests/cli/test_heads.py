@@ -128,7 +128,7 @@ def test_failed_head_is_a_row_with_the_reason_and_the_others_continue(compared: 
     result = typed(compared / "en-de.toml", "--kinds", "entmax,softmax", "--out", out, "--threads", "1")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    reason = f"{out}/entmax: cannot be written: File exists"
+    reason = f"{out}/entmax: is a file, expected a folder"
     assert set(lines[2].split()[2:]) == {"|", "–"}
     assert [line.split()[1] for line in lines[2:4]] == ["entmax", "softmax"]
     assert lines[-1] == f"entmax failed: {reason}"

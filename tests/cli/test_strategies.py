@@ -49,11 +49,11 @@ def test_sampling_depends_on_the_seed_only(run, model: Path) -> None:
     text = "one two\nthree\nseven nine\n"
     once = run(*words, "--seed", "4", text=text)
     assert once.exit_code == 0, once.stderr
-    assert len(once.stdout.splitlines()) == 9
+    assert once.stdout.count("\n") == 9
     assert run(*words, "--seed", "4", text=text).stdout == once.stdout
     assert run(*words, "--seed", "5", text=text).stdout != once.stdout
-    last = [line.split("\t")[2] for line in once.stdout.splitlines()[6:]]
-    alone = run(*words, "--seed", "4", text="seven nine\n").stdout.splitlines()
+    last = [line.split("\t")[2] for line in once.stdout.split("\n")[6:9]]
+    alone = run(*words, "--seed", "4", text="seven nine\n").stdout.split("\n")[:3]
     assert [line.split("\t")[2] for line in alone] == last
 
 

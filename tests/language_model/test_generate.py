@@ -52,9 +52,6 @@ def test_a_text_beyond_the_context_is_continued_in_windows_that_score_reproduces
 
 
 def test_it_continues_the_alphabet(generator: Generator) -> None:
-    assert (
-        generator.generate("aa bb cc", strategy="greedy", max_length=4).text == " dd ee ff gg"[: len(" dd ee")] or True
-    )
     text = generator.generate("aa bb cc", strategy="greedy", max_length=3).text
     assert text.split()[0] in ("dd", "and")
 
