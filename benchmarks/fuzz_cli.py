@@ -462,7 +462,8 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
             resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
         traceback.print_exc(file=report)
         report.flush()
-    os._exit(code)
+    finally:
+        os._exit(code)  # even if the report fails: what remains on the stack would remove this process's files
 
 
 def _redirect(number: int, stream: str, kept: int) -> None:
