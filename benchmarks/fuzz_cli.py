@@ -445,7 +445,7 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if case.file_limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (case.file_limit, case.file_limit))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (case.file_limit, resource.RLIM_INFINITY))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         from translume.cli import main
 
@@ -459,7 +459,7 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
                 stream.flush()
     except BaseException:
         with contextlib.suppress(OSError):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         traceback.print_exc(file=report)
         report.flush()
     finally:

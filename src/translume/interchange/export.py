@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from translume.atomic import make_folder
 from translume.checkpoint import load_checkpoint
 from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
@@ -44,6 +46,8 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         made.replace(folder)
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
+    except SafetensorError as error:  # a full disk, found by the library that writes the weights
+        raise TranslumeError(f"{folder}: cannot be written: {error}") from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return certificate
