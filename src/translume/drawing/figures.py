@@ -17,7 +17,7 @@ from translume.errors import SettingsError, nearest
 from translume.inspection import ClassTrace, Trace
 from translume.inspection.values import AttentionKind, Attribution, Evidence, HeadChoice, Heads, Step, Token
 
-CHOSEN, USED, DOUBT, AGAINST, OTHERS = "#2563a8", "#1a7f5a", "#d65d0e", "#b3352b", "#c9d3de"
+CHOSEN, USED, DOUBT, AGAINST, OTHERS = "#0b6b5d", "#92600c", "#e2961e", "#b3352b", "#ced8d4"
 """The colours of the HTML pages."""
 ROW_INCHES = 0.27
 """Inches of a text row."""
