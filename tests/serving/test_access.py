@@ -12,9 +12,10 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 from translume.serving.access import guard
-from translume.serving.access.admission import DEEPL, IN_BODY, OPEN, OPEN_BELOW, Access
+from translume.serving.access.admission import IN_BODY, OPEN, OPEN_BELOW, Access
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.usage import Usage, totals_in
+from translume.serving.api.errors import DEEPL
 from translume.serving.settings import KeySettings
 from translume.serving.workers.models import AnyServed, Served, ServedGenerator
 from translume.translator import Generator, Translator
@@ -135,15 +136,46 @@ def test_libretranslate_clients_send_the_key_in_the_body(gate: Gate, translator:
     assert gate.ask("/translate", "wrong", q="ab", source="en", target="de", api_key=gate.small).status == 403
 
 
-def test_a_key_in_the_url_is_refused(gate: Gate, start: Start, translator: Translator) -> None:
-    answer = gate.live.ask("POST", f"/translate?q=a&source=en&target=de&api_key={gate.alice}")
+@pytest.mark.parametrize("name", ["api_key", "auth_key"])
+def test_a_key_in_the_url_is_refused(gate: Gate, name: str) -> None:
+    answer = gate.live.ask("POST", f"/translate?q=a&source=en&target=de&{name}={gate.alice}")
     assert status_and_json(answer) == (
         400,
         {
-            "error": "api_key: found in the URL, expected in the body or the Authorization header",
+            "error": f"{name}: found in the URL, expected in the body or the Authorization header",
             "code": "key_in_address",
         },
     )
+
+
+def test_deepl_clients_read_the_usage_of_their_key_and_learn_that_its_quota_is_used_up(gate: Gate) -> None:
+    def usage(key: str) -> Any:
+        return gate.live.ask("GET", "/v2/usage", authorization=f"DeepL-Auth-Key {key}").json()
+
+    assert usage(gate.small) == {"character_count": 0, "character_limit": 40}
+    assert gate.ask("/v2/translate", gate.small, text=["a" * 30], target_lang="DE").status == 200
+    assert usage(gate.small) == {"character_count": 30, "character_limit": 40}
+    for length, reason, code in (
+        (11, "found 11 characters, more than is left of the key's 40 a day; try later", "quota_used_up"),
+        (41, "found 41 characters, expected at most 40, the key's daily quota", "over_quota"),
+    ):
+        answer = gate.ask("/v2/translate", gate.small, text=["a" * length], target_lang="DE")
+        assert status_and_json(answer) == (456, {"error": reason, "code": code, "message": reason})
+    assert gate.ask("/v2/translate", gate.alice, text=["a" * 30], target_lang="DE").status == 200
+    assert usage(gate.alice) == {"character_count": 30, "character_limit": 10**12}
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ("", "found no key, expected 'Authorization: DeepL-Auth-Key KEY'"),
+        ("DeepL-Auth-Key x", "the key is unknown to this server, expected 'Authorization: DeepL-Auth-Key KEY'"),
+        ("DeepL-Auth-Key", "authorization: expected 'DeepL-Auth-Key KEY'"),
+    ],
+)
+def test_deepl_clients_without_a_valid_key_get_status_403(gate: Gate, header: str, reason: str) -> None:
+    answer = gate.live.ask("GET", "/v2/usage", **({"authorization": header} if header else {}))
+    assert (answer.status, answer.json()["error"], answer.json()["message"]) == (403, reason, reason)
 
 
 def test_polling_the_status_of_a_file_does_not_count_as_a_request(gate: Gate) -> None:
@@ -229,7 +261,7 @@ def test_every_path_needs_a_key_except_the_public_ones(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()["paths"]
     for path, methods in listed.items():
         for method in methods:
-            refused = 403 if path == DEEPL else 400 if path in IN_BODY else 401
+            refused = 403 if path.startswith(DEEPL) else 400 if path in IN_BODY else 401
             place = path.partition("{")[0] + "x" * ("{" in path)
             form = path == "/translate_file"
             kind = "multipart/form-data; boundary=x" if form else "application/json"
@@ -279,8 +311,8 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
             answer = gate.ask(path, gate.small, **BODIES.get(path, {"text": "x" * 41}))
         found[path] = answer.status, answer.json()["code"]
     gate.usage.close()
-    # This server has no classifier. DeepL's clients expect an own status.
-    own = {"/v1/classify": (404, "no_classifier")}
+    # This server has no classifier. DeepL's clients expect another status.
+    own = {"/v1/classify": (404, "no_classifier"), "/v2/translate": (456, "over_quota")}
     assert found == {path: own.get(path, (403, "over_quota")) for path in worked}
 
 

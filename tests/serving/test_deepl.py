@@ -1,10 +1,12 @@
 """The DeepL API: forms and JSON, keys, and what is refused."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 
@@ -57,7 +59,33 @@ def test_what_the_models_cannot_do_is_refused(live: Any, field: str, value: Any,
 
 def test_languages_are_listed_in_capitals(live: Any) -> None:
     assert live.get("/v2/languages").json() == [{"language": "EN", "name": "English"}]
-    assert live.get("/v2/languages?type=target").json() == [{"language": "DE", "name": "German"}]
+    german = [{"language": "DE", "name": "German", "supports_formality": False}]
+    assert live.get("/v2/languages?type=target").json() == german
+    # DeepL's client for Python sends the parameter in the body of a GET.
+    kind = "application/x-www-form-urlencoded"
+    assert live.ask("GET", "/v2/languages", b"type=target", content_type=kind).json() == german
+
+
+def test_targets_are_named_with_the_regions_that_clients_require(start: Any, make: Callable[..., Translator]) -> None:
+    other = make("data.source_language=de", "data.target_language=en", seed=5)
+    served = start(Served.of("de-en", other))
+    found = served.get("/v2/languages?type=target").json()
+    assert [each["language"] for each in found] == ["EN-GB", "EN-US"]
+    for code in ("EN-GB", "EN-US"):
+        assert served.post("/v2/translate", text=["a"], target_lang=code).status == 200
+
+
+def test_a_server_without_keys_has_no_limit(live: Any) -> None:
+    assert live.get("/v2/usage").json() == {"character_count": 0, "character_limit": 10**12}
+
+
+@pytest.mark.parametrize("more", [{}, {"tag_handling": "html"}])
+def test_hints_name_only_what_the_client_can_set(live: Any, more: dict[str, str]) -> None:
+    answer = live.post("/v2/translate", text=["a" * 60], target_lang="DE", split_sentences="0", **more)
+    where = "text" if more else "text[0]"
+    reason = f"{where}: a sentence has 60 tokens, expected at most 40"
+    assert (answer.status, answer.json()["error"]) == (422, reason)
+    assert answer.json()["message"] == reason
 
 
 def test_the_client_library_works_unchanged(live: Any, translator: Translator) -> None:
@@ -66,3 +94,5 @@ def test_the_client_library_works_unchanged(live: Any, translator: Translator) -
     found = client.translate_text(["a man"], target_lang="DE")
     assert [each.text for each in found] == [translator.translate("a man").text]
     assert [each.code for each in client.get_source_languages()] == ["EN"]
+    assert [each.code for each in client.get_target_languages()] == ["DE"]
+    assert client.get_usage().character.limit == 10**12

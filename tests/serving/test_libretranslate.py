@@ -247,6 +247,15 @@ def test_limits_apply_to_html(live: Any) -> None:
     assert live.post("/translate", pair(q="a", format=["html"])).status == 400
 
 
+def test_a_sentence_that_is_too_long_is_refused_without_a_hint_that_clients_cannot_follow(live: Any) -> None:
+    assert live.post("/translate", pair(q="a" * 60)).json() == {
+        "error": "q: a sentence has 60 tokens, expected at most 40",
+        "code": "text_too_long",
+        "field": "q",
+    }
+    assert "max_length_action" in live.post("/v1/translate", text="a" * 60).json()["error"]
+
+
 def escape(text: str) -> str:
     return html_of_text(text, quote=False)
 

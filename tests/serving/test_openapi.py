@@ -49,6 +49,7 @@ def test_the_response_of_every_path_is_described(live: Any) -> None:
     for address in ("/", "/docs", "/languages", "/frontend/settings", "/v1/models", "/v1/info"):
         live.get(address)
     live.get("/v2/languages")
+    live.get("/v2/usage")
     live.post("/v2/translate", text=["a man"], target_lang="DE")
     for address in ("/health", "/health/live", "/health/ready"):
         live.get(address)

@@ -123,7 +123,7 @@ class Server:
         try:
             return await wait_for_result(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
         except RequestError as error:
-            raise _named(error, futures, names) from None
+            raise _named(error, futures, names, request) from None
         finally:
             gone.cancel()
             waiting.cancel()
@@ -169,7 +169,7 @@ async def _partial_results(
                 await asyncio.wait((all_done,), timeout=UPDATE_SECONDS)
         yield all_done.result()
     except RequestError as error:
-        raise _named(error, futures, names) from None
+        raise _named(error, futures, names, request) from None
     finally:
         gone.cancel()
         all_done.cancel()
@@ -184,12 +184,15 @@ def _gather(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[An
     return whole
 
 
-def _named(error: RequestError, futures: Sequence[Any], names: Sequence[str]) -> RequestError:
-    """Return the error with the name of the item that raised it."""
+def _named(error: RequestError, futures: Sequence[Any], names: Sequence[str], request: Request | None) -> RequestError:
+    """Return the error with the name of the item that raised it, and with hints only if the client can follow them."""
     place = next((i for i, each in enumerate(futures) if each.done() and _exception(each) is error), None)
     if place is None or error.status != 422 or not names:
         return error
-    return RequestError(422, f"{names[place]}: {error}", code=error.code, field=names[place].partition(":")[0])
+    # Hints follow a semicolon, and name fields of this server's own API.
+    own = request is not None and request.url.path.startswith("/v1/")
+    reason = str(error) if own else str(error).partition("; ")[0]
+    return RequestError(422, f"{names[place]}: {reason}", code=error.code, field=names[place].partition(":")[0])
 
 
 def _exception(future: Any) -> BaseException | None:

@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from translume.serving.access.keys import Key, Keys
 from translume.serving.access.usage import LOCK_SECONDS, Bucket, Usage, UsageError
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import DEEPL, RequestError
 from translume.serving.settings import KeySettings
 
 OPEN: Final = frozenset(
@@ -24,9 +24,9 @@ OPEN: Final = frozenset(
 """Paths that need no key: they describe the server and process no text."""
 OPEN_BELOW: Final = ("/page/", "/download_file/")
 """Prefixes of further paths that need no key: files of the web page, and translated files under secret ids."""
-DEEPL: Final = "/v2/translate"
-"""The path of DeepL."""
-IN_BODY: Final = frozenset({"/translate", "/detect", "/translate_file", DEEPL})
+OVER_QUOTA: Final = 456
+"""DeepL's status if the quota of a key is used up."""
+IN_BODY: Final = frozenset({"/translate", "/detect", "/translate_file", "/v2/translate"})
 """Paths of LibreTranslate and DeepL, whose clients send the key in the body."""
 ACCESS: Final = "translume.access"
 """Scope entry: the `Access` when the request arrived, which a reload does not change; None if no key is required."""
@@ -54,7 +54,7 @@ class Access:
         """
         path = scope["path"]
         libretranslate = path in IN_BODY
-        if path == DEEPL and (not secret or self.keys.find(secret) is None):
+        if path.startswith(DEEPL) and (not secret or self.keys.find(secret) is None):
             expected = "expected 'Authorization: DeepL-Auth-Key KEY'"
             found = "the key is unknown to this server" if secret else "found no key"
             raise RequestError(403, f"{found}, {expected}", code="unknown_key" if secret else "no_key")
@@ -81,27 +81,35 @@ class Access:
     async def charge(self, scope: Scope, characters: int) -> None:
         """Charge characters before they are processed.
 
-        Raises RequestError if the quota is used up (429) or never enough (403), or the request is not admitted (401).
+        Raises RequestError if the quota is used up (429) or never enough (403), at the paths of DeepL 456, or if the
+        request is not admitted (401).
         """
         key = self.owner(scope)
         if key is None or not characters:
             return
         bucket = self._characters(key)
         wait = await self._counted(lambda: self.usage.take(key.id, bucket, characters))
+        deepl = scope["path"].startswith(DEEPL)
         if math.isinf(wait):
             raise RequestError(
-                403,
+                OVER_QUOTA if deepl else 403,
                 f"found {characters:,} characters, expected at most {bucket.most:,.0f}, the key's daily quota",
                 code="over_quota",
             )
         if wait:
             raise RequestError(
-                429,
+                OVER_QUOTA if deepl else 429,
                 f"found {characters:,} characters, more than is left of the key's {bucket.most:,.0f} a day; try later",
                 code="quota_used_up",
                 retry_after=math.ceil(wait),
             )
         scope[CHARGED] = characters
+
+    async def used(self, key: Key) -> tuple[int, int]:
+        """Return how many characters of a key's quota are used, and the quota; without one, those of today and 0."""
+        bucket = self._characters(key)
+        used = await self._counted(lambda: self.usage.used(key.id, bucket))
+        return math.ceil(used), 0 if math.isinf(bucket.most) else int(bucket.most)
 
     async def give_back(self, key: Key, characters: int) -> None:
         """Refund a charge."""
@@ -142,14 +150,19 @@ class Access:
 
 
 def bearer(scope: Scope) -> str:
-    """Return the key in the Authorization header; empty if there is none. RequestError (401) for a malformed header."""
+    """Return the key in the Authorization header; empty if there is none.
+
+    Raises RequestError for a malformed header (401, at the paths of DeepL 403).
+    """
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if not given:
         return ""
     head: bytes = given[0]
     kind, _, secret = head.decode("latin-1").strip().partition(" ")
     if len(given) > 1 or kind.lower() not in ("bearer", "deepl-auth-key") or not secret.strip():
-        raise RequestError(401, "authorization: expected 'Bearer KEY'", code="no_key", field="authorization")
+        deepl = scope["path"].startswith(DEEPL)
+        status, expected = (403, "'DeepL-Auth-Key KEY'") if deepl else (401, "'Bearer KEY'")
+        raise RequestError(status, f"authorization: expected {expected}", code="no_key", field="authorization")
     return secret.strip()
 
 
@@ -178,11 +191,12 @@ async def admit_by_headers(scope: Scope) -> None:
     if is_open(path):
         scope[ADMITTED] = None
         return
-    if b"api_key=" in unquote_to_bytes(scope["query_string"]):
-        # URLs appear in the logs of proxies and in browser histories.
-        raise RequestError(
-            400, "api_key: found in the URL, expected in the body or the Authorization header", code="key_in_address"
-        )
+    query = unquote_to_bytes(scope["query_string"])
+    for name in ("api_key", "auth_key"):
+        if f"{name}=".encode() in query:
+            # URLs appear in the logs of proxies and in browser histories.
+            reason = f"{name}: found in the URL, expected in the body or the Authorization header"
+            raise RequestError(400, reason, code="key_in_address")
     secret = bearer(scope)
     if secret or path not in IN_BODY:
         await access.admit(scope, secret)

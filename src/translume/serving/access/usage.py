@@ -87,6 +87,11 @@ class Usage:
         with self._lock:
             self._whole(lambda: self._put(key, bucket, min(bucket.most, self._level(key, bucket) + amount), -amount))
 
+    def used(self, key: str, bucket: Bucket) -> float:
+        """Return what is missing in a key's bucket; if its capacity is infinite, what was used today (UTC)."""
+        with self._lock:
+            return float(self._whole(lambda: self._used(key, bucket)))
+
     def close(self) -> None:
         """Close the database and end the thread."""
         self.thread.shutdown()
@@ -99,6 +104,13 @@ class Usage:
             return (amount - level) / bucket.per_second
         self._put(key, bucket, level - amount, amount)
         return 0.0
+
+    def _used(self, key: str, bucket: Bucket) -> float:
+        if not math.isinf(bucket.most):
+            return bucket.most - self._level(key, bucket)
+        column = "requests" if bucket.what == "requests" else "characters"
+        rows = self._rows(f"SELECT {column} FROM used WHERE key = ? AND day = ?", key, _today())
+        return float(rows[0][0]) if rows else 0.0
 
     def _level(self, key: str, bucket: Bucket) -> float:
         if math.isinf(bucket.most):
@@ -121,12 +133,11 @@ class Usage:
                 "ON CONFLICT (key, what) DO UPDATE SET level = excluded.level, at = excluded.at",
                 (key, bucket.what, level, self._now()),
             )
-        day = time.strftime("%Y-%m-%d", time.gmtime())
         counts = (used, 0) if bucket.what == "requests" else (0, used)
         self._base.execute(
             "INSERT INTO used VALUES (?, ?, ?, ?) ON CONFLICT (key, day) "
             "DO UPDATE SET requests = requests + excluded.requests, characters = characters + excluded.characters",
-            (key, day, *map(int, counts)),
+            (key, _today(), *map(int, counts)),
         )
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
@@ -146,6 +157,10 @@ class Usage:
         except sqlite3.Error as error:
             raise UsageError(f"{self.path}: usage cannot be counted: {error}") from None
         return result
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def totals_in(path: Path) -> dict[str, tuple[int, int]]:

@@ -1,33 +1,38 @@
-"""The HTTP API of DeepL, for clients written for it: /v2/translate and /v2/languages.
+"""The HTTP API of DeepL, for clients written for it: /v2/translate, /v2/languages and /v2/usage.
 
-Codes of languages are in capitals, as DeepL writes them. Errors have this server's form.
+Codes of languages are in capitals, as DeepL writes them. Errors have this server's form, and DeepL's `message`.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from translume.serving.access.admission import ACCESS, Access
+from translume.serving.access.keys import LARGEST
 from translume.serving.api.body import form_fields, form_values, media_type, parse_json, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, name_of
 from translume.serving.api.languages import Detector, between, detect_source
 from translume.serving.api.libretranslate import FORM, translate_html, visible_texts
-from translume.serving.api.openapi import ALWAYS, JSON, READ, body, list_of, responses
+from translume.serving.api.openapi import ALWAYS, JSON, KEYED, READ, body, list_of, responses
 from translume.serving.api.requests import DeepLRequest, settings_with, split_language
-from translume.serving.api.responses import DeepLLanguage, DeepLResponse, json_response
+from translume.serving.api.responses import DeepLLanguage, DeepLResponse, DeepLUsage, json_response
 from translume.serving.api.texts import RequestTexts
 from translume.serving.server import Server
 from translume.serving.workers.work import Translating
 
+VARIANTS: Final = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
+"""Codes that DeepL's clients require as target languages, by the code of the language."""
+
 
 def routes(server: Server, detector: Detector | None) -> APIRouter:
-    """Return the routes /v2/translate and /v2/languages."""
+    """Return the routes /v2/translate, /v2/languages and /v2/usage."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    translated = responses(DeepLResponse, "A translation of each text, in order.", 422, 501, 504, *READ)
+    translated = responses(DeepLResponse, "A translation of each text, in order.", 422, 456, 501, 504, *READ)
 
     @router.post("/translate", openapi_extra=body(DeepLRequest, JSON, FORM), responses=translated)
     async def translate(request: Request) -> Response:
@@ -41,7 +46,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         if served is None:
             return json_response(_response(source, texts, texts))
         if html:
-            pages = await translate_html(request, server, served, texts, 0)
+            pages = await translate_html(request, server, served, texts, 0, "text")
             return json_response(_response(served.source, [page.text for page in pages], texts))
         settings = await run_in_threadpool(settings_with, served, {"nbest": 1}, server.limits)
         batch = RequestTexts(
@@ -55,16 +60,33 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         done = await server.translate(request, Translating(served.translator, settings), split)
         return json_response(_response(served.source, [each.text for each in done], texts))
 
-    listed = responses(list_of(DeepLLanguage), "The languages.", *ALWAYS)
+    listed = responses(list_of(DeepLLanguage), "The languages.", 400, 408, 413, *ALWAYS)
 
     @router.get("/languages", responses=listed)
     @router.post("/languages", include_in_schema=False)
-    async def languages(type: str = "source") -> Response:  # the name of the parameter is DeepL's
+    async def languages(request: Request, type: str = "source") -> Response:  # the name of the parameter is DeepL's
         """List the source languages, or with `type=target` the target languages."""
+        # DeepL's client for Python sends a form, in the body of a GET.
+        type = form_fields(request, await read_body(request, server.limits)).get("type", type)
         sources = server.models.sources()
         targets = dict.fromkeys(each for targets in sources.values() for each in targets)
-        codes = list(targets) if type == "target" else [code for code, into in sources.items() if into]
-        return json_response([{"language": code.upper(), "name": name_of(code)} for code in codes])
+        if type != "target":
+            found = [{"language": code.upper(), "name": name_of(code)} for code, into in sources.items() if into]
+            return json_response(found)
+        variants = [(variant, code) for code in targets for variant in VARIANTS.get(code.upper(), (code.upper(),))]
+        return json_response(
+            [{"language": variant, "name": name_of(code), "supports_formality": False} for variant, code in variants]
+        )
+
+    counted = responses(DeepLUsage, "The usage.", 429, *KEYED)
+
+    @router.get("/usage", responses=counted)
+    async def usage(request: Request) -> Response:
+        """Return the characters of the key's daily quota that are used, and the quota."""
+        access: Access | None = request.scope[ACCESS]
+        key = None if access is None else access.owner(request.scope)
+        used, limit = (0, 0) if access is None or key is None else await access.used(key)
+        return json_response({"character_count": used, "character_limit": limit or LARGEST})
 
     return router
 

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 from translume.errors import DocumentError, TranslumeError
 
+DEEPL: Final = "/v2/"
+"""Prefix of the paths of DeepL, whose errors differ."""
 CODES: Final = {
     400: "bad_request",
     401: "unauthorized",

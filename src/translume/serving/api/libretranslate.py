@@ -135,17 +135,20 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
 
 
 async def translate_html(
-    request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int
+    request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int, field: str = "q"
 ) -> list[Translation]:
-    """Translate texts that are HTML, each with its best translation and other ones as hypotheses."""
+    """Translate texts that are HTML, each with its best translation and other ones as hypotheses.
+
+    field: the field of the request that has them.
+    """
     pages = await run_in_threadpool(lambda: [_Page.of(text, split_language(served)) for text in texts])
     lines = [line for page in pages for line in page.split.lines]
     if len(lines) > server.limits.lines:
-        reason = f"q: found {len(lines):,} sentences, expected at most {server.limits.lines:,}"
-        raise RequestError(413, reason, code="too_many_lines", field="q")
+        reason = f"{field}: found {len(lines):,} sentences, expected at most {server.limits.lines:,}"
+        raise RequestError(413, reason, code="too_many_lines", field=field)
     marked = any(page.split.marked for page in pages)
     settings = await run_in_threadpool(_settings, served, alternatives, server, alignment=marked)
-    parts, names = [Part(text=line) for line in lines], ["q"] * len(lines)
+    parts, names = [Part(text=line) for line in lines], [field] * len(lines)
     work = Translating(served.translator, settings)
     done = iter(await server.results(request, work, parts, server.limits.timeout_seconds, names))
     return await run_in_threadpool(

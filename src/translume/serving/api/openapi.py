@@ -28,6 +28,7 @@ REASONS: Final = {
     421: "The Host header has a name that the server does not have.",
     422: "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum.",
     429: "The key's requests or characters are used up; Retry-After says when to try again.",
+    456: "The text has more characters than are left of the key's daily quota.",
     500: "An internal error; the server's log has its traceback.",
     501: "The server cannot detect languages.",
     503: "The server is overloaded or shutting down; Retry-After says when to try again.",

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from translume.serving.access.limits import Limits
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import DEEPL, RequestError
 
 CHUNKED_DEPTH: Final = 2
 """Depth down to which JSON is written in chunks: json.dumps holds the interpreter lock until it returns."""
@@ -40,6 +40,8 @@ class Error(ResponseBody):
     """A stable word for the kind of error."""
     field: str = ""
     """The field of the request that is wrong, if the error is about a field."""
+    message: str = ""
+    """At the paths of DeepL the same as `error`: its clients show it."""
 
 
 class Alignment(ResponseBody):
@@ -383,6 +385,16 @@ class DeepLLanguage(ResponseBody):
     language: str
     """Its code in capitals."""
     name: str
+    supports_formality: bool = False
+
+
+class DeepLUsage(ResponseBody):
+    """The usage of a key."""
+
+    character_count: Count
+    """Characters of the daily quota that are used."""
+    character_limit: Count
+    """The daily quota; 1,000,000,000,000 if there is none."""
 
 
 class Language(ResponseBody):
@@ -447,7 +459,8 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def error_response(error: RequestError, scope: Scope) -> Response:
     """Return the response for an error, and record its code for the log."""
     scope.get("translume.note", {})["code"] = error.code
-    return json_response(error.to_dict(), error.status, error.headers)
+    message = {"message": str(error)} if scope["path"].startswith(DEEPL) else {}
+    return json_response({**error.to_dict(), **message}, error.status, error.headers)
 
 
 def finite(value: Any) -> Any:
