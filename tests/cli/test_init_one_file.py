@@ -146,15 +146,15 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb\tc"],
             (),
-            "{file}:1: found 3 columns; --columns 0,1 says which are source and target, counted from 0; "
-            "--template '{{0}} {{1}}' makes a source of several",
+            "{file}:1: found 3 columns; choose source and target with --columns 0,1 (counted from 0), "
+            "or make a source of several columns with --template '{{0}} {{1}}'",
         ),
         (
             "a.tsv",
             ["a\tb\tc"],
             ("--task", "classification"),
-            "{file}:1: found 3 columns; --columns 0,1 says which are text and label, counted from 0; "
-            "--template '{{0}} {{1}}' makes a source of several",
+            "{file}:1: found 3 columns; choose text and label with --columns 0,1 (counted from 0), "
+            "or make a source of several columns with --template '{{0}} {{1}}'",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
@@ -162,13 +162,13 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.jsonl",
             ['{"a": "b", "n": 1}'],
             (),
-            "{file}:1: found texts under: a; --columns KEY,KEY says which are source and target",
+            "{file}:1: found texts under: a; choose source and target with --columns KEY,KEY",
         ),
         (
             "a.jsonl",
             ['{"a": "b", "c": "d"}'],
             ("--task", "classification"),
-            "{file}:1: found texts under: a, c; --columns KEY,KEY says which are text and label",
+            "{file}:1: found texts under: a, c; choose text and label with --columns KEY,KEY",
         ),
         ("a.jsonl", ["a b"], (), "{file}:1: not JSON; expected one object a line"),
         (

@@ -18,10 +18,10 @@ REFUSED = {
         "tokenizer: dropout 0.1 with kind 'unigram', expected 0; only kind 'bpe' has merges"
     ),
     '[tokenizer]\ntarget_path = "de.json"': (
-        "tokenizer: target_path is of no use while shared is true; expected shared = false, or path alone"
+        "tokenizer: target_path has no effect while shared is true; expected shared = false, or path alone"
     ),
     '[tokenizer]\ntarget_kind = "word"': (
-        "tokenizer: target_kind is of no use while shared is true; expected shared = false"
+        "tokenizer: target_kind has no effect while shared is true; expected shared = false"
     ),
     '[tokenizer]\nshared = false\ntarget_kind = "word"\ndropout = 0.1': (
         "tokenizer: dropout 0.1 with kind 'word', expected 0; only kind 'bpe' has merges"

@@ -1,4 +1,4 @@
-"""`data check` reports what is odd about training data although no rule drops it."""
+"""`data check` reports suspicious training data that no rule drops."""
 
 import json
 from pathlib import Path

@@ -15,7 +15,7 @@ from translume.serving.access.clients import check_share
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import RequestTexts
-from translume.serving.files.jobs import FileTask, Job, crowding
+from translume.serving.files.jobs import FileTask, Job, jobs_to_delete
 
 
 def test_the_uploads_of_one_client_delete_only_its_own_results(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_deletions_make_enough_room_and_never_touch_a_client_below_its_share(
         Job(id=str(number), name="", suffix="", deadline=0.0, client=client, size=size, kept_until=number)
         for number, (client, size) in enumerate(found)
     ]
-    deleted = crowding(jobs, lambda job: job.size, most)
+    deleted = jobs_to_delete(jobs, lambda job: job.size, most)
     left = [job for job in jobs if job not in deleted]
     assert sum(job.size for job in left) <= most
     assert not deleted or sum(job.size for job in jobs) > most

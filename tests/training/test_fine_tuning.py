@@ -85,11 +85,15 @@ def test_sizes_that_init_proposes_give_way_to_the_base_model_with_one_line(
 @pytest.mark.parametrize(
     ("table", "values", "message"),
     [
-        ("model", {"norm": "post"}, "model.norm: found 'post', but {base} has 'pre'; use that value or none"),
+        (
+            "model",
+            {"norm": "post"},
+            "model.norm: found 'post', but {base} has 'pre'; use that value or leave it out",
+        ),
         (
             "model",
             {"head": {"kind": "adaptive", "cutoffs": [8]}},
-            "model.head.kind: found 'adaptive', but {base} has 'softmax'; use that value or none",
+            "model.head.kind: found 'adaptive', but {base} has 'softmax'; use that value or leave it out",
         ),
     ],
 )

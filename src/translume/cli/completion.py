@@ -5,7 +5,7 @@ from click.shell_completion import get_completion_class
 
 PROGRAM = "translume"
 VARIABLE = "_TRANSLUME_COMPLETE"
-"""The environment variable by which a shell asks click for completions."""
+"""The environment variable in which a shell requests completions from click."""
 
 
 @click.command(
@@ -16,7 +16,7 @@ VARIABLE = "_TRANSLUME_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options and file names of translume.
+    """Print a script for SHELL that completes the commands, options and file names of translume.
 
     \b
     bash, in ~/.bashrc:                 eval "$(translume completion bash)"

@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command(
     "check",
-    short_help="Count what each cleaning rule drops, and what is odd.",
+    short_help="Count what each cleaning rule drops, and report suspicious pairs.",
     epilog="Example: translume data check en-de.toml",
 )
 @click.argument("config", type=FILE)
@@ -33,8 +33,8 @@ def command() -> None:
 def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     """Count what each cleaning rule drops, with an example: read = used + held out + dropped.
 
-    Also report what no rule drops but may be a mistake: duplicates, identical sides, training pairs and sources that
-    are in the validation data too, and first lines that look like headers.
+    Also report what may be a mistake although no rule drops it: duplicates, identical sides, training pairs and
+    sources that are in the validation data too, and first lines that look like headers.
     """
     from translume.data.findings import RULES, Finder
 

@@ -38,7 +38,7 @@ def translate_document(
 ) -> None:
     """Translate a document to a file, or to standard output. Raises DataError and DocumentError that name the file.
 
-    language: whose rules split texts into sentences; None if they are not split.
+    language: code whose rules split texts into sentences; None if texts are not split.
     translate: translates lines in order; with alignment if its second argument is True.
     """
     try:

@@ -111,7 +111,7 @@ class LazyCommands(CommandGroup):
         add_quiet(command)
         return command
 
-    def main(  # type: ignore[override]  # without the keywords that are click's own business
+    def main(  # type: ignore[override]  # without click's other keywords
         self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True
     ) -> Any:
         open_standard_streams()
@@ -139,7 +139,7 @@ class LazyCommands(CommandGroup):
                 raise
             _fail(ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam")
         except UnicodeEncodeError as error:
-            byte = ord(error.object[error.start]) - 0xDC00  # how Python stands for a byte that is not UTF-8
+            byte = ord(error.object[error.start]) - 0xDC00  # Python's surrogate for a byte that is not UTF-8
             if not 0x80 <= byte <= 0xFF:
                 raise
             _fail(ctx, f"found the byte {byte:#04x} in an argument or a file name, expected UTF-8 text")

@@ -56,14 +56,14 @@ class DecodingSettings(Settings):
     2 if only `max_length_extra` is set, or if the model does not know the lengths in its training data.
     """
     max_length_extra: int = Field(default=0, ge=0)
-    """Added to `max_length_ratio` times the source length; 0: learned, or 10 where the ratio is set or 2."""
+    """Added to `max_length_ratio` times the source length; 0: learned, or 10 if the ratio is set or is 2."""
     max_length: int = Field(default=0, ge=0)
-    """Maximum number of target tokens, end mark included; 0: by the training data or the ratio only."""
+    """Maximum number of target tokens, end mark included; 0: only the limit by the training data or the ratio."""
     split: Literal["auto", "always", "never"] = "auto"
     """Whether to translate a line sentence by sentence: "auto" for a model that was trained on single sentences.
 
-    "auto" needs languages in [data] that differ. A line that is too long for the model is split by each of the three if
-    the languages differ, and by "always".
+    "auto" needs languages in [data] that differ. A line that is too long for the model is split with any of these
+    values if the languages differ, else only with "always".
     """
     prefix: str = ""
     """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.

@@ -38,7 +38,7 @@ class EvaluationSettings(Settings):
     lowercase: bool = False
     """Ignore case."""
     stride: int = Field(default=0, ge=0)
-    """Tokens by which the windows move in which a language model reads a long document; 0: half its context."""
+    """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -40,10 +40,10 @@ class TokenizerSettings(Settings):
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> Self:
         if self.shared and self.target_path:
-            raise ValueError("target_path is of no use while shared is true; expected shared = false, or path alone")
+            raise ValueError("target_path has no effect while shared is true; expected shared = false, or path alone")
         for name in ("target_kind", "target_size"):
             if self.shared and getattr(self, name):
-                raise ValueError(f"{name} is of no use while shared is true; expected shared = false")
+                raise ValueError(f"{name} has no effect while shared is true; expected shared = false")
         for kind in (self.kind, self.target_kind or self.kind):
             if self.dropout and kind != "bpe" and not self.path:
                 raise ValueError(f"dropout {self.dropout} with kind '{kind}', expected 0; only kind 'bpe' has merges")

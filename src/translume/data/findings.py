@@ -1,4 +1,4 @@
-"""What is odd about training data although no rule drops it: repeated pairs, identical sides, overlap, header lines."""
+"""Find suspicious training data that no rule drops: repeated pairs, identical sides, overlap, header lines."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Counts of odd pairs by kind, with the first pair of each, and first lines that look like headers."""
+    """Counts of suspicious pairs by kind, with the first pair of each, and first lines that look like headers."""
 
     counts: dict[str, int]
     examples: dict[str, Pair]
@@ -83,7 +83,7 @@ class Findings:
 
 
 class Finder:
-    """Looks at training pairs as they are read. Keeps 8 bytes of each pair, 16 while it grows; of a validation pair 34.
+    """Checks training pairs as they are read. Memory: 8 to 16 bytes per training pair, 34 per validation pair.
 
     Pairs are compared by 64-bit hashes. Among 200 million different pairs, P(no two have the same hash) = 0.999.
     """
@@ -105,7 +105,7 @@ class Finder:
         self._met = [np.zeros(len(side), np.bool_) for side in self._sorted]
 
     def look(self, pairs: Sequence[Pair]) -> None:
-        """Look at the next pairs."""
+        """Check the next pairs."""
         hashes = _hashes(pairs)
         self._note("duplicate pairs", self._seen.add(hashes), pairs)
         same = [pair.source.strip() == pair.target.strip() != "" for pair in pairs]

@@ -35,9 +35,9 @@ class Lengths:
     Groups of sources: group k has those of 2^k to 2^(k+1) − 1 tokens, k from 0.
 
     pairs: their number.  several_sentences: share of the sources with more than one sentence.
-    longest_source: of all pairs.  longest_target: for each group the longest target, of 99.9 % of its pairs, or that of
-    a group of shorter sources if it is longer.  least_ratio: for each group the ratio of target to source length that
-    99.9 % of the pairs with at least such sources exceed; empty if there were too few pairs.
+    longest_source: of all pairs.  longest_target: for each group the length that 99.9 % of its targets do not exceed,
+    at least that of the groups before it.  least_ratio: for each group the ratio of target to source length that 99.9 %
+    of the pairs with such or longer sources exceed; empty if there were too few pairs.
     """
 
     pairs: int

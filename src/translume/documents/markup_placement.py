@@ -130,7 +130,7 @@ def _split_punctuation(word: str) -> tuple[str, str, str]:
 
 
 def _linked_words(segment: Segment, sentence: Sentence) -> list[_Atom]:
-    """Split a target into its words, of which each belongs to the run of its source word."""
+    """Split a target into its words; each belongs to the run of its source word."""
     atoms: list[_Atom] = []
     last = sentence.word_links[-1]
     place = 0

@@ -71,7 +71,7 @@ def paragraphs(page: str) -> Iterator[str]:
         if text and ended:
             yield text
             text = ""
-        hyphened = text.endswith("-") and line[:1].islower()
-        text = text[:-1] + line if hyphened else f"{text} {line}".strip()
+        hyphenated = text.endswith("-") and line[:1].islower()
+        text = text[:-1] + line if hyphenated else f"{text} {line}".strip()
     if text:
         yield text

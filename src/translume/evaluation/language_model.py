@@ -15,7 +15,7 @@ NAMES = (
 def perplexity_scores(found: Perplexity) -> tuple[Score, ...]:
     """Return the figures as scores with signatures.
 
-    unit: what is divided by: tokens and end marks; words of the raw text, separated by white space; bytes in UTF-8 or
+    unit: the divisor: tokens and end marks; words of the raw text, separated by white space; bytes in UTF-8 or
     characters of the raw text.  end:yes: end marks are predicted too.
     """
     counts = {"token": found.tokens, "word": found.words, "byte": found.bytes, "character": found.characters}

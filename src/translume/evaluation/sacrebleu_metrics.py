@@ -26,7 +26,7 @@ class SacreBleuMetric:
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return the statistics that sacreBLEU resamples in its own significance tests."""
-        streams = cast(Sequence[Sequence[str]], references)  # sacreBLEU skips None, whatever its annotation says
+        streams = cast(Sequence[Sequence[str]], references)  # sacreBLEU skips None, although its annotation lacks it
         return np.array(self._metric._extract_corpus_statistics(texts, streams), dtype=np.float64)
 
     def score(self, total: Counts) -> Score:

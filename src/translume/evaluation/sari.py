@@ -60,10 +60,10 @@ class Sari:
 
 
 def _count(order: int, source: list[str], text: list[str], references: list[list[str]]) -> tuple[int, ...]:
-    """Return the n-grams of one order that were rightly kept, kept, to keep; the same for deleted, and for added.
+    """Count the n-grams of one order that were correctly kept, kept, and to be kept; then deleted, then added ones.
 
-    n-grams of the source and the text are repeated for each reference, and compared with all references together, so
-    that what more references agree on counts more.
+    n-grams of the source and the text are repeated for each reference, and compared with all references together. So
+    an n-gram has more weight if more references contain it.
     """
     old, new = (_ngrams(words, order, len(references)) for words in (source, text))
     expected: NGrams = Counter()

@@ -59,8 +59,8 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
         )
     if len(fields) > 2:
         raise DataError(
-            f"{file}:1: found {len(fields)} columns; --columns 0,1 says which are {sides}, counted from 0; "
-            "--template '{0} {1}' makes a source of several"
+            f"{file}:1: found {len(fields)} columns; choose {sides} with --columns 0,1 (counted from 0), "
+            "or make a source of several columns with --template '{0} {1}'"
         )
     if all(field.strip().lower() in LANGUAGES for field in fields):
         return tuple(field.strip() for field in fields)
@@ -94,7 +94,7 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
         return ()
     if labelled or len(texts) != 2:
         found = ", ".join(texts) or "none"
-        raise DataError(f"{file}:1: found texts under: {found}; --columns KEY,KEY says which are {' and '.join(keys)}")
+        raise DataError(f"{file}:1: found texts under: {found}; choose {' and '.join(keys)} with --columns KEY,KEY")
     return tuple(texts)
 
 

@@ -10,9 +10,11 @@ from translume.recommend import Choice, Proposal
 
 SPECIALS = 4
 MAX_CHARACTERS = 200
-"""Up to this number of distinct characters, a small text is read by characters."""
+"""Up to this number of distinct characters, the tokens of a small text are characters."""
 BLANK_SHARE = 0.01
 """Share of blank lines from which lines are parts of longer documents."""
+_BLOCK = 128
+"""The context proposed, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +98,18 @@ def choose_language_model(found: Documents, *, validated: bool) -> list[Choice]:
 
 
 def by_characters(found: Documents) -> bool:
-    """Whether the texts are read by characters: few of them, in little text."""
+    """Whether tokens are characters: few different ones, in little text."""
     return found.distinct <= MAX_CHARACTERS and found.characters <= SIZES[1].characters
 
 
 def _data(found: Documents, *, validated: bool) -> Iterable[Choice]:
     if not found.running:
-        yield Choice(path="data.documents", value="line", why="hardly a blank line: each line is a document")
+        yield Choice(path="data.documents", value="line", why="few blank lines, so each line is a document")
     elif validated:
-        yield Choice(path="data.documents", value="file", why="lines read those before them")
+        yield Choice(path="data.documents", value="file", why="each line continues the lines before it")
     else:
         yield Choice(path="data.documents", value="blank_line", why="so that some can be held out for validation")
     yield Choice(path="data.block_length", value=_BLOCK, why="the context, in tokens")
-
-
-_BLOCK = 128
 
 
 def _tokenizer(found: Documents, size: Size) -> Iterable[Choice]:

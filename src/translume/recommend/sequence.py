@@ -141,7 +141,7 @@ def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[C
 
 
 def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choice]:
-    """Yield the settings for a target of symbols, each of which is a token."""
+    """Yield the settings for a target whose symbols are tokens."""
     why = f"{source.types:,} different words" if kind == "word" else "letters" if kind == "character" else ""
     many = {"word": source.types, "character": source.characters, "bpe": size.vocabulary}[kind]
     yield Choice(path="tokenizer.kind", value=kind, why=why)

@@ -31,7 +31,7 @@ def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, 
     unused = [*_contradictions(config.model, base.model, "model", DROPOUT_SETTINGS)]
     for path, found, wanted in unused:
         if path.removeprefix("model.") not in SIZES:
-            raise SettingsError(f"{path}: found {found!r}, but {place} has {wanted!r}; use that value or none")
+            raise SettingsError(f"{path}: found {found!r}, but {place} has {wanted!r}; use that value or leave it out")
     unused += _contradictions(config.tokenizer, base.tokenizer, "tokenizer", ("dropout", "path", "target_path"))
     data = _merged(config.data, base.data, without=_OF_FILES)
     own_scoring = () if data.target_language == base.data.target_language else ("tokenize",)

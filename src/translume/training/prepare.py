@@ -92,8 +92,8 @@ class Prepared:
 class RunPlan:
     """The settings of a run, checked against the content of its folder.
 
-    base: the model to fine-tune, if any.  base_digest: SHA-256 of its weights file.  unused: a line about settings in
-    whose place those of `base` are used.
+    base: the model to fine-tune, if any.  base_digest: SHA-256 of its weights file.  unused: a line about stated
+    settings that are not used, because those of `base` are.
     """
 
     config: Config

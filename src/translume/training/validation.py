@@ -185,7 +185,7 @@ def perplexity_metrics(
 ) -> Metrics | None:
     """Return a function that measures the perplexity of validation documents; None if `training.metric` is the nll.
 
-    Documents are read in windows that overlap, unlike the blocks by which the nll is measured.
+    Documents are read in windows that overlap, unlike the blocks on which the nll is measured.
     `training.validation_sentences` is the number of documents.
     """
     metric = model.config.training.metric

@@ -136,7 +136,7 @@ def short_by_words(source: str, target: str) -> list[str]:
 def short_by_tokens(
     pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], lengths: Lengths
 ) -> Iterator[str]:
-    """Warnings, `low_source_use: …`, about pieces whose target is shorter than nearly all of such training targets.
+    """Warnings, `low_source_use: …`, about targets shorter than nearly all training targets of such sources.
 
     found: the hypotheses of each piece, the best first.  Only sources of 8 tokens or more are checked.
     """

@@ -65,7 +65,7 @@ class DeferredEngine:
 
 
 def describe_engine(engine: Engine | DeferredEngine | None) -> str:
-    """What searches, in words. Builds no engine."""
+    """Return a description of what searches: an engine or the plain model. Builds no engine."""
     if isinstance(engine, DeferredEngine):
         if not engine.is_built:
             return "engine built when it is first used"

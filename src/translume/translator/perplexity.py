@@ -16,8 +16,8 @@ class Perplexity:
     """How well a language model predicts texts.
 
     nats: −Σ log p of all tokens, end marks included.  words: of the raw texts, separated by white space.  bytes:
-    of UTF-8.  empty: texts without tokens, which count nowhere else.  stride: tokens by which the windows of `context`
-    tokens move; each token but the first ones of a text has at least `context` − `stride` tokens before it.
+    of UTF-8.  empty: texts without tokens, which count nowhere else.  stride: tokens from one window of
+    `context` tokens to the next; each token but the first ones of a text has at least `context` − `stride` before it.
     """
 
     nats: float

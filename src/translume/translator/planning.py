@@ -67,7 +67,7 @@ class LinePlan:
 
 
 class ModelFacts(Protocol):
-    """What limits and splitting depend on of a model: a `Checkpoint` has it, and the server's copy of one."""
+    """The properties of a model that limits and splitting depend on: of a `Checkpoint`, or its copy in the server."""
 
     @property
     def config(self) -> Config:
@@ -83,7 +83,7 @@ class ModelFacts(Protocol):
 def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"]) -> bool:
     """Whether every line is translated sentence by sentence.
 
-    "auto": if the languages differ and the model was trained on single sentences, or it is not known on what.
+    "auto": if the languages differ and the model was trained on single sentences, or on data of unknown lengths.
     """
     if split != "auto":
         return split == "always"
@@ -107,7 +107,7 @@ class Reading:
 
     @classmethod
     def of(cls, model: ModelFacts, settings: DecodingSettings) -> "Reading":
-        """Derive it from the settings of a model and of a search.
+        """Return how a model reads lines with the settings of a search.
 
         Pieces are cut as in training (`data.cleaning.too_long`), or if `decoding.max_length_action` is "truncate".
         """

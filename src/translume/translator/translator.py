@@ -149,7 +149,7 @@ class Translator:
         return self._made_by
 
     def _remember(self, folder: Path | None, function: Callable[..., "Translator"], *arguments: Any) -> "Translator":
-        """Keep what returned this new translator, and return it."""
+        """Set the folder, and the call that returned this new translator, for pickling; return the translator."""
         self.folder, self._made_by = folder, (function, arguments)
         return self
 

@@ -1,4 +1,4 @@
-"""Words of texts in all scripts, also of those that write no spaces between words."""
+"""Find the words of texts in all scripts, including those without spaces between words."""
 
 import itertools
 import re
@@ -13,14 +13,14 @@ WITHOUT_SPACES: Final = re.compile(
 )
 """Letters and punctuation of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Han and Kana."""
 _WORD: Final = r"\w\u0300-\u036f\u0900-\u109f\u1780-\u17ff"
-"""Characters of words, with the vowel signs that are no letters."""
+"""Characters of words, and vowel signs, which are not letters."""
 _PARTS: Final = re.compile(rf"[{_WORD}]+|[^\s{_WORD}]+")
 
 
 def word_spans(text: str, tokens: Iterable[Span]) -> list[Span]:
     """Return the characters [begin, end) of each word and of the punctuation between words.
 
-    tokens: characters of the tokens of the text. They split what is written without spaces, and nothing else.
+    tokens: spans of the tokens of the text. Only text in scripts without spaces is split at their ends.
     """
     cuts = {place for span in tokens for place in span}
     found: list[Span] = []

@@ -1,4 +1,4 @@
-"""Identify the clients of requests, so that one of them cannot use up what all share."""
+"""Identify the clients of requests, to limit the share of each."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from translume.serving.api.errors import RequestError
 
 
 def address_block(address: str) -> str:
-    """Return what one client has: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the addresses that count as one client: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

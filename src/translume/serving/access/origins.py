@@ -63,7 +63,7 @@ def _is_local(name: str) -> bool:
 def check_site(scope: Scope, cors_origins: Collection[str], public_address: str) -> None:
     """Raise RequestError (403) if a page of another site sent a request that is not only for reading.
 
-    Browsers say so in Sec-Fetch-Site, but over plain HTTP only to localhost; then the host in Origin is compared.
+    Browsers send Sec-Fetch-Site, but over plain HTTP only to localhost; without it, the host in Origin is compared.
     """
     origin = header(scope, b"origin")
     if scope["method"] in READING or (origin and ("*" in cors_origins or origin in cors_origins)):
@@ -83,7 +83,7 @@ def check_site(scope: Scope, cors_origins: Collection[str], public_address: str)
 
 
 def check_framing(scope: Scope) -> None:
-    """Raise RequestError (400) for a body with two lengths, of which a proxy in front may have used the other one.
+    """Raise RequestError (400) for a body with two lengths: a proxy before this server may have used the other one.
 
     RFC 9112, section 6.3: request smuggling.
     """

@@ -17,7 +17,7 @@ WIDTHS: Final = ("beam", "samples", "strategy", "nbest")
 
 
 def characters_to_charge(work: Translating, parts: Sequence[Part], given: Iterable[str], limits: Limits) -> int:
-    """Return the characters for which lines count beyond their own, because they may cost more than usual.
+    """Return the number of characters to charge beyond those of the lines, as they may cost more than usual.
 
     A line that may make twice as many target tokens as with the model's own settings counts twice.
     given: the settings that the request replaces.

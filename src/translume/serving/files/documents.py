@@ -34,7 +34,7 @@ class DocumentProcesses:
     def read(self, suffix: str, data: bytes, most: int, poll: Poll = lambda: None) -> list[Segment]:
         """Return the segments of a document with at most `most` characters.
 
-        poll: called all the time; may raise.
+        poll: called several times a second; may raise.
         Raises DocumentError for an invalid one, and RequestError: 413 for too much text, 422 if it takes too long or
         ends its process, and 503 if others take too long.
         """
@@ -94,7 +94,7 @@ class DocumentProcesses:
 
     @contextmanager
     def _leased(self) -> Iterator[ChildProcess]:
-        """Return an idle process or a new one. After an error or a large document it is killed."""
+        """Yield an idle process or a new one. After an error or a large document it is killed."""
         with self._lock:
             child = self._idle.pop() if self._idle else None
         if child is None or child.ended:

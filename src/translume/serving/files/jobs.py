@@ -265,7 +265,7 @@ class Jobs:
             self._check_cancelled(job)
             job.size = len(written)
             kept = [each for each in self._jobs.values() if each.size]
-            for each in crowding(kept, lambda each: each.size, most, spared=job):
+            for each in jobs_to_delete(kept, lambda each: each.size, most, spared=job):
                 self._delete(each)
         whole = self._path(job)
         try:
@@ -296,7 +296,7 @@ class Jobs:
                 ended = [job for job in self._jobs.values() if job.kept_until]
             now = time.monotonic()
             expired = [job for job in ended if job.kept_until <= now]
-            for job in (*expired, *crowding(ended, lambda job: 1, MOST_KEPT)):
+            for job in (*expired, *jobs_to_delete(ended, lambda job: 1, MOST_KEPT)):
                 self._delete(job)
 
     def _delete(self, job: Job) -> None:
@@ -307,7 +307,9 @@ class Jobs:
                 self._path(job).unlink(missing_ok=True)
 
 
-def crowding(jobs: Iterable[Job], weight: Callable[[Job], int], most: int, spared: Job | None = None) -> list[Job]:
+def jobs_to_delete(
+    jobs: Iterable[Job], weight: Callable[[Job], int], most: int, spared: Job | None = None
+) -> list[Job]:
     """Return the jobs to delete so that the weight of all is at most `most`: always the oldest of the largest client.
 
     So a client with many files deletes its own results and not those of others.  spared: a job that stays.

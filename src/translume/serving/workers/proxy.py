@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HANG_TIMEOUT_SECONDS: Final = 240.0
 """Seconds without a message after which a worker is killed. Must exceed the longest request timeout."""
 CHECK_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds after which checking the settings of a request is given up. It takes milliseconds."""
+"""Time limit for checking the settings of a request, which takes milliseconds."""
 VALIDATION_CACHE_SIZE: Final = 1000
 """Maximum number of validated decoding settings to cache."""
 
@@ -104,7 +104,7 @@ class _CheckingProxy:
             except ProcessLostError:
                 return self._try(method, values, check_cancelled)
         except ProcessLostError as error:
-            raise RequestError(503, f"{error}, for the second time; the log says more", code="worker_lost") from None
+            raise RequestError(503, f"{error}, for the second time; see the server's log", code="worker_lost") from None
 
     def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None) -> bytes:
         call = self._pool.next_worker().request(method, {"model": self._key, **values})

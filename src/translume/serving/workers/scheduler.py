@@ -364,7 +364,7 @@ class Scheduler:
                 log_error(error)
 
     def _delay_costly(self, batch: Sequence[_Item], seconds: float) -> None:
-        """Make the waiting items of a request due later if its items took more time than their spacing foresaw.
+        """Make the waiting items of a request due later if its items took more time than expected.
 
         Otherwise the items of requests that arrive meanwhile would wait for all of them.
         """
@@ -439,7 +439,9 @@ def public_error(error: BaseException) -> TranslumeError:
         return error
     log_error(error)
     if isinstance(error, ProcessLostError):
-        return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
+        return RequestError(
+            500, f"{error}, at this text, for the second time; see the server's log", code="worker_lost"
+        )
     name = error.kind if isinstance(error, UnexpectedChildError) else type(error).__name__
     return RequestError(500, f"the server failed at this text ({name}); its log says where")
 
