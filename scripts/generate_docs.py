@@ -7,7 +7,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -213,9 +213,30 @@ def api_page() -> str:
     parts.append("\n# Classes")
     for name in sorted(classes.keys() - errors.keys()):
         parts += class_described(name, classes[name])
+    parts.append("\n# Classes of fields\n\nThe types of the fields above. They are not names of `translume`.")
+    for kind in sorted(classes_of_fields(classes.values()), key=lambda kind: kind.__name__):
+        parts += class_described(kind.__name__, kind)
     parts.append("\n# Errors\n")
     parts += [f"- `{name}`: {paragraphs(value)}" for name, value in sorted(errors.items())]
     return "\n".join(parts) + "\n"
+
+
+def classes_of_fields(kinds: Iterable[type[Any]]) -> set[type[Any]]:
+    """Return the dataclasses of Translume in the fields of `kinds`, and in their fields, except `kinds` themselves."""
+    public, found = set(kinds), set[type[Any]]()
+    waiting = [kind for kind in public if is_dataclass(kind)]
+    while waiting:
+        for annotation in typing.get_type_hints(waiting.pop()).values():
+            new = dataclasses_in(annotation) - public - found
+            found |= new
+            waiting += new
+    return found
+
+
+def dataclasses_in(annotation: Any) -> set[type[Any]]:
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return {annotation} if annotation.__module__.startswith("translume.") else set()
+    return {kind for member in get_args(annotation) for kind in dataclasses_in(member)}
 
 
 def class_described(name: str, kind: type[Any]) -> Iterator[str]:

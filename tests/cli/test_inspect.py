@@ -8,6 +8,8 @@ import pytest
 
 import translume
 
+SPLIT_NOTE = "inspected as one text, but translate splits it into 2 sentences: inspect each by itself\n"
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, train_for_a_moment: Callable[..., Path]) -> Path:
@@ -39,7 +41,12 @@ def test_unknown_attribution_method_is_refused_with_its_option(run, model: Path,
 def test_a_text_that_translate_would_split_is_inspected_as_one_and_that_is_said(run, model: Path) -> None:
     result = run("inspect", model, "abcd. Klmn.", "--max-length", "3", "--split", "always")
     assert result.exit_code == 0
-    assert result.stderr == "inspected as one text; translate splits it into 2 sentences (--split)\n"
+    assert result.stderr == SPLIT_NOTE
+
+
+def test_what_if_questions_about_a_text_that_translate_would_split_say_so(run, model: Path) -> None:
+    result = run("inspect", model, "abcd. Klmn.", "--why-not", "ab", "--max-length", "3", "--split", "always")
+    assert result.stderr == SPLIT_NOTE
 
 
 def test_what_if_options_replace_the_trace(run, model: Path) -> None:

@@ -78,3 +78,15 @@ def test_a_move_worked_by_hand(translator, move, end):
     edited = edit_source(translator, SOURCE, "hello me")
     moves = (0.004, *[0.0] * (len(edited.moves) - 2), move)
     assert plain_lines(edited_lines(replace(edited, moves=moves)))[-1].endswith(end)
+
+
+def test_a_probability_below_a_ten_thousandth_is_not_shown_as_zero(translator):
+    forced = force_token(translator, SOURCE, 2, "q")
+    rare = replace(forced, fork=replace(forced.fork, wanted=replace(forced.fork.wanted, p_model=2.5e-9)))
+    assert "  p 2.50e-09, rank " in plain_lines(forced_lines(rare))[5]
+
+
+def test_a_byte_of_an_unknown_character_is_explained(translator):
+    forced = force_token(translator, SOURCE, 2, "q")
+    byte = replace(forced, fork=replace(forced.fork, wanted=replace(forced.fork.wanted, text="<0xE6>")))
+    assert plain_lines(forced_lines(byte))[6] == "  <0xE6> is a byte of a character that the target vocabulary lacks"

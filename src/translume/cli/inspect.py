@@ -238,7 +238,6 @@ def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
     from translume.inspection.tracing import ATTRIBUTION_METHODS, DEFAULT_PARTS
-    from translume.translator.planning import Line
 
     assert options.text is not None
     text, target, html = options.text, options.target, options.html
@@ -246,8 +245,8 @@ def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     methods = (*DEFAULT_PARTS, *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
     with attribution_errors():
         found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
-    if target is None and (count := len(translator.plans([Line(number=0, text=text)], settings)[0].pieces)) > 1:
-        note(f"inspected as one text; translate splits it into {count} sentences (--split)")
+    if target is None:
+        _note_split(translator, text, settings)
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
     if html is not None:
@@ -264,6 +263,15 @@ def _show_trace(translator: "Translator", options: InspectOptions) -> None:
         from translume.drawing import trace_lines
 
         print_lines(trace_lines(found, beam=beam))
+
+
+def _note_split(translator: "Translator", text: str, settings: "DecodingSettings") -> None:
+    """Note that `translate` splits the text, so that its translation may differ from the one inspected."""
+    from translume.translator.planning import Line
+
+    pieces = translator.plans([Line(number=0, text=text)], settings)[0].pieces
+    if len(pieces) > 1:
+        note(f"inspected as one text, but translate splits it into {len(pieces)} sentences: inspect each by itself")
 
 
 def print_lines(lines: "Iterator[Text]") -> None:
@@ -319,6 +327,7 @@ def _answer(translator: "Translator", options: InspectOptions) -> None:
     assert options.text is not None
     text = options.text
     settings = changed(translator.config, options.overrides, "decoding").decoding
+    _note_split(translator, text, settings)
     why = [why_not(translator, text, each, settings=settings) for each in options.why_not]
     forced = [force_token(translator, text, step, token, settings=settings) for step, token in options.force]
     edited = [edit_source(translator, text, each, settings=settings) for each in options.edit]

@@ -1,17 +1,21 @@
 """Inspection results as lines for a terminal. Colours only repeat what the numbers say."""
 
+import re
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from translume.inspection import BeamRecord, ClassTrace, CorpusLens, Edited, Forced, Trace, WhyNot
 from translume.inspection.corpus import BandView, CorpusComparison, Divergence, Gap, PairView
-from translume.inspection.values import Step, Top
+from translume.inspection.values import Attribution, Step, Top
 from translume.inspection.what_if import Choice, Fork, Outcome
 from translume.reliability import Reliability
 from translume.text.tokenizer import MARK
 
 SHADES = " ░▒▓█"
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""Token of one byte of a character outside the vocabulary."""
 BAR = 20
 """Characters of a bar of probability 1."""
 WIDE_BAR = 40
@@ -26,15 +30,23 @@ COLUMN_WIDTH = 14
 """Characters of a token in a column."""
 NUMBER_WIDTH = 9
 """Characters of a number in a column."""
+MOST_EFFECTS = 4
+"""Source tokens listed for each target token."""
+MIN_SHARE_OF_EFFECT = 0.1
+"""Source tokens with less than this fraction of the largest effect on a target token are not listed."""
+MIN_FIXED_P = 1e-4
+"""Smaller probabilities are shown as a power of ten."""
 
 
-def cut(text: str) -> str:
-    """Cut a text to the width of a column."""
-    return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
+def column(text: str, width: int = COLUMN_WIDTH) -> str:
+    """Cut and pad a text to the width of a column. Han and other wide characters take two cells of a terminal."""
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1) + "…"
+    return set_cell_size(text, width)
 
 
 def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Text]:
-    """Yield the lines of a trace: its texts, one line per step, attention, and the search record."""
+    """Yield the lines of a trace: its texts, one line per step, attention, attributions, and the search record."""
     yield Text(f"source  {trace.source}")
     yield Text("target  ").append_text(_coloured(trace))
     yield Text(f"log p   {trace.log_p:.3f} nats, finished by {trace.finished_by}")
@@ -48,6 +60,9 @@ def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Tex
     if trace.attention is not None and trace.attention.cross:
         yield Text("")
         yield from _heat_map(trace)
+    for attribution in trace.attributions:
+        yield Text("")
+        yield from _effects(trace, attribution)
     if beam is not None:
         yield Text("")
         yield from _search(beam)
@@ -70,7 +85,7 @@ def _style(p: float) -> str:
 
 def _step(place: int, text: str, step: Step) -> Text:
     gain = "" if step.prior is None or step.prior.gain is None else f"{step.prior.gain:+.1f}"
-    head = f"{place:4}  {cut(text):{COLUMN_WIDTH}}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
+    head = f"{place:4}  {column(text)}  {step.p_model:6.3f} {step.rank:5d} {step.entropy:5.2f} {gain:>6}  "
     line = Text(head, style=_style(step.p_model)).append(f"{'█' * round(BAR * step.p_model):{BAR}}", style="blue")
     line.append(f" {candidate_list(step.top_model)}")
     for rule in step.rules:
@@ -95,11 +110,22 @@ def _heat_map(trace: Trace) -> Iterator[Text]:
         yield Text(f"{'':{COLUMN_WIDTH}}  {'│' * place}╭ {token.text}")
     for row, token in enumerate(trace.target_tokens):
         cells = [sum(head[row][column] for head in layer) / len(layer) for column in range(len(trace.source_tokens))]
-        yield Text(f"{cut(token.text):{COLUMN_WIDTH}}  ").append("".join(map(_shade, cells)), style="blue")
+        yield Text(f"{column(token.text)}  ").append("".join(map(_shade, cells)), style="blue")
 
 
 def _shade(weight: float) -> str:
     return SHADES[min(len(SHADES) - 1, int(weight * 1.6 * (len(SHADES) - 1) + 0.5))]
+
+
+def _effects(trace: Trace, attribution: Attribution) -> Iterator[Text]:
+    """Yield the source tokens with the largest effect on each target token, largest first."""
+    yield Text(f"source tokens with the largest effect on each token ({attribution.method}, nats)")
+    for token, row in zip(trace.target_tokens, attribution.values, strict=True):
+        known = [(value, source.text) for value, source in zip(row, trace.source_tokens, strict=True) if value]
+        known.sort(key=lambda each: -abs(each[0]))
+        least = max(MIN_SHOWN_NATS, MIN_SHARE_OF_EFFECT * abs(known[0][0])) if known else 0.0
+        shown = [f"{text} {value:+.2f}" for value, text in known[:MOST_EFFECTS] if abs(value) >= least]
+        yield Text(f"{column(token.text)}  {', '.join(shown)}".rstrip())
 
 
 def _search(beam: BeamRecord) -> Iterator[Text]:
@@ -170,7 +196,7 @@ def _evidence(trace: ClassTrace) -> Iterator[Text]:
             style="bold",
         )
     for number, token in enumerate(trace.source_tokens):
-        line = Text(f"{cut(trace.shown(token)):{COLUMN_WIDTH}}")
+        line = Text(f"{column(trace.shown(token))}")
         for (method, _, row), w in zip(columns, wide, strict=True):
             value = row[number]
             cell = "none" if value is None else f"{value:.3f}" if method == "pooling" else f"{value:+z.2f}"
@@ -378,7 +404,7 @@ def edited_lines(edited: Edited) -> Iterator[Text]:
     most = max((abs(each) for each in edited.moves if each is not None), default=0.0)
     own = zip(edited.before.tokens, edited.before.token_log_probs, edited.moves, strict=True)
     for place, (token, log_p, move) in enumerate(own):
-        line = Text(f"{place:4}  {cut(token):{COLUMN_WIDTH}}  {log_p:8.3f} ")
+        line = Text(f"{place:4}  {column(token)}  {log_p:8.3f} ")
         if move is None:
             yield line.append("   none")
             continue
@@ -396,22 +422,25 @@ def _fork(fork: Fork, tokens: Sequence[str]) -> Iterator[Text]:
     )
     yield _choice("chosen", fork.chosen)
     yield _choice("wanted", fork.wanted)
+    if BYTE.fullmatch(fork.wanted.text.removeprefix(MARK)):
+        yield Text(f"  {fork.wanted.text} is a byte of a character that the target vocabulary lacks")
 
 
 def _choice(what: str, choice: Choice) -> Text:
-    line = Text(f"  {what:6}  {cut(choice.text):{COLUMN_WIDTH}}  p {choice.p_model:.6f}, rank {choice.rank:<5} ")
+    p = f"{choice.p_model:.2e}" if 0.0 < choice.p_model < MIN_FIXED_P else f"{choice.p_model:.6f}"
+    line = Text(f"  {what:6}  {column(choice.text)}  p {p}, rank {choice.rank:<5} ")
     return line.append("█" * round(BAR * choice.p_model), style="blue")
 
 
 def _outcomes(shown: Sequence[tuple[str, Outcome | None]]) -> Iterator[Text]:
     """Yield whole targets with their scores; the best one is bold."""
-    wide = max(len(name) for name, _ in shown)
+    wide = max(cell_len(name) for name, _ in shown)
     best = max(each.score for _, each in shown if each is not None)
     yield Text("")
     yield Text(f"{'':{wide + 2}}  {'score':>8} {'log p':>9}", style="bold")
     for name, each in shown:
         if each is None:
-            yield Text(f"  {name:{wide}}  rules forbid it")
+            yield Text(f"  {column(name, wide)}  rules forbid it")
             continue
         style = "bold" if each.score == best else ""
-        yield Text(f"  {name:{wide}}  {each.score:8.3f} {each.log_prob:9.3f}  {each.text}", style=style)
+        yield Text(f"  {column(name, wide)}  {each.score:8.3f} {each.log_prob:9.3f}  {each.text}", style=style)
