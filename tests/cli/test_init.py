@@ -216,3 +216,21 @@ def test_init_from_a_model_has_the_task_of_the_model(run, files: Path) -> None:
         1,
         f"Error: --task: found 'classification', but {files}/base has 'sequence'\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("en-de.toml", ""), ("marian.yml", "; docs/from_marian.md lists the settings of Marian")]
+)
+def test_a_file_of_settings_is_not_taken_for_training_data(run, files: Path, name: str, hint: str) -> None:
+    (files / name).write_text("type: transformer\n", encoding="utf-8")
+    result = run("init", files / name)
+    message = f"Error: init: found {files / name}, a file of settings, expected training data{hint}\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+
+
+def test_settings_of_marian_are_refused_with_the_page_that_translates_them(run, files: Path) -> None:
+    (files / "marian.yml").write_text("type: transformer\n", encoding="utf-8")
+    result = run("train", files / "marian.yml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {files}/marian.yml: not TOML: ")
+    assert result.stderr.endswith("; docs/from_marian.md lists the settings of Marian\n")

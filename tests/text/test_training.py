@@ -184,6 +184,17 @@ def test_file_without_a_tokenizer_is_a_one_line_error(tmp_path):
         assert str(error.value) == f"{path}: {wanted}"
 
 
+def test_a_sentencepiece_model_is_named_as_such(tmp_path):
+    path = tmp_path / "vocab.spm"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError) as error:
+        Tokenizer.load(path)
+    assert str(error.value) == (
+        f"{path}: found a SentencePiece model, expected a tokenizer.json of Translume; "
+        "tokenizer.kind = 'unigram' without a path trains one"
+    )
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError) as error:
         Tokenizer.load(tmp_path / "tokenizer.json")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from translume.recommend import Choice, Value
     from translume.tasks import Task
 
+SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
 VALIDATION_NAMES = ("valid", "val", "dev")
 
 
@@ -95,6 +96,10 @@ def command(
         raise click.UsageError("--valid-source and --valid-target go together")
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
+    for file in (train_source, train_target):
+        if file is not None and file.suffix in SETTINGS_SUFFIXES:
+            hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
+            raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
     for option, value in (("--columns", columns), ("--template", template)):
         if train_target is not None and value is not None:
             raise SettingsError(f"{option}: found two training files, expected one TSV, CSV or JSONL file")

@@ -36,7 +36,8 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{place}: not TOML: {error}") from None
+        hint = "; docs/from_marian.md lists the settings of Marian" if place.endswith((".yml", ".yaml")) else ""
+        raise SettingsError(f"{place}: not TOML: {error}{hint}") from None
     expanded: dict[str, Any] = _expanded(values, place)
     return expanded
 

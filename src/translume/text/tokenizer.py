@@ -248,6 +248,11 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read a file that `save` wrote. Raises DataError, naming the file, for anything else."""
+        if path.suffix in (".spm", ".model"):
+            raise DataError(
+                f"{path}: found a SentencePiece model, expected a tokenizer.json of Translume; "
+                "tokenizer.kind = 'unigram' without a path trains one"
+            )
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
