@@ -1,6 +1,7 @@
 """One client uses up neither the space for results, nor the queues, nor the event loop, which all share."""
 
 import asyncio
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,9 +14,11 @@ from tests.serving.test_files import working
 
 from translume.serving.access.clients import check_share
 from translume.serving.access.limits import Limits
+from translume.serving.api.body import parse_json
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import RequestTexts
 from translume.serving.files.jobs import FileTask, Job, jobs_to_delete
+from translume.serving.workers.models import Served
 
 
 def test_the_uploads_of_one_client_delete_only_its_own_results(tmp_path: Path) -> None:
@@ -70,6 +73,32 @@ def test_a_client_has_three_quarters_of_a_queue() -> None:
     assert (raised.value.status, raised.value.code) == (503, "queue_full")
     with pytest.raises(RequestError):
         check_share(["a"], "b", 1, "files", 1)
+
+
+MANY = {
+    "keys": b"{" + b",".join(b'"%x":1' % i for i in range(90_000)) + b"}",
+    "lists": b'{"text":[' + b",".join([b"[]"] * 300_000) + b"]}",
+    "open lists": b"[" * 900_000,
+    "strings": b'{"text":[' + b",".join([b'""'] * 300_000) + b"]}",
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("path", ["/v1/translate", "/translate", "/v2/translate"])
+def test_json_of_many_small_values_is_refused_before_it_is_parsed(
+    start: Any, translator: Any, path: str, name: str
+) -> None:
+    live = start(Served.of("en-de", translator))
+    found = live.ask("POST", path, MANY[name], content_type="application/json")
+    assert (found.status, found.json()["code"]) == (413, "too_many_values")
+    assert found.json()["error"] == "the body has more than 40,000 JSON strings, commas and brackets, expected fewer"
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner, max_size=6), max_leaves=20))
+def test_every_json_text_of_few_values_is_parsed(value: Any) -> None:
+    long = {"text": 'a "quoted" text, with [brackets], \\ and commas, ' * 1000, "rest": value}
+    assert parse_json(json.dumps(long).encode()) == long
+    assert parse_json(json.dumps(long, ensure_ascii=False).encode()) == long
 
 
 HOSTILE = {

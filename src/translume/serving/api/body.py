@@ -7,7 +7,9 @@ on disk, and need one more package. These parse a body that was read within the 
 import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -20,6 +22,12 @@ MOST_PARTS, LONGEST_HEAD = 64, 8000
 """Most parts of a multipart form, and most bytes of a part's headers that are read."""
 MOST_FIELDS: Final = 1000
 """Most fields of a URL-encoded form."""
+MOST_TOKENS: Final = 40_000
+"""Most strings, commas and opening brackets of a JSON text. A million nested lists would take seconds and gigabytes."""
+SHORT_BYTES: Final = 10_000
+"""JSON texts up to this length are parsed by the event loop, longer ones one at a time in a thread."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
+_PARSER: Final = ThreadPoolExecutor(1, thread_name_prefix="translume-json")
 _BOUNDARY: Final = re.compile(r'boundary="?([^";,\s]{1,70})')
 _NAME: Final = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
 _FILE_NAME: Final = re.compile(
@@ -62,15 +70,28 @@ async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
     """Read a JSON object; RequestError if the body has another type (415) or is not a JSON object (400)."""
     if (found := media_type(request)) != "application/json":
         raise RequestError(415, f"content-type: found '{found}', expected application/json", field="content-type")
-    value = parse_json(await read_body(request, limits))
+    value = await parsed_json(await read_body(request, limits))
     if not isinstance(value, dict):
         found = "a number" if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
         raise RequestError(400, f"the body is {found}, expected a JSON object", code="invalid_json")
     return value
 
 
+async def parsed_json(body: bytes) -> Any:
+    """Return what `parse_json` returns, without keeping the event loop from other requests."""
+    if len(body) <= SHORT_BYTES:
+        return parse_json(body)
+    return await asyncio.get_running_loop().run_in_executor(_PARSER, parse_json, body)
+
+
 def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON text; RequestError (400) if it is not JSON, or its text is not valid Unicode."""
+    """Return the value of a JSON text; RequestError (400) if it is not JSON, or its text is not valid Unicode.
+
+    Raises RequestError (413) if it has more than `MOST_TOKENS` tokens.
+    """
+    if len(body) > MOST_TOKENS and next(islice(_TOKEN.finditer(body), MOST_TOKENS, None), None) is not None:
+        reason = f"the body has more than {MOST_TOKENS:,} JSON strings, commas and brackets"
+        raise RequestError(413, f"{reason}, expected fewer", code="too_many_values")
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
         if b"\\u" in body:

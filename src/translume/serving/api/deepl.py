@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from translume.serving.access.admission import ACCESS, Access
 from translume.serving.access.keys import LARGEST
-from translume.serving.api.body import form_fields, form_values, media_type, parse_json, read_body
+from translume.serving.api.body import form_fields, form_values, media_type, parsed_json, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, name_of
 from translume.serving.api.languages import Detector, between, detect_source
@@ -95,7 +95,7 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
     """Return the fields of a request, from JSON or a form, and admit it by its key."""
     content = await read_body(request, server.limits)
     if media_type(request) == JSON:
-        value = parse_json(content)
+        value = await parsed_json(content)
         if not isinstance(value, dict):
             raise RequestError(400, "the body is not a JSON object", code="invalid_json")
     else:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from translume.documents.files import FORMATS
 from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
-from translume.serving.api.body import form_fields, media_type, parse_json, read_body
+from translume.serving.api.body import form_fields, media_type, parsed_json, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import name_of
 from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source
@@ -124,7 +124,7 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
     """Return the fields of a request, from JSON or else from a form and the query string."""
     content = await read_body(request, server.limits)
     value = (
-        parse_json(content)
+        await parsed_json(content)
         if media_type(request) == JSON
         else dict(await run_in_threadpool(form_fields, request, content))
     )
