@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -401,6 +402,44 @@ def test_a_short_request_behind_long_ones_is_accepted_and_served_soon(monkeypatc
         assert done.index(2) <= 10 / 0.05
         for future in long:
             future.cancel()
+
+
+def test_the_costly_requests_of_one_client_wait_for_each_other_and_not_others_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("translume.serving.workers.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
+    started: list[tuple[int, float]] = []
+    arrivals: list[float] = []
+
+    class Timed(Doubling):
+        """Processes 100 tokens a second by a simulated clock; a usual item arrives during each costly one."""
+
+        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+            started.extend((item, clock.now) for item in items)
+            if items[0] == 100:
+                arrivals.append(clock.now + 0.5)
+                clock.now += 0.5
+                usual.extend(made.submit(timed, [1], 600))
+                clock.now -= 0.5
+            clock.now += 0.01 * sum(items)
+            return super().run(items)
+
+    timed, gate = Timed(), Doubling()
+    usual: list[Any] = []
+    timed.open.set()
+    with scheduler(queue=5000, batch_tokens=100) as made:
+        assert made.submit(timed, [1], 60)[0].result(10) == 2
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        costly = [future for _ in range(8) for future in made.submit(timed, [100] * 3, 600, "an address")]
+        usual.extend(made.submit(timed, [1], 600))
+        gate.open.set()
+        assert [future.result(10) for future in costly] == [200] * 24
+        assert [future.result(10) for future in usual] == [2] * 25
+    assert started[1] == (1, started[0][1] + 0.01)  # before all costly ones
+    begun = [when for item, when in started if item == 1][2:]
+    assert [when - came for when, came in zip(begun, arrivals, strict=True)] == pytest.approx([0.5] * 24)
 
 
 def test_several_workers_process_batches_in_parallel() -> None:

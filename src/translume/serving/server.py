@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from translume.serving.access.admission import ACCESS, ADMITTED, Access
+from translume.serving.access.clients import client_of
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import SplitTexts
@@ -23,6 +24,10 @@ from translume.translator import Translation
 
 UPDATE_SECONDS: Final = 0.04
 """Shortest time between two partial results: readers could not follow more of them."""
+COSTLY: Final = 4
+"""A request that counts for so many times its characters may cost so many times the usual."""
+PAYER: Final = "translume.payer"
+"""Scope entry: the client of a costly request; see `Scheduler.submit`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +76,12 @@ class Server:
         given = tuple(texts)
         if self.log_text:
             request.scope.get("translume.note", {})["texts"] = given
+        own = sum(map(len, given))
+        if more >= (COSTLY - 1) * own > 0:
+            request.scope[PAYER] = client_of(request.scope)
         access: Access | None = request.scope.get(ACCESS)
         if access is not None:
-            await access.charge(request.scope, sum(map(len, given)) + more)
+            await access.charge(request.scope, own + more)
 
     async def translate(self, request: Request, work: Translating, split: SplitTexts) -> list[Translation]:
         """Return the translation of each text. Errors are those of `results`."""
@@ -95,7 +103,7 @@ class Server:
         full queue is reported by this call, later errors by the iterator.
         """
         request.scope.get("translume.note", {})["lines"] = len(items)
-        futures = self._submit(work, items, timeout_seconds) if items else []
+        futures = self._submit(request, work, items, timeout_seconds) if items else []
         return _partial_results(request, futures, changed, timeout_seconds, names)
 
     async def results(
@@ -117,7 +125,7 @@ class Server:
             request.scope.get("translume.note", {})["lines"] = len(items)
         if not items:
             return []
-        futures = self._submit(work, items, timeout_seconds)
+        futures = self._submit(request, work, items, timeout_seconds)
         waiting = _gather([asyncio.wrap_future(future) for future in futures])
         gone = asyncio.ensure_future(client_disconnected(request))
         try:
@@ -135,8 +143,11 @@ class Server:
         self.background.close()
         return self.scheduler.close(self.limits.drain_seconds)
 
-    def _submit(self, work: Work, items: Sequence[Any], timeout_seconds: float) -> "list[Future[Any]]":
-        futures = list(self.scheduler.submit(work, items, timeout_seconds))
+    def _submit(
+        self, request: Request | None, work: Work, items: Sequence[Any], timeout_seconds: float
+    ) -> "list[Future[Any]]":
+        payer = "" if request is None else request.scope.get(PAYER, "")
+        futures = list(self.scheduler.submit(work, items, timeout_seconds, payer))
         self.drift.watch(work, futures)
         self.metrics.watch(futures)
         return futures

@@ -87,9 +87,13 @@ class BatchDone:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Submission:
-    """The items of one request.  queued: time.  used: seconds of the workers.  done: items that used them."""
+    """The items of one request.  queued: time.  used: seconds of the workers.  done: items that used them.
+
+    payer: see `Scheduler.submit`.
+    """
 
     queued: float
+    payer: str = ""
     used: float = 0.0
     done: int = 0
 
@@ -138,7 +142,9 @@ class Scheduler:
         self._cancelled = threading.Event()  # set if items in the queue may have been cancelled
         self._changed = threading.Condition()
         self._closing = False
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_BATCHES)  # seconds and items
+        self._recent: deque[tuple[float, int, int]] = deque(maxlen=RECENT_BATCHES)  # seconds, items and tokens
+        self._paid_until: dict[str, float] = {}
+        """For each payer, the time until which its items use up its share of the workers."""
         self._threads = [
             threading.Thread(target=self._serve, name="translume-scheduler", daemon=True) for _ in range(workers)
         ]
@@ -155,10 +161,12 @@ class Scheduler:
         """Whether the scheduler takes no more items."""
         return self._closing
 
-    def submit(self, work: Work, items: Sequence[Any], timeout_seconds: float) -> list["Future[Any]"]:
+    def submit(self, work: Work, items: Sequence[Any], timeout_seconds: float, payer: str = "") -> list["Future[Any]"]:
         """Queue items, and return a future for each. Cancel a future whose result is no longer needed.
 
         timeout_seconds: an item that is still in the queue after this time fails with RequestError (504).
+        payer: the client of a request that costs more than usual. Each of its items is due when the time that it is
+        expected to take fits into the client's share, after the client's other costly items.
         Raises RequestError (503) if the queue cannot take all items, if the items would wait too long (see
         `QUEUE_FRACTION`), and if the scheduler is closing.
         """
@@ -167,7 +175,7 @@ class Scheduler:
             if (refused := self._refused(len(items), timeout_seconds, now)) is not None:
                 raise refused
             spacing, deadline = self._spacing(len(items)), now + timeout_seconds
-            request = _Submission(queued=now)
+            request = _Submission(queued=now, payer=payer)
             queued = [
                 _Item(
                     work=work,
@@ -270,6 +278,12 @@ class Scheduler:
         recent = tuple(self._recent)
         return sum(each[0] for each in recent) / max(1, sum(each[1] for each in recent)) / self._workers
 
+    @property
+    def _seconds_per_token(self) -> float:
+        """Mean over the recent batches; 0 before the first."""
+        recent = tuple(self._recent)
+        return sum(each[0] for each in recent) / max(1, sum(each[2] for each in recent)) / self._workers
+
     def _retry_seconds(self) -> int:
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(self._count * self._seconds_per_item)))
 
@@ -294,9 +308,14 @@ class Scheduler:
         tokens = 0
         while (entry := self._pop(work)) is not None:
             item = entry[2]
+            measured = item.size is None
             size = self._size(item)
             if size is None:
                 continue
+            if measured and self._postpone(item, entry):
+                if batch:
+                    continue
+                break  # other work may be due before
             if batch and (item.retried or tokens + size > self._batch_tokens):
                 with self._changed:
                     heapq.heappush(self._heaps.setdefault(work, []), entry)
@@ -313,6 +332,24 @@ class Scheduler:
             if item.retried:
                 break
         return batch
+
+    def _postpone(self, item: _Item, entry: tuple[float, int, _Item]) -> bool:
+        """Queue a costly item again, due after the others of its client; return whether it is costly."""
+        if not item.request.payer:
+            return False
+        with self._changed:
+            if not self._heaps:
+                return False
+            now = time.monotonic()
+            self._paid_until = {name: until for name, until in self._paid_until.items() if until > now}
+            seconds = (item.size or 0) * self._seconds_per_token / MAX_REQUEST_SHARE
+            item.due = self._paid_until[item.request.payer] = (
+                max(item.due, self._paid_until.get(item.request.payer, now)) + seconds
+            )
+            heapq.heappush(self._heaps.setdefault(item.work, []), (item.due, entry[1], item))
+            self._count += 1
+            self._changed.notify()
+        return True
 
     def _pop(self, work: Work) -> tuple[float, int, _Item] | None:
         with self._changed:
@@ -353,7 +390,7 @@ class Scheduler:
             for item, result in zip(batch, results, strict=True):
                 _resolve(item, result)
         seconds = time.monotonic() - started
-        self._recent.append((seconds, len(batch)))
+        self._recent.append((seconds, len(batch), sum(item.size or 1 for item in batch)))
         self._delay_costly(batch, seconds)
         if self._on_batch is not None:
             waited = tuple(started - item.queued for item in batch)
@@ -364,7 +401,7 @@ class Scheduler:
                 log_error(error)
 
     def _delay_costly(self, batch: Sequence[_Item], seconds: float) -> None:
-        """Make the waiting items of a request due later if its items took more time than expected.
+        """Make the waiting items of a request due later if its items took more time than their spacing foresaw.
 
         Otherwise the items of requests that arrive meanwhile would wait for all of them.
         """
@@ -384,7 +421,7 @@ class Scheduler:
                 for place, (_, order, item) in enumerate(sorted(heap)):
                     request = item.request
                     if request in due:
-                        item.due = due[request]
+                        item.due = max(item.due, due[request]) if request.payer else due[request]
                         due[request] += request.used / MAX_REQUEST_SHARE / request.done
                     heap[place] = (item.due, order, item)
                 heapq.heapify(heap)
@@ -439,9 +476,7 @@ def public_error(error: BaseException) -> TranslumeError:
         return error
     log_error(error)
     if isinstance(error, ProcessLostError):
-        return RequestError(
-            500, f"{error}, at this text, for the second time; see the server's log", code="worker_lost"
-        )
+        return RequestError(500, f"{error}, at this text, for the second time; the log says more", code="worker_lost")
     name = error.kind if isinstance(error, UnexpectedChildError) else type(error).__name__
     return RequestError(500, f"the server failed at this text ({name}); its log says where")
 
