@@ -246,9 +246,11 @@ def class_described(name: str, kind: type[Any]) -> Iterator[str]:
         if kind is not Config:
             yield f"\nIts fields are the settings of [`[{kind.table}]`](settings.md#{kind.table})."
     elif is_dataclass(kind):
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        source = textwrap.dedent(inspect.getsource(kind))
+        body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
-        typed = [ast.unparse(node) for node in body.body if isinstance(node, ast.AnnAssign)]
+        # As the source has it, since `ruff format` would change the quotes that unparsing writes.
+        typed = [ast.get_source_segment(source, node) or "" for node in body.body if isinstance(node, ast.AnnAssign)]
         yield "\n```py\n" + "\n".join(typed) + "\n```"
     for member, value in vars(kind).items():
         if member.startswith("_") or member == "model_config":

@@ -215,10 +215,10 @@ def test_files_are_translated_with_progress_and_saved(tab: Any, translator: Tran
 
 
 def test_a_file_that_cannot_be_translated_shows_the_reason(tab: Any, tmp_path: Path) -> None:
-    path = tmp_path / "mine.pdf"
-    path.write_bytes(b"%PDF")
+    path = tmp_path / "mine.png"
+    path.write_bytes(b"%PNG")
     tab.page.set_input_files("#file", path)
-    tab.tell("#files .problem", "file: found '.pdf', expected one of .txt, .html, .htm, .srt, .vtt, .docx")
+    tab.tell("#files .problem", re.compile(r"^file: found '\.png', expected one of \.txt, "))
     tab.faults.clear()  # The browser logs the 415.
 
 

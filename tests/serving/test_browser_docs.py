@@ -97,7 +97,8 @@ def test_every_example_that_can_be_sent_gets_a_response(docs: Any) -> None:
     docs.page.wait_for_function(f"() => {answered % status}.every(([, text]) => /^[0-9]/.test(text))")
     found = {name: text.split()[0] for name, text in docs.page.evaluate(answered % status)}
     assert {"post-v1-translate", "post-v1-inspect", "post-translate", "get-v1-info"} <= set(found)
-    refused = {"post-v1-classify": "404", "post-detect": "501", "post-suggest": "403"}
+    refused = {"post-v1-classify": "404", "post-v1-generate": "404", "post-v1-chat-completions": "404",
+               "post-detect": "501", "post-suggest": "403"}  # fmt: skip
     assert found == dict.fromkeys(found, "200") | refused
     docs.faults.clear()  # The browser logs each refused request.
 

@@ -528,7 +528,9 @@ class DeepLRequest(RequestBody):
         Literal["default", "prefer_more", "prefer_less"],
         Expected("one of: default, prefer_more, prefer_less (which change nothing: the models have one style)"),
     ] = "default"
+    """Read for DeepL's clients; it changes nothing."""
     glossary_id: Annotated[Literal[""], Expected("none: glossaries are not supported")] = ""
+    """Must be empty."""
     auth_key: str = ""
     """An API key, if the server requires one."""
 
