@@ -1,10 +1,16 @@
 """docs/deploy.md and the Dockerfile: commands, options, paths and ports exist and agree."""
 
 import configparser
+import contextlib
+import http.client
+import json
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -222,3 +228,48 @@ def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
         [nginx, "-t", "-c", str(path), "-p", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert "syntax is ok" in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_nginx_forwards_health_checks_and_answers_as_the_server_does(tmp_path: Path, live: Any) -> None:
+    """A body beyond its limit gets JSON, an address gets 64 connections, and /health is not redirected."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = re.sub(r"(?m)^\s*ssl_certificate.*$|^.*server translume-2:.*$", "", FILES["nginx.conf"])
+    text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{port}")
+    text = text.replace("translume-1:8000", f"127.0.0.1:{live.port}")
+    user = "user root;" if os.geteuid() == 0 else ""
+    path = tmp_path / "nginx.conf"
+    path.write_text(f"{user} daemon off; pid {tmp_path}/pid; error_log {tmp_path}/log;\n{text}")
+    process = subprocess.Popen([str(shutil.which("nginx")), "-c", str(path), "-p", str(tmp_path)])
+    try:
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+
+        def ask(method: str, where: str, body: bytes = b"") -> tuple[int, Any]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            with contextlib.closing(connection):
+                connection.request(method, where, body, {"Host": "localhost", "Content-Type": "application/json"})
+                found = connection.getresponse()
+                return found.status, json.loads(found.read())
+
+        assert ask("GET", "/health") == (200, {"status": "ok"})
+        assert ask("GET", "/health/ready")[0] == 200
+        status, answer = ask("POST", "/v1/translate", b'{"text": "a dog"}')
+        assert (status, answer["model"]) == (200, "en-de")
+        assert ask("POST", "/v1/files", bytes(7_000_000)) == (
+            413,
+            {"error": "the body is too large", "code": "request_too_large"},
+        )
+        with contextlib.ExitStack() as slow:
+            for _ in range(64):
+                each = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
+                each.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            time.sleep(0.3)
+            status, answer = ask("GET", "/v1/models")
+            assert (status, answer["code"]) == (429, "too_many_open")
+    finally:
+        process.terminate()
+        process.wait(20)
