@@ -8,10 +8,8 @@ from pathlib import Path
 from translume.config.data import DataSettings
 from translume.data.lines import display_name, read_lines, refuse_one_input
 from translume.data.pairs import read_pairs, unequal_lengths
-from translume.data.tables import Template, read_columns
+from translume.data.tables import KINDS, Template, read_columns, suffix_of
 from translume.errors import DataError
-
-TABLES = (".tsv", ".csv", ".jsonl", ".ndjson", ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +45,7 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
 
     A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target.
     """
-    if not data.template or not _name(Path(file)).endswith(TABLES):
+    if not data.template or suffix_of(file) not in KINDS:
         return read_lines(file)
     template = Template.parse(data.template)
     columns = template.columns
@@ -91,14 +89,10 @@ def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list
         lines = list(read_lines(file))
         if len(lines) != texts[1]:
             raise DataError(unequal_lengths(texts[0], file, (texts[1], len(lines))))
-        if _name(file).endswith(".tsv"):
+        if suffix_of(str(file)) == ".tsv":
             # Empty cells at the end of a line are no references; a line without any has the empty reference.
             rows = [line.rstrip("\t").split("\t") for line in lines]
             lists += [list(column) for column in zip_longest(*rows)]
         else:
             lists.append(list(lines))
     return lists
-
-
-def _name(file: Path) -> str:
-    return file.name.removesuffix(".gz").removesuffix(".zst").lower()

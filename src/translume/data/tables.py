@@ -2,9 +2,10 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from string import Formatter
 from typing import Literal
 
@@ -13,17 +14,26 @@ from translume.errors import DataError, SettingsError, nearest
 
 Column = int | str
 """A key of JSONL; for TSV and CSV, a number from 0, or a name in the first line."""
-
+KINDS: Mapping[str, Literal["json", "csv", "tsv"]] = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
+"""Formats of tables by the suffix of the file."""
 DELIMITERS = (";", "\t", ",")
 _SNIFFED_LINES = 50
 
 
 def table_kind(file: str) -> Literal["json", "csv", "tsv"]:
     """Return the format of a file by its name: "tsv" unless it is .jsonl, .ndjson, .json or .csv."""
-    name = file.removesuffix(".gz").removesuffix(".zst").lower()
-    if name.endswith((".jsonl", ".ndjson", ".json")):
-        return "json"
-    return "csv" if name.endswith(".csv") else "tsv"
+    return KINDS.get(suffix_of(file), "tsv")
+
+
+def suffix_of(file: str) -> str:
+    """Return the suffix of a file's name in lower case, without that of a compression; empty if there is none."""
+    return Path(file.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from translume.config import DataSettings
 from translume.data import read_lines, read_pairs
+from translume.data.findings import HEADER_WORDS
 from translume.data.tables import first_row, table_kind
 from translume.errors import DataError, SettingsError
 
@@ -15,8 +16,6 @@ Columns = tuple[int | str, ...]
 
 SURVEYED_LINES = 10_000
 """Number of lines read to distinguish labels from texts."""
-
-
 LANGUAGES = {
     **dict.fromkeys(("english", "englisch", "anglais", "inglés", "en"), "en"),
     **dict.fromkeys(("german", "deutsch", "allemand", "alemán", "de"), "de"),
@@ -24,9 +23,8 @@ LANGUAGES = {
     **dict.fromkeys(("spanish", "spanisch", "espagnol", "español", "es"), "es"),
     **dict.fromkeys(("italian", "italienisch", "italien", "italiano", "it"), "it"),
     **dict.fromkeys(("chinese", "chinesisch", "chinois", "chino", "zh"), "zh"),
-    **dict.fromkeys(("source", "target", "src", "tgt", "text", "label", "input", "output", "question", "answer"), ""),
 }
-"""Words that spreadsheets have in the first line, in lower case, and the language codes that some stand for."""
+"""Language codes by names of languages in lower case, as the first lines of spreadsheets have them."""
 
 
 def parse_columns(option: str, *, template: bool = False) -> Columns:
@@ -62,7 +60,7 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
             f"{file}:1: found {len(fields)} columns; choose {sides} with --columns 0,1 (counted from 0), "
             "or make a source of several columns with --template '{0} {1}'"
         )
-    if all(field.strip().lower() in LANGUAGES for field in fields):
+    if all(field.strip().lower() in LANGUAGES.keys() | HEADER_WORDS for field in fields):
         return tuple(field.strip() for field in fields)
     return (1, 0) if labelled and _label_is_first(file) else ()
 
