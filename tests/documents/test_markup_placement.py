@@ -12,7 +12,7 @@ from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.results import Alignment
 
-OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK = Mark
+OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK, SAME_STYLE = Mark
 
 
 def translated(

@@ -9,12 +9,14 @@ import pypdf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, monotone
+from tests.documents.test_markup_placement import done, linked, monotone
 from tests.documents.test_word_files import archive, contents
 
 from translume.documents import SUFFIXES
 from translume.documents.files import FORMATS
+from translume.documents.markup_placement import place_markup
 from translume.documents.pdf import paragraphs
+from translume.documents.segments import Mark
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
@@ -119,6 +121,26 @@ def test_an_unchanged_open_document_is_identical(paragraphs: list[str]) -> None:
     data = open_document("".join(f"<text:p>{each}</text:p>" for each in paragraphs))
     assert contents(translated(".odt", data, str)) == contents(data)
     translated(".odt", data)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        (".odt", open_document('<text:p>The <text:span text:style-name="B">village</text:span> has one.</text:p>')),
+        (
+            ".pptx",
+            presentation(
+                '<a:p><a:r><a:rPr lang="en"/><a:t>The </a:t></a:r><a:r><a:rPr lang="en" b="1"/><a:t>village</a:t></a:r>'
+                '<a:r><a:rPr lang="de" dirty="0"/><a:t> has one.</a:t></a:r></a:p>'
+            ),
+        ),
+    ],
+)
+def test_plain_runs_of_other_documents_may_stay_empty_too(suffix: str, data: bytes) -> None:
+    (segment,) = FORMATS[suffix].read(data).segments
+    assert segment.marks == (Mark.OPENING, Mark.CLOSING)
+    words = [("has", "这个村庄有"), ("one", "一个"), (".", "。")]
+    assert place_markup(segment, [linked(segment.text, "这个村庄有一个。", words)]) == ("", "这个村庄有", "一个。")
 
 
 def test_chapters_of_a_book_are_translated_as_xhtml() -> None:

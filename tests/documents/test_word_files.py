@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, monotone
+from tests.documents.test_markup_placement import done, linked, monotone
 
 from translume.documents import zipped_xml as word
 from translume.documents.files import FORMATS
+from translume.documents.markup_placement import place_markup
+from translume.documents.segments import Mark
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
@@ -121,6 +123,37 @@ def test_text_boxes_are_separate_segments_and_deleted_text_is_skipped() -> None:
         "<w:r><w:instrText>PAGE</w:instrText></w:r></w:p>"
     )
     assert [segment.text for segment in FORMATS[".docx"].read(data).segments] == ["outside", "box"]
+
+
+VILLAGE = (
+    ("The ", ""),
+    ("vil", '<w:b/><w:lang w:val="en-GB"/>'),
+    ("lage", "<w:b/>"),
+    (" has 4,909 inhabitants.", ""),
+)
+WORDS = [("has", "这个村庄有"), ("4,909", "4,909"), ("inhabitants", "个居民"), (".", "。")]
+
+
+def test_plain_words_do_not_become_bold_and_numbers_are_not_cut() -> None:
+    runs = "".join(f"<w:r><w:rPr>{style}</w:rPr><w:t>{text}</w:t></w:r>" for text, style in VILLAGE)
+    (segment,) = FORMATS[".docx"].read(body(f"<w:p>{runs}</w:p>")).segments
+    assert segment.marks == (Mark.OPENING, Mark.SAME_STYLE, Mark.CLOSING)
+    # The plain run of the article stays empty, and so does the second run in bold. The bold word has a translation.
+    found = place_markup(segment, [linked(segment.text, "这个村庄有4,909个居民。", WORDS)])
+    assert found == ("", "这个村庄有", "", "4,909个居民。")
+
+
+PLAIN = "<w:r><w:t>the plain text </w:t></w:r>"
+
+
+def test_styles_and_links_divide_a_paragraph_and_tracked_insertions_do_not() -> None:
+    styled = "".join(f"<w:r><w:rPr>{style}</w:rPr><w:t>text </w:t></w:r>" for style in ("<w:b/>", "<w:b/><w:i/>"))
+    around = f'<w:ins w:id="1" w:author="x">{PLAIN}</w:ins><w:hyperlink w:anchor="x">{PLAIN}</w:hyperlink>'
+    (segment,) = FORMATS[".docx"].read(body(f"<w:p>{PLAIN}{styled}{PLAIN}{around}{PLAIN}</w:p>")).segments
+    assert segment.marks == (
+        *(Mark.OPENING, Mark.STYLE_CHANGE, Mark.CLOSING),
+        *(Mark.SAME_STYLE, Mark.OPENING, Mark.CLOSING),
+    )
 
 
 def test_spaces_at_the_ends_of_runs_are_kept_and_characters_invalid_in_xml_dropped() -> None:

@@ -18,6 +18,7 @@ def test_tokens_split_only_what_is_written_without_spaces() -> None:
     assert words("Unbreakable, isn't it?", {2, 5, 12, 15}) == ["Unbreakable", ",", "isn", "'", "t", "it", "?"]
     assert words("我喜欢丹麦语。", {1, 3, 5, 6}) == ["我", "喜欢", "丹麦", "语", "。"]
     assert words("买iPhone15手机", {1, 3, 7, 8, 9, 10}) == ["买", "iPhone15", "手", "机"]
+    assert words("有4,909个居民, 2.5米: 9", {1, 2, 3, 6, 14}) == ["有", "4,909", "个居民", ",", "2.5", "米", ":", "9"]
     assert words("สวัสดีครับ", {2, 6}) == ["สวัสดี", "ครับ"], "a vowel sign is not separated from its consonant"
 
 

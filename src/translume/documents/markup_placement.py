@@ -74,8 +74,12 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
 
 
 def _must_have_words(segment: Segment, sentence: Sentence) -> set[int]:
-    """Return the runs with words of a sentence, without those outside tags: these may stay empty, but tags may not."""
+    """Return the runs with words of a sentence, without those outside tags: these may stay empty, but tags may not.
+
+    Of runs of one style next to each other only the first is returned: the others may stay empty.
+    """
     runs = segment.runs_with_words(sentence.begin, sentence.end)
+    runs = {run for run in runs if run - 1 not in runs or segment.marks[run - 1] is not Mark.SAME_STYLE}
     return {run for run in runs if segment.depths[run] > 0} if max(segment.depths) else runs
 
 

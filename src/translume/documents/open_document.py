@@ -3,12 +3,14 @@
 Text is in mixed content (OpenDocument 1.3 part 3, section 6): a run is the text of an element, or that behind it.
 """
 
+import itertools
 import re
+from collections.abc import Hashable
 from typing import Final
 
 from lxml import etree
 
-from translume.documents.segments import Mark, Segment
+from translume.documents.segments import Mark, Segment, with_style_marks
 from translume.documents.zipped_xml import Layout, Place, Segments, ZippedXml
 
 _TEXT: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -56,9 +58,16 @@ def _of_paragraph(paragraph: "etree._Element") -> Segments:
 
 def _segment(places: list[Place], marks: list[Mark]) -> Segments:
     runs = tuple(getattr(element, where) or "" for element, where in places)
-    segment = Segment(runs=runs, marks=tuple(marks))
+    segment = Segment(runs=runs, marks=with_style_marks(runs, marks, [_style(*place) for place in places]))
     if segment.has_letters:
         yield tuple(places), segment
+
+
+def _style(element: "etree._Element", where: str) -> Hashable:
+    """Return the elements around a run with their attributes, from the inside; equal for equal styles."""
+    around = element if where == "text" else element.getparent()
+    inside = itertools.takewhile(lambda each: each.tag in _STYLED, (around, *around.iterancestors()))
+    return tuple((each.tag, *sorted(each.attrib.items())) for each in inside)
 
 
 _LAYOUT: Final = Layout(

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -28,6 +29,8 @@ class Mark(Enum):
     """Where text becomes bold in a Word document: one style ends and another begins."""
     LINE_BREAK = "line_break"
     """The end of a line, which replaces a space."""
+    SAME_STYLE = "same_style"
+    """Where a Word document divides text of one style, such as at a spelling mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,26 @@ class Segment:
     def runs_with_words(self, begin: int, end: int) -> set[int]:
         """Return the runs that have letters or digits in `text[begin:end]`."""
         return {self.owners[place] for place in range(begin, end) if self.text[place].isalnum()}
+
+
+def with_style_marks(runs: Sequence[str], marks: Sequence[Mark], styles: Sequence[Hashable]) -> tuple[Mark, ...]:
+    """Return the marks with each change of style as the beginning or end of a styled part of the text.
+
+    styles: of the runs, compared for equality. The one with the most letters is the plain text.
+    """
+    letters: Counter[Hashable] = Counter()
+    for run, style in zip(runs, styles, strict=True):
+        letters[style] += sum(map(str.isalnum, run))
+    plain = letters.most_common(1)[0][0] if letters else None
+    found = []
+    for mark, (before, after) in zip(marks, itertools.pairwise(styles), strict=True):
+        if mark is not Mark.STYLE_CHANGE:
+            found.append(mark)
+        elif before == after:
+            found.append(Mark.SAME_STYLE)
+        else:
+            found.append(Mark.OPENING if before == plain else Mark.CLOSING if after == plain else Mark.STYLE_CHANGE)
+    return tuple(found)
 
 
 def check_segments(count: int) -> None:

@@ -1,13 +1,13 @@
 """Word documents (docx) and presentations (pptx): each paragraph is a segment, split at tabs and line breaks."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from lxml import etree
 
-from translume.documents.segments import Mark, Segment
+from translume.documents.segments import Mark, Segment, with_style_marks
 from translume.documents.zipped_xml import Layout, Place, Segments, ZippedXml
 
 _WORD: Final = (
@@ -19,6 +19,8 @@ _DRAWING: Final = (
     "{http://purl.oclc.org/ooxml/drawingml/main}",
 )
 _BREAKS: Final = frozenset({"br", "cr", "tab", "ptab"})
+_UNSEEN: Final = frozenset({"lang", "altLang", "noProof", "dirty", "err", "smtClean", "rPrChange"})
+"""Properties of runs that do not change how the text looks."""
 
 
 def _segments(tree: "etree._ElementTree", spaces: Sequence[str]) -> Segments:
@@ -50,9 +52,33 @@ def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element
 
 def _segment(texts: Sequence["etree._Element"]) -> Segments:
     runs = tuple(element.text or "" for element in texts)
-    segment = Segment(runs=runs, marks=(Mark.STYLE_CHANGE,) * (len(runs) - 1))
+    changes = (Mark.STYLE_CHANGE,) * (len(runs) - 1)
+    segment = Segment(runs=runs, marks=with_style_marks(runs, changes, [_style(each) for each in texts]))
     if segment.has_letters:
         yield tuple(_place(element) for element in texts), segment
+
+
+def _style(text: "etree._Element") -> Hashable:
+    """Return the style of a text and the link around its run; equal for equal styles."""
+    run = text.getparent()
+    properties = next((each for each in run if _name(each) == "rPr"), None)
+    around = run.getparent()
+    return (
+        tuple(sorted(around.attrib.items())) if _name(around) == "hyperlink" else (),
+        *(() if properties is None else _look(properties)),
+    )
+
+
+def _look(properties: "etree._Element") -> Iterator[Hashable]:
+    """Yield the properties of a run, without those that do not show, such as its language."""
+    yield from ((name, value) for name, value in properties.attrib.items() if name not in _UNSEEN)
+    for element in properties:
+        if _name(element) not in _UNSEEN:
+            yield tuple((each.tag, *sorted(each.attrib.items())) for each in element.iter())
+
+
+def _name(element: "etree._Element") -> str:
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
 def _place(element: "etree._Element") -> Place:

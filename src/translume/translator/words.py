@@ -14,7 +14,8 @@ WITHOUT_SPACES: Final = re.compile(
 """Letters and punctuation of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Han and Kana."""
 _WORD: Final = r"\w\u0300-\u036f\u0900-\u109f\u1780-\u17ff"
 """Characters of words, and vowel signs, which are not letters."""
-_PARTS: Final = re.compile(rf"[{_WORD}]+|[^\s{_WORD}]+")
+_PARTS: Final = re.compile(rf"(?:[{_WORD}]|(?<=[0-9])[.,:][0-9])+|[^\s{_WORD}]+")
+"""Words with the separators inside their numbers, and punctuation."""
 
 
 def word_spans(text: str, tokens: Iterable[Span]) -> list[Span]:
