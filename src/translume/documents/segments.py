@@ -101,7 +101,7 @@ def with_style_marks(runs: Sequence[str], marks: Sequence[Mark], styles: Sequenc
     for run, style in zip(runs, styles, strict=True):
         letters[style] += sum(map(str.isalnum, run))
     plain = letters.most_common(1)[0][0] if letters else None
-    found = []
+    found: list[Mark] = []
     for mark, (before, after) in zip(marks, itertools.pairwise(styles), strict=True):
         if mark is not Mark.STYLE_CHANGE:
             found.append(mark)
