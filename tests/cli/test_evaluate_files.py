@@ -123,3 +123,19 @@ def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None
     wrong = run("translate", folder / "t", folder / "in.csv")
     message = f"Error: {folder}/in.csv:1: no column 'first'; did you mean 'frist'?\n"
     assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (1, "", message)
+
+
+def test_a_model_trained_on_a_spreadsheet_translates_a_column_of_another(run, folder: Path) -> None:
+    rows = (folder / "a.csv").read_text(encoding="utf-8")
+    (folder / "s.csv").write_text(f"Englisch;Deutsch\r\n{rows}", encoding="utf-8")
+    parallel = 'data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}'
+    table = 'data = {train = "s.csv", valid = "s.csv", columns = ["Englisch", "Deutsch"]}'
+    text = (folder / "a.toml").read_text(encoding="utf-8")
+    (folder / "s.toml").write_text(text.replace(parallel, table), encoding="utf-8")
+    assert run("train", folder / "s.toml", "--out", folder / "s", "--threads", "1").exit_code == 0
+    (folder / "new.csv").write_bytes('Nr.;Englisch\r\n1;"ab\r\nkl"\r\n2;\r\n3;kl\r\n'.encode("utf-8-sig"))
+    found = run("translate", folder / "s", folder / "new.csv")
+    assert (found.exit_code, found.stdout) == (0, run("translate", folder / "s", text="ab kl\n\nkl\n").stdout)
+    assert found.stdout.count("\n") == 3
+    lines = run("translate", folder / "model", folder / "new.csv")  # a model of two files reads lines
+    assert lines.stdout.count("\n") == 5

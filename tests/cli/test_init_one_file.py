@@ -146,15 +146,23 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb\tc"],
             (),
-            "{file}:1: found 3 columns; choose source and target with --columns 0,1 (counted from 0), "
+            "{file}:1: found 3 columns; choose source and target with --columns 0,1 (by name or counted from 0), "
             "or make a source of several columns with --template '{{0}} {{1}}'",
         ),
         (
             "a.tsv",
             ["a\tb\tc"],
             ("--task", "classification"),
-            "{file}:1: found 3 columns; choose text and label with --columns 0,1 (counted from 0), "
+            "{file}:1: found 3 columns; choose text and label with --columns 0,1 (by name or counted from 0), "
             "or make a source of several columns with --template '{{0}} {{1}}'",
+        ),
+        (
+            "a.csv",
+            ["Nr.;Englisch;Deutsch (neu);Bemerkung", "1;a;b;"],
+            (),
+            "{file}:1: found 4 columns; choose source and target with --columns 'Englisch,Deutsch (neu)' "
+            "(by name or counted from 0), "
+            "or make a source of several columns with --template '{{Englisch}} {{Deutsch (neu)}}'",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
@@ -289,3 +297,28 @@ def test_recommended_settings_for_labelled_texts_are_valid(count: int, unspaced:
     assert chosen["tokenizer.kind"] == ("character" if unspaced else "word")
     assert chosen["training.updates"] * chosen["training.max_tokens"] >= 2 * 9 * count
     assert chosen["training.save_every"] * 10 <= chosen["training.updates"]
+
+
+@pytest.mark.parametrize(
+    ("header", "languages"),
+    [
+        ("Englisch (Original);Deutsch", ("en", "de")),
+        ("de-DE;en_GB", ("de", "en")),
+        ("Satz;Übersetzung", ("", "")),
+        ("Source text;Target text", ("", "")),
+    ],
+)
+def test_first_lines_of_spreadsheets_name_columns_and_languages(run, tmp_path: Path, header: str, languages) -> None:
+    file = write(tmp_path / "pairs.csv", [header, *(";".join(pair) for pair in PAIRS)])
+    found = data_of(run("init", file))
+    assert found["columns"] == header.split(";")
+    assert (found["source_language"], found["target_language"]) == languages
+
+
+def test_init_shows_the_first_pair_of_a_csv_file_without_known_names(run, tmp_path: Path) -> None:
+    file = write(tmp_path / "pairs.csv", ["Anglais?;Chose", *(";".join(pair) for pair in PAIRS)])
+    result = run("init", file)
+    assert "columns" not in data_of(result)
+    assert result.stderr.splitlines()[0] == (
+        f"{file}:1: no known names of columns; the first pair is 'Anglais?' | 'Chose'; --columns takes names"
+    )

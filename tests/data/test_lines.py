@@ -70,6 +70,43 @@ def test_all_lines_before_a_broken_one_are_read(tmp_path, lines, end, mark):
     assert one_line(error).startswith(f"{path}:{len(lines) + 1}: not UTF-8 (byte 0xff at column ")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "my pairs.csv",
+            "Englisch;Deutsch\r\na;schön\r\n".encode("cp1252"),
+            "{path}:2: not UTF-8 (byte 0xf6 at column 6); if it is Windows-1252, convert it: "
+            "iconv -f WINDOWS-1252 -t UTF-8 '{path}' > '{home}/my pairs.utf-8.csv'",
+        ),
+        (
+            "train.de.gz",
+            gzip.compress("schön\n".encode("cp1252")),
+            "{path}:1: not UTF-8 (byte 0xf6 at column 4); if it is Windows-1252, convert it: "
+            "zcat {path} | iconv -f WINDOWS-1252 -t UTF-8 > {home}/train.utf-8.de",
+        ),
+        (
+            "a.csv",
+            "a;ä\n".encode("utf-16"),
+            "{path}:1: not UTF-8 (byte 0xff at column 1) but UTF-16; convert it: "
+            "iconv -f UTF-16 -t UTF-8 {path} > {home}/a.utf-8.csv",
+        ),
+        ("a.csv", "sch\u00f6n ".encode() + b"\xe4!\n", "{path}:1: not UTF-8 (byte 0xe4 at column 7)"),
+        (
+            "a.xlsx",
+            b"PK\x03\x04\x14\x00\xff\xff",
+            "{path}: not text: a zip archive, as spreadsheets and office documents are; save the table as CSV in UTF-8",
+        ),
+        ("a.txt", gzip.compress(b"a\n"), "{path}: not text: compressed with gzip; rename it to end in .gz"),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_the_command_that_converts_it(write, name, content, message):
+    path = write(name, content)
+    with pytest.raises(DataError) as error:
+        list(read_lines(path))
+    assert one_line(error) == message.format(path=path, home=path.rpartition("/")[0])
+
+
 def test_text_cut_inside_a_character_is_broken(write):
     path = write("train.de", "schö".encode()[:-1])
     with pytest.raises(DataError) as error:
@@ -118,4 +155,7 @@ def test_messages_name_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntw\xff\n")))
     with pytest.raises(DataError) as error:
         list(read_lines("-"))
-    assert one_line(error) == "standard input:2: not UTF-8 (byte 0xff at column 3)"
+    assert one_line(error) == (
+        "standard input:2: not UTF-8 (byte 0xff at column 3); if it is Windows-1252, convert it: "
+        "iconv -f WINDOWS-1252 -t UTF-8"
+    )

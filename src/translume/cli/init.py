@@ -88,6 +88,7 @@ def command(
     texts in the first.
     """
     from translume.data.lines import STANDARD_INPUT
+    from translume.data.tables import first_row, table_kind
     from translume.errors import DataError, SettingsError
     from translume.recommend.columns import find_columns, is_text, parse_columns
     from translume.tasks import find_task
@@ -130,6 +131,9 @@ def command(
             found = ()
         else:
             found = find_columns(train_source, task.keys, labelled=task.predicts == "classes")
+            if not found and table_kind(str(train_source)) == "csv":
+                first = " | ".join(repr(field) for field in first_row(str(train_source)))
+                note(f"{train_source}:1: no known names of columns; the first pair is {first}; --columns takes names")
         if valid_source is None:
             valid = valid or _validation_file(train_source)
         files |= {"columns": found} if found else {}

@@ -77,7 +77,8 @@ def command(
     A FILE whose name ends in .docx, .pptx, .odt, .epub, .html, .htm, .srt or .vtt is translated as a document that
     keeps its format: `translume translate models/en-de report.docx > bericht.docx`. Of a .pdf the text is translated.
 
-    For a model trained with a template, a FILE named .tsv, .csv or .jsonl is a table with the columns of the template.
+    For a model trained on tables, a FILE named .tsv, .csv or .jsonl is a table: the column of the sources, or the
+    columns of the template, as in training. Its rows give one line each.
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.

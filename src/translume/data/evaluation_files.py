@@ -7,7 +7,7 @@ from pathlib import Path
 
 from translume.config.data import DataSettings
 from translume.data.lines import display_name, read_lines, refuse_one_input
-from translume.data.pairs import read_pairs, unequal_lengths
+from translume.data.pairs import read_pairs, source_columns, unequal_lengths
 from translume.data.tables import KINDS, Template, read_columns, suffix_of
 from translume.errors import DataError
 
@@ -41,16 +41,20 @@ def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
 
 
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:
-    """Yield the lines of a file, or for a model trained with a template, the sources made from the rows of a table.
+    """Yield the lines of a file, or the sources in the rows of a table for a model that was trained on tables.
 
-    A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target.
+    A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target. Line ends in a
+    source become spaces, so that one row stays one line.
     """
-    if not data.template or suffix_of(file) not in KINDS:
+    if not (data.template or data.train) or suffix_of(file) not in KINDS:
         return read_lines(file)
-    template = Template.parse(data.template)
-    columns = template.columns
+    template = Template.parse(data.template) if data.template else None
+    columns = source_columns(data, file)
     rows = read_columns(file, columns)
-    return (template.fill(dict(zip(columns, texts, strict=True))) for _, texts in rows)
+    return (
+        " ".join((texts[0] if template is None else template.fill(dict(zip(columns, texts, strict=True)))).splitlines())
+        for _, texts in rows
+    )
 
 
 def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:

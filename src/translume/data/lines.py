@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import shlex
 import sys
 import zlib
 from collections.abc import Iterator
@@ -13,6 +14,17 @@ import zstandard
 from translume.errors import DataError
 
 _BLOCK = 1 << 20
+
+_SIGNATURES = {
+    b"PK\x03\x04": "a zip archive, as spreadsheets and office documents are; save the table as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "an old office document; save the table as CSV in UTF-8",
+    b"\x1f\x8b": "compressed with gzip; rename it to end in .gz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; rename it to end in .zst",
+}
+"""How files begin that are no text, and what they are."""
+
+_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""How text files in other encodings begin, and the name of the encoding for iconv."""
 
 STANDARD_INPUT = "-"
 """The file name that stands for standard input."""
@@ -139,7 +151,32 @@ def _whole_lines(path: Path | str) -> Iterator[bytes]:
 
 
 def _not_utf8(path: Path | str, block: bytes, error: UnicodeDecodeError, number: int) -> str:
+    """Return a one-line message with the place of the first bad byte, and how to convert the file if that is likely."""
     before = block[: error.start]
+    if number == 1:
+        for signature, what in _SIGNATURES.items():
+            if block.startswith(signature):
+                return f"{display_name(path)}: not text: {what}"
     line = number + before.count(b"\n")
     column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
-    return f"{display_name(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"
+    place = f"{display_name(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"
+    encoding = _ENCODINGS.get(block[:2]) if number == 1 else None
+    if encoding is not None:
+        return f"{place} but {encoding}; convert it: {_conversion(path, encoding)}"
+    if before.isascii() and error.reason != "unexpected end of data":  # valid UTF-8 before: a damaged file, rather
+        return f"{place}; if it is Windows-1252, convert it: {_conversion(path, 'WINDOWS-1252')}"
+    return place
+
+
+def _conversion(path: Path | str, encoding: str) -> str:
+    """Return a command that writes the file in UTF-8 under another name with the same ending."""
+    convert = f"iconv -f {encoding} -t UTF-8"
+    unpacked = {".gz": "zcat", ".zst": "zstdcat"}
+    file = Path(path)
+    if str(path) == STANDARD_INPUT:
+        return convert
+    unpack = unpacked.get(file.suffix)
+    plain = file.with_suffix("") if unpack else file
+    new = shlex.quote(str(plain.with_name(f"{plain.stem}.utf-8{plain.suffix}")))
+    old = shlex.quote(str(file))
+    return f"{unpack} {old} | {convert} > {new}" if unpack else f"{convert} {old} > {new}"

@@ -151,6 +151,17 @@ def _check_columns(settings: DataSettings) -> None:
             )
 
 
+def source_columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
+    """Return the columns of a table that make its sources."""
+    if settings.template:
+        return Template.parse(settings.template).columns
+    return (_columns(settings, file) or _default_columns(file))[:1]
+
+
+def _default_columns(file: str) -> tuple[Column, Column]:
+    return _PAIR_KEYS if table_kind(file) == "json" else (0, 1)
+
+
 def _columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
     """Return the columns to read; empty for the default of pairs, and for documents."""
     keys = find_task(settings.task).keys
@@ -175,7 +186,7 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
 
 def _table(file: str, columns: tuple[Column, ...], template: Template | None) -> Iterator[Pair]:
     """Yield the pairs of a table; without columns, a JSONL file has keys, another file exactly two columns."""
-    chosen = columns or (_PAIR_KEYS if table_kind(file) == "json" else (0, 1))
+    chosen = columns or _default_columns(file)
     if template is not None:
         (target,) = chosen
         chosen = (*template.columns, target)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -23,8 +24,9 @@ LANGUAGES = {
     **dict.fromkeys(("spanish", "spanisch", "espagnol", "español", "es"), "es"),
     **dict.fromkeys(("italian", "italienisch", "italien", "italiano", "it"), "it"),
     **dict.fromkeys(("chinese", "chinesisch", "chinois", "chino", "zh"), "zh"),
+    **dict.fromkeys(HEADER_WORDS, ""),
 }
-"""Language codes by names of languages in lower case, as the first lines of spreadsheets have them."""
+"""Language codes by names of columns in lower case, as the first lines of spreadsheets have them; "" for a side."""
 
 
 def parse_columns(option: str, *, template: bool = False) -> Columns:
@@ -55,13 +57,17 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
             f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV or JSONL file with {sides} "
             "(named .csv, .jsonl, .ndjson or .json)"
         )
+    known = [field.strip() for field in fields if _language(field) is not None]
     if len(fields) > 2:
+        first, second = known[:2] if len(known) > 1 else ("0", "1")
+        named = shlex.quote(f"{first},{second}")
         raise DataError(
-            f"{file}:1: found {len(fields)} columns; choose {sides} with --columns 0,1 (counted from 0), "
-            "or make a source of several columns with --template '{0} {1}'"
+            f"{file}:1: found {len(fields)} columns; choose {sides} with --columns {named} "
+            "(by name or counted from 0), or make a source of several columns "
+            f"with --template '{{{first}}} {{{second}}}'"
         )
-    if all(field.strip().lower() in LANGUAGES.keys() | HEADER_WORDS for field in fields):
-        return tuple(field.strip() for field in fields)
+    if len(known) == 2:
+        return tuple(known)
     return (1, 0) if labelled and _label_is_first(file) else ()
 
 
@@ -69,9 +75,19 @@ def languages_of_columns(columns: Columns) -> tuple[str, str]:
     """Return the language codes in keys such as "en" or "translation.de", or empty strings."""
     if len(columns) != 2:
         return "", ""
-    first, second = (LANGUAGES.get(str(column).lower()) or str(column).rpartition(".")[2] for column in columns)
+    first, second = (_language(str(column)) or str(column).rpartition(".")[2] for column in columns)
     codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", name) for name in (first, second)]
     return (first, second) if all(codes) else ("", "")
+
+
+def _language(name: str) -> str | None:
+    """Return the language code that a name in the first line stands for, "" if it names a side; None for other texts.
+
+    "Englisch (Original)" stands for "en", and "de-DE" and "de_AT" for "de".
+    """
+    word = name.partition("(")[0].strip().lower()
+    regional = re.fullmatch(r"([a-z]{2})[-_][a-z]{2}", word)
+    return LANGUAGES.get(regional[1] if regional else word)
 
 
 def is_text(file: Path) -> bool:
