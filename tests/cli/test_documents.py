@@ -44,6 +44,16 @@ def test_html_and_subtitles_keep_their_markup(run, folder: Path) -> None:
     assert found == f"1\n00:00:01,000 --> 00:00:02,000\n{text}"
 
 
+def test_documents_are_split_into_sentences_as_decoding_split_says(run, folder: Path) -> None:
+    (folder / "two.html").write_text("<p>Ab kl. Cde a.</p>", encoding="utf-8")
+    texts = ("Ab kl.\nCde a.\n", "Ab kl. Cde a.\n")
+    apart, whole = ("".join(run("translate", folder / "m", text=text).stdout.split()) for text in texts)
+    for option, wanted in {"always": apart, "never": whole}.items():
+        found = run("translate", folder / "m", folder / "two.html", "--split", option).stdout
+        assert "".join(re.sub("<.*?>", "", found).split()) == wanted
+    assert apart != whole
+
+
 def test_plain_text_is_translated_line_by_line_also_to_a_file(run, folder: Path) -> None:
     found = run("translate", folder / "m", folder / "lines.txt")
     assert len(found.stdout.splitlines()) == 2
