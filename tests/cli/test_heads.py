@@ -171,6 +171,15 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     assert row.peak_bytes is not None
 
 
+def test_fewer_updates_than_the_warm_up_are_warned_about(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path)
+    words = ("--kinds", "softmax", "--out", tmp_path / "out", "--set", "training.warmup_updates=1000")
+    assert typed(path, "--updates", "2", "--threads", "1", *words).stderr.splitlines()[0] == (
+        "warning: training.warmup_updates = 1,000, but the training has 2 updates: "
+        "the learning rate never reaches its peak"
+    )
+
+
 @pytest.mark.parametrize(
     ("kinds", "answer"),
     [

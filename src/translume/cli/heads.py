@@ -66,6 +66,12 @@ def command(
     changes = [] if updates is None else [f"training.updates={updates}"]
     changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
     settings = Config.read(config, (*changes, *overrides))
+    training = settings.training
+    if training.updates <= training.warmup_updates:
+        warn(
+            f"warning: training.warmup_updates = {training.warmup_updates:,}, but the training has "
+            f"{training.updates:,} updates: the learning rate never reaches its peak"
+        )
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         rows, interrupted = _compare(settings, folder, chosen, sentences, compute)
     if rows:
