@@ -115,11 +115,11 @@ def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
     in a row, and more often than in the source.
     Words are separated by spaces; in a text with hardly any spaces each character counts as a word.
     """
-    said, given = words_of(target), words_of(source)
+    written, given = words_of(target), words_of(source)
     found = []
     if cut:
         found.append("truncated: the target reached its limit of tokens before its end")
-    times, words = longest_repetition(said)
+    times, words = longest_repetition(written)
     if times >= MIN_REPETITIONS and times > longest_repetition(given)[0]:
         found.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
     return found
@@ -127,10 +127,10 @@ def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
 
 def short_by_words(source: str, target: str) -> list[str]:
     """A warning, `low_source_use: …`, if the source has 10 words or more and the target less than 0.3 times as many."""
-    said, given = words_of(target), words_of(source)
-    if len(given) < MIN_SOURCE_WORDS or len(said) >= LOW_RATIO * len(given) or spaced(source) != spaced(target):
+    written, given = words_of(target), words_of(source)
+    if len(given) < MIN_SOURCE_WORDS or len(written) >= LOW_RATIO * len(given) or spaced(source) != spaced(target):
         return []
-    return [f"low_source_use: {len(said)} words for {len(given)} of the source"]
+    return [f"low_source_use: {len(written)} words for {len(given)} of the source"]
 
 
 def short_by_tokens(

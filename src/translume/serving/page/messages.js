@@ -2,7 +2,7 @@
 import { named, offers, sources } from "./choice.js";
 
 const BUSY = "The server is busy.";
-const SAID = {
+const MESSAGES = {
   unreachable: "There is no connection to the server. Check your network.",
   deadline_exceeded: "This took too long. Try a shorter text.",
   over_quota: "This API key has used up its characters for today.",
@@ -29,15 +29,15 @@ export function readable(error) {
   if (tokens && offers("classify")) return `This text is too long for this model (${tokens} tokens, at most ${most}).`;
   if (tokens) return `A sentence is too long for this model (${tokens} tokens, at most ${most}). Split it with a full stop or a new line.`;
   if (error.field?.startsWith?.("constraints")) return `A translation in your glossary cannot be used: ${message.replace(/^[^:]*: /, "")}.`;
-  if (SAID[error.code]) return SAID[error.code];
-  if (error.status >= 500) return "Something went wrong on the server. If it happens again, tell its operator.";
+  if (MESSAGES[error.code]) return MESSAGES[error.code];
+  if (error.status >= 500) return "Something went wrong on the server. If it happens again, contact its operator.";
   return message;
 }
 
 // Whether the same request may succeed later.
 export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.status);
 
-const WARNED = {
+const WARNINGS = {
   truncated: (detail) => (detail.includes("target") ? "The translation was cut off at the length limit. Shorter sentences help." : "The text was cut: its end is not translated."),
   repetition: () => "The translation repeats itself. It is probably wrong.",
   low_source_use: () => "The translation is much shorter than the text. Something may be missing.",
@@ -46,7 +46,7 @@ const WARNED = {
 };
 
 // Return a warning of a translation in words.
-export const warned = ({ kind, detail }) => (WARNED[kind] ?? (() => `${kind.replaceAll("_", " ")}: ${detail}`))(detail ?? "");
+export const warned = ({ kind, detail }) => (WARNINGS[kind] ?? (() => `${kind.replaceAll("_", " ")}: ${detail}`))(detail ?? "");
 
 const SCRIPTS = {
   zh: ["Han"], ja: ["Han", "Hiragana", "Katakana"], ko: ["Hangul", "Han"], ru: ["Cyrillic"], uk: ["Cyrillic"], bg: ["Cyrillic"],
