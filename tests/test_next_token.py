@@ -251,3 +251,24 @@ def test_a_bias_reports_which_tokens_it_names_and_how_many_it_lowers(data, rows)
     assert told.lowered() == counted.lowered() == len(ids)
     wanted = torch.tensor(data.draw(st.lists(st.integers(0, 6), min_size=rows, max_size=rows)))[:, None]
     assert told.names(wanted) == bool(told.of(wanted).any()) == any(each in ids for each in wanted[:, 0].tolist())
+
+
+@given(seed=st.integers(0, 99), rows=st.integers(1, 4), biased=st.integers(1, 40))
+def test_many_values_are_found_as_few_are(seed: int, rows: int, biased: int) -> None:
+    """Also values that stand twice, and forbidden tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(biased, generator=generator)
+    values[torch.rand(biased, generator=generator) < 0.3] = -math.inf
+    where = [torch.randint(0, high, (biased,), generator=generator) for high in (rows, 9)]
+    bias = Bias(where[0], where[1], values)
+    ids = torch.randint(0, 12, (rows, 5), generator=generator)
+    assert bias._found(ids).equal(bias.of(ids))
+
+
+def test_a_long_list_of_forbidden_tokens_is_applied_to_many_candidates() -> None:
+    """With no_repeat_ngram = 1, 16 hypotheses of 1,000 tokens forbid 16,000, and as many candidates are looked up."""
+    rows = torch.arange(16).repeat_interleave(1000)
+    ids = torch.arange(1000).repeat(16)
+    candidates = torch.arange(500, 1516).expand(16, -1)
+    added = Bias(rows, ids, torch.full((16_000,), -math.inf)).of(candidates)
+    assert added.isinf().sum(1).tolist() == [500] * 16

@@ -17,6 +17,8 @@ CACHED_ELEMENTS = 1 << 17
 """Exponentials held at a time on a CPU, so that they fit a core's cache."""
 UNSHIFTED = 60.0
 """Rows whose largest logit is at most this need no shift: sums of exponentials neither overflow nor vanish in fp32."""
+COMPARED = 20_000
+"""Pairs of a biased token and a candidate that are compared one by one; more are searched for."""
 
 
 class BeliefError(TranslationError):
@@ -83,13 +85,25 @@ class Bias:
 
     def of(self, ids: Tensor) -> Tensor:
         """Return the values [N, m], fp32, added to tokens `ids` [N, m]; −inf for forbidden ones."""
-        same = ids[self.rows] == self.ids[:, None]  # [P, m]
-        values = torch.where(same, self.values.float()[:, None], 0.0)
-        added = torch.zeros(ids.shape, device=ids.device).index_add_(0, self.rows, values)
+        if self.ids.numel() * ids.size(1) > COMPARED:
+            added = self._found(ids)
+        else:
+            same = ids[self.rows] == self.ids[:, None]  # [P, m]
+            values = torch.where(same, self.values.float()[:, None], 0.0)
+            added = torch.zeros(ids.shape, device=ids.device).index_add_(0, self.rows, values)
         if self.allowed is None:
             return added
         allowed = self.allowed[ids] if self.allowed.dim() == 1 else self.allowed.gather(1, ids)
         return added.masked_fill(~allowed, -math.inf)
+
+    def _found(self, ids: Tensor) -> Tensor:
+        """Return the sums of values of tokens `ids` [N, m] by binary search, in O((P + N·m) log P)."""
+        size = 1 + int(torch.maximum(ids.max(), self.ids.max()))
+        pairs, place = torch.unique(self.rows * size + self.ids, return_inverse=True)
+        sums = torch.zeros(len(pairs), device=ids.device).index_add_(0, place, self.values.float())
+        wanted = torch.arange(len(ids), device=ids.device)[:, None] * size + ids
+        at = torch.searchsorted(pairs, wanted).clamp_(max=len(pairs) - 1)
+        return torch.where(pairs[at] == wanted, sums[at], 0.0)
 
     def add_to(self, scores: Tensor) -> Tensor:
         """Return a copy of `scores` [N, V] with the bias added; −inf for forbidden tokens."""
