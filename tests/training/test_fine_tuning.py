@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from translume.checkpoint import read_config
+from translume.checkpoint import Manifest, data_of_history, read_config, read_history
 from translume.config import Config, DataSettings, TrainingSettings
 from translume.errors import SettingsError
 from translume.training import Warned, train
@@ -128,6 +128,16 @@ def test_the_card_names_the_base_model_and_its_digest(toy: Make, base: Path, tmp
     card = (tmp_path / "copy" / "README.md").read_text(encoding="utf-8")
     assert f"## Base model\n\nFine-tuned from `model`; SHA-256 of its weights: `{digest}`.\n" in card
     assert "## Base model" not in (base / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_log_keeps_what_went_into_the_base_models(toy: Make, base: Path, tmp_path: Path) -> None:
+    list(train(small(toy), tmp_path / "one", source=base))
+    list(train(small(toy), tmp_path / "two", source=tmp_path / "one"))
+    own, one, two = (data_of_history(read_history(folder)) for folder in (base, tmp_path / "one", tmp_path / "two"))
+    assert own["base"] is None
+    assert two["base"]["weights_sha256"] == Manifest.read(tmp_path / "one").files["weights.safetensors"].sha256
+    assert {name: two["base"][name] for name in one} == one
+    assert {name: two["base"]["base"][name] for name in own} == own
 
 
 def test_settings_know_what_was_stated() -> None:

@@ -110,7 +110,7 @@ def test_run_killed_during_a_commit_ends_like_an_uninterrupted_one(
         assert content(Path(folder)) == whole[feature]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_the_same_call_resumes(
     toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path, number: signal.Signals
 ) -> None:

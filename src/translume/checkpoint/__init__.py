@@ -19,7 +19,7 @@ from translume.checkpoint.folder import (
     read_committed,
     verify,
 )
-from translume.checkpoint.history import append_history, read_history, record_evaluation
+from translume.checkpoint.history import append_history, data_of_history, read_history, record_evaluation
 from translume.checkpoint.loading import (
     AnyCheckpoint,
     Checkpoint,
@@ -66,6 +66,7 @@ __all__ = [
     "commit",
     "committed",
     "copy_decoding_files",
+    "data_of_history",
     "fill",
     "load_any",
     "load_checkpoint",

@@ -45,6 +45,19 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
+def data_of_history(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what went into a model: "training", "validation", "files", and "base", those of its base model, if any.
+
+    The first three are those of the last start. Logs of earlier versions lack some of them.
+    """
+    started = [record for record in history if record.get("event") == "started"]
+    if not started:
+        return {}
+    bases = [base for record in started if (base := record.get("base"))]
+    found = {name: started[-1].get(name) for name in ("training", "validation", "files")}
+    return {**found, "base": bases[-1] if bases else None}
+
+
 def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
     """Add an evaluation to a model's history, and all scores of its current weights to its card.
 

@@ -37,7 +37,7 @@ def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_j
         report = _engine_report(model)
         click.echo(json.dumps(report, ensure_ascii=False)) if as_json else _print_engine_report(report)
         return
-    from translume.checkpoint import read_config, read_history, read_vocabularies
+    from translume.checkpoint import data_of_history, read_config, read_history, read_vocabularies
 
     config = read_config(model)
     history = read_history(model)
@@ -46,7 +46,7 @@ def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_j
         "model": str(model),
         "size": _size(model),
         "vocabulary": {"source": len(source), "target": len(target), "shared": source is target},
-        "data": _data(history),
+        "data": data_of_history(history),
         "training": _training(history),
         "scores": [record for record in history if record.get("event") == "evaluated"],
         "settings": config.model_dump(mode="json"),
@@ -84,12 +84,6 @@ def _size(model: Path) -> dict[str, Any]:
         "bytes_to_resume": sum(entry.size for entry in resuming),
         "committed": datetime.fromtimestamp(changed).isoformat(" ", "seconds"),
     }
-
-
-def _data(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the accounts of training and validation data of the last run, and its files if they were stored."""
-    started = [record for record in history if record.get("event") == "started"]
-    return {name: started[-1].get(name) for name in ("training", "validation", "files")} if started else {}
 
 
 def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -160,8 +154,8 @@ def _print_accounts(data: dict[str, Any], *, reasons: bool = False) -> None:
             click.echo(f"{name} data: " + "\n".join(lines if reasons else lines[:1]))
 
 
-def _print_data(data: dict[str, Any], settings: "DataSettings") -> None:
-    """Print what a model was trained on."""
+def _print_data(data: dict[str, Any], settings: "DataSettings | None") -> None:
+    """Print what a model was trained on, and what its base model was.  settings: None for those of a base model."""
     _print_accounts(data, reasons=True)
     for split, name in (("train", "training"), ("valid", "validation")):
         if files := [file for file in data.get("files") or () if file["split"] == split]:
@@ -169,12 +163,17 @@ def _print_data(data: dict[str, Any], settings: "DataSettings") -> None:
             for file in files:
                 weight = "" if file["weight"] == 1 else f"  weight {file['weight']:g}"
                 click.echo(f"  {file['digest']}  {file['size']:>13,}  {file['pairs']:>11,}  {file['path']}{weight}")
-    if not data.get("files"):
+    if not data.get("files") and settings is not None:
         from translume.data.pairs import origins
 
         click.echo("files, whose digests were not stored:")
         for origin in (*origins(settings, "train"), *origins(settings, "valid")):
             click.echo(f"  {' '.join(origin.files)}")
+    elif not data.get("files"):
+        click.echo("files: not stored")
+    if base := data.get("base"):
+        click.echo(f"\nbase model {base['model']} (SHA-256 of its weights: {base['weights_sha256']}):")
+        _print_data(base, None)
 
 
 def _engine_report(model: Path) -> dict[str, Any]:

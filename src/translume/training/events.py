@@ -28,6 +28,8 @@ class Started:
 
     training, validation: how many pairs were read, used, held out and dropped; one account for both if validation pairs
     were held out.  parameters: number of weights, shared ones counted once.  files: of training and validation.
+    base: of a fine-tuned model, when it begins: "model" (folder), "weights_sha256" and the data of the base model as
+    `data_of_history` returns them; else None.
     """
 
     update: int
@@ -44,6 +46,7 @@ class Started:
     device: str
     threads: int
     files: tuple[DataFile, ...]
+    base: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """SIGINT or SIGTERM was received. Everything up to `update` is saved; the same command resumes the run."""
+    """SIGINT, SIGTERM or SIGHUP was received. Everything up to `update` is saved; the same command resumes the run."""
 
     update: int
     signal: str

@@ -1,4 +1,5 @@
-"""Signal handling: on Ctrl-C (SIGINT) and SIGTERM, training finishes the update, saves, and yields `Interrupted`.
+"""Signal handling: on Ctrl-C (SIGINT), SIGTERM and SIGHUP, training finishes the update, saves, and yields
+`Interrupted`.
 
 `SignalFlag` only sets a flag. `Run.events` in `train.py` checks it after each update, and validation between batches.
 """
@@ -13,8 +14,9 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class SignalFlag:
-    """A context in which the first SIGINT or SIGTERM only sets `caught`; a second one has its usual effect.
+    """A context in which the first SIGINT, SIGTERM or SIGHUP only sets `caught`; a second one has its usual effect.
 
+    SIGHUP comes when the terminal closes. If it is ignored, as `nohup` arranges, it stays ignored.
     Outside the main thread Python allows no signal handlers, so nothing is caught there.
     """
 
@@ -26,7 +28,9 @@ class SignalFlag:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
                 self._before[number] = signal.signal(number, self._catch)
         return self
 

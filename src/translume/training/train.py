@@ -3,10 +3,20 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from translume.checkpoint import Card, FolderLock, build_network, choose_device, refuse_threads, write_card
+from translume.checkpoint import (
+    Card,
+    FolderLock,
+    build_network,
+    choose_device,
+    data_of_history,
+    read_history,
+    refuse_threads,
+    write_card,
+)
 from translume.config import Config, TrainingSettings
 from translume.data import files_of
 from translume.data.pairs import SPLITS, origins
@@ -52,8 +62,9 @@ def train(
     torch's number.
     A run in `folder` is resumed, even if its process was killed; on the same machine's CPU the result is the same, bit
     for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
-    any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT and SIGTERM
-    the run is saved and ends with `Interrupted`, if the generator runs in the main thread and the data are prepared.
+    any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT, SIGTERM and
+    SIGHUP the run is saved and ends with `Interrupted`, if the generator runs in the main thread and the data are
+    prepared.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
@@ -137,6 +148,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[E
         device=str(prepared.device),
         threads=torch.get_num_threads(),
         files=tuple(files),
+        base=_base_data(Path(state.begun.source_model), plan.base_digest) if plan.base is not None else None,
     )
     if plan.state is None:
         state.measured_by = measured_by(prepared.model.config, prepared.validation)
@@ -144,6 +156,12 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[E
     yield Resumed(update=state.update, updates=settings.updates, folder=store.folder)
     for message in _changes(plan, prepared):
         yield Warned(update=state.update, message=message)
+
+
+def _base_data(folder: Path, digest: str) -> dict[str, Any]:
+    """Return the base model and the data that went into it, for audits of the fine-tuned model."""
+    data = data_of_history(read_history(folder))
+    return {"model": str(folder), "weights_sha256": digest, **data}
 
 
 def _changes(plan: RunPlan, prepared: Prepared) -> Iterator[str]:
@@ -209,7 +227,7 @@ class Run:
         return event
 
     def events(self) -> Iterator[Event]:
-        """Train until the run ends or SIGINT or SIGTERM was received, and yield events.
+        """Train until the run ends or SIGINT, SIGTERM or SIGHUP was received, and yield events.
 
         A signal only sets a flag (`SignalFlag`): the update in progress is finished and everything saved before
         `Interrupted`. Raises TrainingError if a loss is not finite; earlier commits stay.
