@@ -121,11 +121,13 @@ def test_broken_utf8_at_line_812(home: Path) -> None:
     lines = (home / "train.de").read_bytes().split(b"\n")
     lines[811] = b"ab\xffcd"
     (home / "broken.de").write_bytes(b"\n".join(lines))
+    convert = f"iconv -f WINDOWS-1252 -t UTF-8 {home}/broken.de > {home}/broken.utf-8.de"
+    message = f"{home}/broken.de:812: not UTF-8 (byte 0xff at column 3); if it is Windows-1252, convert it: {convert}"
     said = spoilt_training(home, f'data.train_target="{home}/broken.de"')
-    assert said == f"Error: {home}/broken.de:812: not UTF-8 (byte 0xff at column 3)\n"
+    assert said == f"Error: {message}\n"
     fails(
         translume("evaluate", home / "model", home / "train.en", home / "broken.de", "--write", home / "out"),
-        f"{home}/broken.de:812: not UTF-8 (byte 0xff at column 3)",
+        message,
     )
     assert not (home / "out").exists()
 

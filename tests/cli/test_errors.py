@@ -119,7 +119,9 @@ def test_broken_utf8_is_named_with_file_and_line(run, files: Path) -> None:
     (files / "broken.de").write_bytes(b"\n".join(lines) + b"\n")
     result = run("init", files / "train.en", files / "broken.de")
     assert result.exit_code == 1
-    assert result.stderr == f"Error: {files}/broken.de:77: not UTF-8 (byte 0xff at column 4)\n"
+    convert = f"iconv -f WINDOWS-1252 -t UTF-8 {files}/broken.de > {files}/broken.utf-8.de"
+    message = f"{files}/broken.de:77: not UTF-8 (byte 0xff at column 4); if it is Windows-1252, convert it: {convert}"
+    assert result.stderr == f"Error: {message}\n"
 
 
 def test_empty_file_is_a_one_line_error(run, files: Path) -> None:
