@@ -43,14 +43,16 @@ def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) ->
     it, a client that stops reading would keep its request open.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= 65535:
+        raise PortError(f"port: found {port}, expected 0 to 65535")
     try:
+        # create_server would leave its socket open if the name cannot be encoded.
+        socket.getaddrinfo(host, port, family)
         bound = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise port_error(host, port, error) from None
     except (TypeError, UnicodeError):  # the name cannot be encoded, such as bytes that are not UTF-8
         raise PortError(f"host: found {host!a}, expected an address or a host name") from None
-    except OverflowError:
-        raise PortError(f"port: found {port}, expected 0 to 65535") from None
     # Connections inherit these options. With Nagle's algorithm the body of a response would wait 40 ms for the client's
     # delayed acknowledgement of the headers.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
