@@ -3,7 +3,9 @@
 import json
 import shlex
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -168,3 +170,42 @@ def test_the_content_security_policy_is_that_of_the_main_page(live: Any) -> None
     assert "<style" not in html
     assert "<script>" not in html
     assert "//" not in html
+
+
+def test_the_documented_page_of_another_site_shows_a_translation_as_it_grows(
+    browser: Any, start: Callable[..., Any], translator: Translator
+) -> None:
+    live = start(Served.of("en-de", translator))
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = text.partition("```html\n")[2].partition("```")[0].replace("https://translate.example", live.url)
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    expected = live.post("/v1/translate", text="a dog").json()["translations"][0]["text"]
+    # A real site: a page that Playwright fulfils has no address, and Chromium keeps it from reaching this machine's.
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        Thread(target=site.serve_forever, daemon=True).start()
+        origin = f"http://localhost:{site.server_port}"
+        live.server.cors_origins = (origin,)
+        context = browser.new_context()
+        try:
+            tab = context.new_page()
+            tab.goto(origin)
+            tab.fill("#text", "a dog")
+            tab.press("#text", "Tab")
+            tab.wait_for_function("text => document.getElementById('translation').textContent === text", arg=expected)
+            live.server.cors_origins = ()
+            tab.fill("#text", "a cat")
+            with tab.expect_event("requestfailed"):
+                tab.press("#text", "Tab")
+        finally:
+            context.close()
+            site.shutdown()
