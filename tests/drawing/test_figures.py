@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 import translume
 from translume.drawing import plot_attention, plot_attribution, plot_beliefs, plot_gain, plot_lens
+from translume.drawing.figures import CHOSEN
 from translume.errors import SettingsError
 from translume.inspection.values import Token
 
@@ -61,7 +63,7 @@ def test_bars_of_each_step_end_with_the_tail_and_sum_to_one(found):
         bars = rows[row]
         assert sum(bar.get_width() for bar in bars) == pytest.approx(1.0, abs=1e-5)
         assert all(one.get_x() + one.get_width() == pytest.approx(other.get_x()) for one, other in pairwise(bars))
-        dark = [bar.get_width() for bar in bars if bar.get_facecolor()[:3] == (37 / 255, 99 / 255, 168 / 255)]
+        dark = [bar.get_width() for bar in bars if bar.get_facecolor() == to_rgba(CHOSEN)]
         assert dark == [pytest.approx(step.p_model)]
 
 
