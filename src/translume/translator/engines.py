@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
@@ -13,6 +14,18 @@ from translume.errors import SettingsError
 from translume.model import Transformer
 
 EngineName = Literal["auto", "fast", "plain"]
+ModelDtype = Literal["auto", "fp32", "bf16"]
+
+
+class ModelCheckpoint(Protocol):
+    """A loaded checkpoint whose model an engine can replace."""
+
+    @property
+    def model(self) -> Transformer:
+        """The plain model."""
+
+
+C = TypeVar("C", bound=ModelCheckpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +93,28 @@ def build_sound_engine(model: Transformer, dtype: Literal["fp32", "bf16"]) -> En
     except EngineError:
         return None
     return engine if self_test(engine, model, alone=False).agrees else None
+
+
+def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tuple[C, Engine | DeferredEngine | None]:
+    """A checkpoint and the engine that searches in place of its model, if there is one.
+
+    read: returns the checkpoint in a dtype.
+    Raises EngineError (a SettingsError) if the engine that the options name cannot be built.
+    """
+    if options.engine == "plain":
+        if options.dtype == "int8":
+            raise SettingsError("dtype: found 'int8' with --engine plain, expected auto, fp32 or bf16")
+        return read(options.dtype), None
+    # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
+    if options.engine == "fast" or options.dtype == "int8":
+        checkpoint = read("fp32")
+        return checkpoint, build_engine(checkpoint.model, "fp32" if options.dtype == "auto" else options.dtype)
+    if options.dtype == "bf16":
+        checkpoint = read("fp32")
+        engine = build_sound_engine(checkpoint.model, "bf16")
+        return (checkpoint, engine) if engine else (read("bf16"), None)
+    checkpoint = read(options.dtype)
+    return checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32"))
 
 
 def set_threads(threads: int | None) -> None:

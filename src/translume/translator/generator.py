@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from translume.decoding import (
     resolve_strategy,
     strategy_from,
 )
-from translume.engine import Engine, build_engine
+from translume.engine import Engine
 from translume.errors import SettingsError, TranslationError, refuse_unknown_keywords
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
@@ -34,9 +33,10 @@ from translume.translator.constraints import build_rules, check_rules
 from translume.translator.engines import (
     ComputeOptions,
     DeferredEngine,
-    build_sound_engine,
+    ModelDtype,
     describe_engine,
     set_threads,
+    with_engine,
 )
 from translume.translator.perplexity import Perplexity, label_log_probs
 from translume.translator.planning import Piece
@@ -139,24 +139,13 @@ class Generator:
     def _load(cls, folder: Path, options: ComputeOptions) -> "Generator":
         set_threads(options.threads)
 
-        def read(dtype: Literal["auto", "fp32", "bf16"]) -> LanguageModelCheckpoint:
+        def read(dtype: ModelDtype) -> LanguageModelCheckpoint:
             found: LanguageModelCheckpoint = load_any(
                 folder, device=options.device, dtype=dtype, expected=LanguageModelCheckpoint
             )
             return found
 
-        if options.engine == "plain":
-            return cls(read(options.plain_dtype))
-        # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
-        if options.engine == "fast" or options.dtype == "int8":
-            checkpoint = read("fp32")
-            return cls(checkpoint, build_engine(checkpoint.model, "fp32" if options.dtype == "auto" else options.dtype))
-        if options.dtype == "bf16":
-            checkpoint = read("fp32")
-            built = build_sound_engine(checkpoint.model, "bf16")
-            return cls(checkpoint, built) if built else cls(read("bf16"))
-        checkpoint = read(options.dtype)
-        return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
+        return cls(*with_engine(read, options))
 
     def __repr__(self) -> str:
         model, language = self.config.model, self.config.data.source_language

@@ -34,9 +34,10 @@ from translume.translator.engines import (
     ComputeOptions,
     DeferredEngine,
     EngineName,
-    build_sound_engine,
+    ModelDtype,
     describe_engine,
     set_threads,
+    with_engine,
 )
 from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
 from translume.translator.generator import Generator
@@ -104,24 +105,11 @@ class Translator:
     @classmethod
     def _load(cls, folder: Path, options: ComputeOptions) -> "Translator":
         set_threads(options.threads)
-        device, engine, dtype = options.device, options.engine, options.dtype
-        if dtype == "int8":
-            if engine == "plain":
-                raise SettingsError("dtype: found 'int8' with --engine plain, expected auto, fp32 or bf16")
-            return cls(load_checkpoint(folder, device=device, dtype="fp32")).compile("int8")
-        if engine == "plain":
-            return cls(load_checkpoint(folder, device=device, dtype=dtype))
-        # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
-        if engine == "fast":
-            return cls(load_checkpoint(folder, device=device, dtype="fp32")).compile(
-                "bf16" if dtype == "bf16" else "fp32"
-            )
-        if dtype == "bf16":
-            checkpoint = load_checkpoint(folder, device=device, dtype="fp32")
-            built = build_sound_engine(checkpoint.model, "bf16")
-            return cls(checkpoint, built) if built else cls(load_checkpoint(folder, device=device, dtype="bf16"))
-        checkpoint = load_checkpoint(folder, device=device, dtype=dtype)
-        return cls(checkpoint, DeferredEngine(partial(build_sound_engine, checkpoint.model, "fp32")))
+
+        def read(dtype: ModelDtype) -> Checkpoint:
+            return load_checkpoint(folder, device=options.device, dtype=dtype)
+
+        return cls(*with_engine(read, options))
 
     def __repr__(self) -> str:
         model, data = self.config.model, self.config.data
