@@ -439,9 +439,9 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
         os.chdir(folder)
         for number, (stream, kept) in enumerate(zip(case.streams, (given, output, errors), strict=True)):
             _redirect(number, stream, kept)
-        sys.stdin = sys.__stdin__ = _opened(0, "r")  # type: ignore[misc]
-        sys.stdout = sys.__stdout__ = _opened(1, "w")  # type: ignore[misc]
-        sys.stderr = sys.__stderr__ = _opened(2, "w")  # type: ignore[misc]
+        sys.stdin = sys.__stdin__ = _opened(0, "r")
+        sys.stdout = sys.__stdout__ = _opened(1, "w")
+        sys.stderr = sys.__stderr__ = _opened(2, "w")
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if case.file_limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -487,7 +487,7 @@ def _opened(number: int, mode: str) -> io.TextIOWrapper | None:
     except OSError:
         return None
     errors = "strict" if number < 2 else "backslashreplace"
-    file = open(number, mode, encoding="utf-8", errors=errors, closefd=False, buffering=-1)  # noqa: SIM115
+    file = open(number, mode, encoding="utf-8", errors=errors, closefd=False, buffering=-1)  # noqa: SIM115  # a standard stream stays open
     assert isinstance(file, io.TextIOWrapper)
     return file
 

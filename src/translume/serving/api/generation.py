@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from translume.config import DecodingSettings
-from translume.errors import TranslumeError, nearest
+from translume.errors import TranslumeError
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import read_object
 from translume.serving.api.errors import RequestError
@@ -30,7 +30,7 @@ from translume.serving.api.responses import (
 )
 from translume.serving.api.streaming import event
 from translume.serving.server import Server
-from translume.serving.workers.models import ServedGenerator, ServedModels
+from translume.serving.workers.models import ServedGenerator
 from translume.serving.workers.work import Generating, Prompt
 from translume.translator import Generation
 
@@ -51,7 +51,7 @@ def routes(server: Server) -> APIRouter:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
         call = GenerateRequest.parse(await read_object(request, server.limits), server.limits)
         prompts = as_list(call.prompt)
-        served = _generator(call.model, server.models)
+        served = server.models.generator(call.model)
         settings = await run_in_threadpool(_settings, served, call.decoding, server.limits)
         await server.accept(request, prompts)
         names = [f"prompt[{place}]" if isinstance(call.prompt, list) else "prompt" for place in range(len(prompts))]
@@ -76,7 +76,7 @@ def routes(server: Server) -> APIRouter:
         """Continue the joined contents of messages, in the format of OpenAI's chat completions."""
         call = ChatRequest.parse(await read_object(request, server.limits), server.limits)
         prompt = call.prompt(server.limits)
-        served = _generator(call.model, server.models)
+        served = server.models.generator(call.model)
         settings = await run_in_threadpool(_settings, served, call.decoding, server.limits)
         await server.accept(request, [prompt])
         work, seconds = Generating(served.generator, settings), server.limits.timeout_seconds
@@ -172,21 +172,6 @@ def _settings(served: ServedGenerator, changes: Mapping[str, Any], limits: Limit
         reason = f"max_length: found {settings.max_length:,}, expected at most {MOST_GENERATED:,}"
         raise RequestError(422, reason, field="max_length")
     return settings
-
-
-def _generator(name: str, models: ServedModels) -> ServedGenerator:
-    """Return the language model of a name, or the only one; RequestError (404 or 422) if there is none."""
-    known = models.generators
-    if not known:
-        raise RequestError(404, "model: this server has no language model", code="no_generator", field="model")
-    if name in known:
-        return known[name]
-    if name:
-        reason = f"model: no such language model{nearest(name, known)}"
-        raise RequestError(404, reason, code="unknown_model", field="model")
-    if len(known) > 1:
-        raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
-    return next(iter(known.values()))
 
 
 def _generation(found: Generation, *, detail: bool) -> dict[str, Any]:

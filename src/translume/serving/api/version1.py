@@ -8,10 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from translume.errors import nearest
 from translume.serving.api.body import read_object
 from translume.serving.api.cost import characters_to_charge
-from translume.serving.api.errors import RequestError
 from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
 from translume.serving.api.requests import (
     ClassifyRequest,
@@ -38,7 +36,6 @@ from translume.serving.api.texts import SplitTexts
 from translume.serving.health import version, versions
 from translume.serving.server import Server
 from translume.serving.workers.loading import MANIFEST
-from translume.serving.workers.models import ServedClassifier, ServedModels
 from translume.serving.workers.work import Classifying, Scoring, Translating
 from translume.translator import Classification, Translation
 
@@ -111,7 +108,7 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
         """Classify each text: labels with probabilities, the most probable first."""
         call = ClassifyRequest.parse(await read_object(request, server.limits), server.limits)
         texts = as_list(call.text)
-        served = _classifier(call.model, server.models)
+        served = server.models.classifier(call.model)
         several = isinstance(call.text, list)
         names = [f"text[{place}]" if several else "text" for place in range(len(texts))]
         await server.accept(request, texts)
@@ -197,20 +194,6 @@ def _translation(translation: Translation, call: ResolvedTranslation) -> dict[st
     elif call.settings.nbest > 1 or call.settings.alignment:
         result["hypotheses"] = [{name: each[name] for name in BRIEF if name in each} for each in whole["hypotheses"]]
     return result
-
-
-def _classifier(name: str, models: ServedModels) -> ServedClassifier:
-    """Return the classifier of a name, or the only one; RequestError (404 or 422) if there is none."""
-    known = models.classifiers
-    if not known:
-        raise RequestError(404, "model: this server has no classifier", code="no_classifier", field="model")
-    if name in known:
-        return known[name]
-    if name:
-        raise RequestError(404, f"model: no such classifier{nearest(name, known)}", code="unknown_model", field="model")
-    if len(known) > 1:
-        raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
-    return next(iter(known.values()))
 
 
 def _labels(found: Classification, nbest: int) -> dict[str, Any]:

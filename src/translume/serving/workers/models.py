@@ -221,6 +221,14 @@ class ServedModels:
         """Return the models of a class by name, such as all translators."""
         return {name: each for name, each in self._all.items() if isinstance(each, kind)}
 
+    def classifier(self, name: str) -> ServedClassifier:
+        """Return the classifier of a name, or the only one. Raises RequestError (404 or 422) if there is none."""
+        return _named_or_only(name, self.classifiers, "classifier", "no_classifier")
+
+    def generator(self, name: str) -> ServedGenerator:
+        """Return the language model of a name, or the only one. Raises RequestError (404 or 422) if there is none."""
+        return _named_or_only(name, self.generators, "language model", "no_generator")
+
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
 
@@ -282,3 +290,15 @@ class ServedModels:
                     targets.append(each.target)
                 found.setdefault(each.target, [])
         return found
+
+
+def _named_or_only(name: str, known: Mapping[str, S], kind: str, absent: str) -> S:
+    if not known:
+        raise RequestError(404, f"model: this server has no {kind}", code=absent, field="model")
+    if name in known:
+        return known[name]
+    if name:
+        raise RequestError(404, f"model: no such {kind}{nearest(name, known)}", code="unknown_model", field="model")
+    if len(known) > 1:
+        raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
+    return next(iter(known.values()))
