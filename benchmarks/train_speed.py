@@ -194,11 +194,11 @@ def check_equal(shape: Shape) -> float:
     """Return |Δ| of the two models' losses per token with the same weights and no dropout; raise above 1e-4."""
     import torch
 
-    from translume.interchange.huggingface.weights import weights_from_marian
+    from translume.interchange.huggingface.families.marian import Marian
 
     torch.manual_seed(1)
     model, peer = build_ours(shape, 0.0).eval(), build_theirs(shape, "eager", 0.0).eval()
-    model.load_state_dict(weights_from_marian(peer.state_dict(), settings_of(shape)), strict=False)
+    model.load_state_dict(Marian().weights_from(peer.state_dict(), settings_of(shape)), strict=False)
     batch = batches(shape.vocabulary, 1)[0]
     from translume.model import LossOptions
 

@@ -6,7 +6,7 @@ import torch
 from translume.checkpoint import build_model
 from translume.decoding import BeamSearch, ForbidTokens, LengthPenalty, search
 from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.huggingface.weights import weights_from_marian, weights_to_marian
+from translume.interchange.huggingface.families.marian import Marian
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 
@@ -24,7 +24,7 @@ def marian_of(model, settings):
         pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS, forced_eos_token_id=None,
     )  # fmt: skip
     theirs = transformers.MarianMTModel(config).eval()
-    missing, unexpected = theirs.load_state_dict(weights_to_marian(model, settings), strict=False)
+    missing, unexpected = theirs.load_state_dict(Marian().weights_to(model, settings), strict=False)
     assert not unexpected
     assert all("embed_positions" in name for name in missing)
     return theirs
@@ -56,7 +56,7 @@ def test_hidden_states_and_logits_equal_those_of_marian(make, changes):
 def test_weights_survive_a_round_trip_through_marian(make):
     model, settings = make()
     fresh = build_model(settings, SIZE, SIZE)
-    fresh.load_state_dict(weights_from_marian(marian_of(model, settings).state_dict(), settings))
+    fresh.load_state_dict(Marian().weights_from(marian_of(model, settings).state_dict(), settings))
     for (name, ours), back in zip(model.state_dict().items(), fresh.state_dict().values(), strict=True):
         assert torch.equal(ours, back), name
 
@@ -64,14 +64,14 @@ def test_weights_survive_a_round_trip_through_marian(make):
 def test_settings_unsupported_by_marian_are_refused_by_name(make):
     model, settings = make(norm="pre")
     with pytest.raises(SettingsError) as caught:
-        weights_to_marian(model, settings)
+        Marian().weights_to(model, settings)
     assert str(caught.value) == "model.norm: found 'pre', expected 'post' for MarianMTModel"
 
 
 def test_missing_weights_are_named(make):
     _, settings = make()
     with pytest.raises(ModelFolderError) as caught:
-        weights_from_marian({}, settings)
+        Marian().weights_from({}, settings)
     assert str(caught.value) == (
         "model.encoder.layers.0.self_attn.q_proj.weight: no such weights, "
         "expected them for encoder.layers.0.self_attention.query_key_value.weight"

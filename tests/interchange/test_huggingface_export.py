@@ -7,8 +7,8 @@ from translume.checkpoint import Checkpoint, build_model, save_model
 from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.errors import SettingsError
 from translume.interchange.export import export
+from translume.interchange.huggingface.families.pegasus import Pegasus
 from translume.interchange.huggingface.tokenizer import library_tokenizer
-from translume.interchange.huggingface.weights import weights_from_pegasus
 from translume.text import train_tokenizer
 from translume.translator import load
 
@@ -73,7 +73,7 @@ def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
         save_model(tmp_path / f"model{number}", checkpoint)
         export(tmp_path / f"model{number}", "huggingface", tmp_path / f"out{number}")
         theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / f"out{number}")
-        back = weights_from_pegasus(theirs.state_dict(), checkpoint.config.model)
+        back = Pegasus().weights_from(theirs.state_dict(), checkpoint.config.model)
         for name, value in checkpoint.model.state_dict().items():
             assert torch.equal(back[name], value), name
 
@@ -82,12 +82,13 @@ def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
     ("changes", "message"),
     [
         ({"norm": "pre", "positions": "rotary"},
-         "model.positions: found 'rotary', expected 'sinusoidal' or 'learned' for Pegasus"),
+         "model.positions: found 'rotary', expected 'sinusoidal' or 'learned' for PegasusForConditionalGeneration"),
         ({"norm": "post", "positions": "learned"},
          "model.positions: found 'learned', expected 'sinusoidal' for MarianMTModel"),
-        ({"head": SoftmaxSettings(tie="none")}, "model.head.tie: found 'none', expected 'all' for Pegasus"),
+        ({"head": SoftmaxSettings(tie="none")},
+         "model.head.tie: found 'none', expected 'all' for PegasusForConditionalGeneration"),
         ({"norm": "pre", "decoder_mixing": "ssru"},
-         "model.decoder_mixing: found 'ssru', expected 'attention' for Pegasus"),
+         "model.decoder_mixing: found 'ssru', expected 'attention' for PegasusForConditionalGeneration"),
         ({"norm": "post", "decoder_mixing": "ssru"},
          "model.decoder_mixing: found 'ssru', expected 'attention' for MarianMTModel"),
     ],

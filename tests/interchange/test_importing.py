@@ -340,15 +340,15 @@ def test_half_precision_is_read(folder, tmp_path):
 
 
 def test_a_model_that_differs_leaves_no_folder(folder, tmp_path, monkeypatch):
-    from translume.interchange.huggingface import reader
+    from translume.interchange.huggingface.families.marian import Marian
 
-    def turned(state, settings):
-        found = right(state, settings)
+    def turned(family, state, settings):
+        found = right(family, state, settings)
         found["encoder.layers.0.feed_forward.inner.bias"] += 1.0
         return found
 
-    right = reader.weights_from_marian
-    monkeypatch.setattr(reader, "weights_from_marian", turned)
+    right = Marian.weights_from
+    monkeypatch.setattr(Marian, "weights_from", turned)
     message = refused(folder, tmp_path / "out", TranslumeError)
     assert message.startswith(f"{folder}: the imported model differs from transformers' by ")
     assert message.endswith(" nats a token, expected at most 0.001")
@@ -398,7 +398,7 @@ def test_pegasus_that_is_not_tied_is_refused(tmp_path):
     translume.export(tmp_path / "model", "huggingface", folder)
     change(folder, tie_word_embeddings=False)
     assert refused(folder, tmp_path / "only" / "back", SettingsError) == (
-        f"{folder / 'config.json'}: tie_word_embeddings: found false, expected true for Pegasus"
+        f"{folder / 'config.json'}: tie_word_embeddings: found false, expected true for PegasusForConditionalGeneration"
     )
     change(folder, tie_word_embeddings=True)
     with pytest.raises(SettingsError) as error:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
-from translume.interchange.huggingface.config import read_foreign_config
+from translume.interchange.huggingface.config import CONFIG, read_json
+from translume.interchange.huggingface.families.marian import Marian
 from translume.interchange.huggingface.tokenizer import read_marian_tokenizers
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary, train_tokenizer
@@ -90,11 +91,17 @@ def folder(opus, request, tmp_path_factory):
     return opus.write(tmp_path_factory.mktemp("marian") / "model", separate=request.param)
 
 
+def config_of(folder):
+    return Marian().read_config(folder / CONFIG, read_json(folder / CONFIG))
+
+
 @pytest.fixture(scope="module")
 def marian(folder):
     from transformers import AutoTokenizer
 
-    return *read_marian_tokenizers(folder, read_foreign_config(folder)), AutoTokenizer.from_pretrained(folder)
+    return *read_marian_tokenizers(
+        folder, Marian().read_config(folder / CONFIG, read_json(folder / CONFIG))
+    ), AutoTokenizer.from_pretrained(folder)
 
 
 @settings(max_examples=200, deadline=None)
@@ -205,7 +212,7 @@ def test_a_sentencepiece_tokenizer_cannot_be_trained():
 )
 def test_a_bad_vocabulary_is_a_one_line_error(opus, tmp_path, content, message):
     folder = opus.write(tmp_path / "model", tokenizer={"normalization_rule_name": "identity"})
-    config = read_foreign_config(folder)
+    config = config_of(folder)
     (folder / "vocab.json").write_text(content)
     with pytest.raises(DataError) as error:
         read_marian_tokenizers(folder, config)

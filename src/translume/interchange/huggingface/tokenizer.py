@@ -88,6 +88,28 @@ def _compare_tokenizers(tokenizer: Tokenizer, library: LibraryTokenizer) -> None
             )
 
 
+def read_exported_tokenizer(folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+    """Read the tokenizer of both sides, if `translume export` wrote it.
+
+    Raises ModelFolderError if there is none, SettingsError for one that does not fit config.json, and as
+    `read_library_tokenizer`.
+    """
+    if not (folder / NAME).exists():
+        raise ModelFolderError(f"{folder}: no tokenizer, expected the {NAME} of `translume export`")
+    tokenizer = read_library_tokenizer(folder)
+    specials = tokenizer.specials
+    for name, found, wanted in (
+        ("pad_token_id", config.pad, specials.pad),
+        ("decoder_start_token_id", config.bos, specials.bos),
+        ("eos_token_id", config.eos, specials.eos),
+        ("vocab_size", config.vocabulary, len(tokenizer)),
+        ("decoder_vocab_size", config.target_vocabulary, len(tokenizer)),
+    ):
+        if found != wanted:
+            raise SettingsError(f"{config.place}: {name}: found {found}, expected {wanted} by {NAME}")
+    return tokenizer, tokenizer
+
+
 def read_library_tokenizer(folder: Path) -> Tokenizer:
     """Read a folder's tokenizer.json, if `translume export` wrote it.
 

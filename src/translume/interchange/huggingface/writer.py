@@ -1,29 +1,18 @@
-"""Export to transformers: post-norm models as MarianMTModel, pre-norm ones as PegasusForConditionalGeneration."""
+"""Export to transformers, as the family that a model's settings describe."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GenerationConfig,
-    MarianConfig,
-    MarianMTModel,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
-    PreTrainedTokenizerFast,
-)
+import transformers
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.interchange.huggingface.compare import TOLERANCE, certificate_of, suppress_transformers_output
+from translume.interchange.huggingface.families import family_for
 from translume.interchange.huggingface.tokenizer import library_tokenizer
-from translume.interchange.huggingface.weights import weights_to_marian, weights_to_pegasus
-
-ONLY_THEIRS = ("embed_positions",)
-"""Weights that Marian computes when it is loaded."""
 
 
 def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
@@ -56,40 +45,20 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
 
 def _model(checkpoint: Checkpoint) -> Any:
     settings, specials = checkpoint.config.model, checkpoint.target_tokenizer.specials
-    shape: dict[str, Any] = {
-        "vocab_size": len(checkpoint.target_tokenizer),
-        "decoder_vocab_size": len(checkpoint.target_tokenizer),
-        "d_model": settings.width,
-        "encoder_layers": settings.encoder_layers,
-        "decoder_layers": settings.decoder_layers,
-        "encoder_attention_heads": settings.attention_heads,
-        "decoder_attention_heads": settings.attention_heads,
-        "encoder_ffn_dim": settings.feed_forward,
-        "decoder_ffn_dim": settings.feed_forward,
-        "activation_function": settings.activation,
-        "max_position_embeddings": settings.max_positions,
-        "scale_embedding": settings.scale_embeddings,
-        "pad_token_id": specials.pad,
-        "bos_token_id": specials.bos,
-        "eos_token_id": specials.eos,
-        "decoder_start_token_id": specials.bos,
-        "forced_eos_token_id": None,
-        "dropout": settings.dropout,
-        "attention_dropout": settings.attention_dropout,
-        "activation_dropout": settings.activation_dropout,
-    }
-    theirs: Any
-    if settings.norm == "post":
-        weights = weights_to_marian(checkpoint.model, settings)
-        tie = settings.head.tie
-        tied: dict[str, Any] = {"share_encoder_decoder_embeddings": tie == "all", "tie_word_embeddings": tie != "none"}
-        theirs = MarianMTModel(MarianConfig(**shape, **tied))
-    else:
-        shape.pop("decoder_vocab_size")
-        weights = weights_to_pegasus(checkpoint.model, settings)
-        theirs = PegasusForConditionalGeneration(PegasusConfig(**shape))
+    family = family_for(settings)
+    weights = family.weights_to(checkpoint.model, settings)
+    config = AutoConfig.for_model(
+        family.model_type,
+        vocab_size=len(checkpoint.target_tokenizer),
+        pad_token_id=specials.pad,
+        bos_token_id=specials.bos,
+        eos_token_id=specials.eos,
+        decoder_start_token_id=specials.bos,
+        **family.config_values(checkpoint),
+    )
+    theirs: Any = getattr(transformers, family.architecture)(config)
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
-    missing = [name for name in missing if not any(each in name for each in ONLY_THEIRS)]
+    missing = set(missing) - family.computed(settings)
     if missing or unexpected:
         raise TranslumeError(f"this release of transformers has other weights: {[*missing, *unexpected][0]}")
     return theirs.eval()

@@ -1,0 +1,42 @@
+"""Families of models in transformers: the interface, and one module for each layout of weights.
+
+`ARCHITECTURES` maps the names in their config.json to classes. No code outside this package branches on a family.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from translume.config import ModelSettings
+from translume.errors import SettingsError, nearest
+from translume.interchange.huggingface.families.family import Family, TiedTable
+
+__all__ = ["ARCHITECTURES", "Family", "TiedTable", "family_for", "family_named"]
+
+_HERE = "translume.interchange.huggingface.families"
+ARCHITECTURES: dict[str, str] = {
+    "MarianMTModel": f"{_HERE}.marian:Marian",
+    "PegasusForConditionalGeneration": f"{_HERE}.pegasus:Pegasus",
+}
+"""The class of each architecture. An export takes the first family whose `describes` holds."""
+
+
+def family_named(place: Path, values: Mapping[str, Any]) -> Family:
+    """Return the family that the config.json at `place` names. Raises SettingsError for one that we do not have."""
+    named = values.get("architectures")
+    architecture = named[0] if isinstance(named, list) and len(named) == 1 else named
+    if architecture not in ARCHITECTURES:
+        word = architecture if isinstance(architecture, str) else ""
+        raise SettingsError(f"{place}: architectures: found {architecture!r}{nearest(word, ARCHITECTURES)}")
+    return _family(architecture)
+
+
+def family_for(settings: ModelSettings) -> Family:
+    """Return the family as which a model with these settings is exported; its `refuse` may still refuse them."""
+    return next(family for family in map(_family, ARCHITECTURES) if family.describes(settings))
+
+
+def _family(architecture: str) -> Family:
+    family: Family = resolve_name(ARCHITECTURES[architecture])()
+    return family

@@ -1,0 +1,142 @@
+"""The interface of a family: how its settings, weights and tokenizer files correspond to ours."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from translume.checkpoint import Checkpoint
+from translume.config import ModelSettings, SoftmaxSettings
+from translume.errors import ModelFolderError, SettingsError
+from translume.interchange.huggingface.config import ForeignConfig, read_whole_number, shown
+from translume.interchange.huggingface.tokenizer import read_exported_tokenizer
+from translume.interchange.weight_names import Row, to_ours, to_theirs
+from translume.model import Transformer
+from translume.model.positions import encodings_where
+from translume.text import Tokenizer
+
+TiedTable = tuple[tuple[str, ...], tuple[str, ...]]
+"""Our names and their names of one table, which may occur under several names."""
+
+
+class Family(ABC):
+    """One architecture of transformers."""
+
+    architecture: ClassVar[str]
+    """Name of the class in transformers, such as "MarianMTModel"."""
+    model_type: ClassVar[str]
+    """`model_type` in config.json, such as "marian"."""
+    required: ClassVar[Mapping[str, object]] = {}
+    """Settings of config.json that must have this value if they are present."""
+    sinusoids: ClassVar[tuple[str, ...]] = ("hf",)
+    """Values of `positions` of an import that the family supports."""
+    possible: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Values of [model] settings that the family can express, for `refuse`."""
+    ties: ClassVar[tuple[str, ...]] = ("all",)
+    """Values of `model.head.tie` that the family can express."""
+    logit_bias: ClassVar[str] = ""
+    """Name of the bias [1, V] of the logits; empty if there is none."""
+
+    # Reading
+
+    def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
+        """Read the values of the config.json at `place`. Raises SettingsError naming one that is not supported."""
+        for name, wanted in self.required.items():
+            if values.get(name, wanted) != wanted:
+                raise SettingsError(
+                    f"{place}: {name}: found {shown(values[name])}, expected {shown(wanted)} for {self.architecture}"
+                )
+        return ForeignConfig.of(place, self.architecture, values, self.target_vocabulary(place, values))
+
+    def target_vocabulary(self, place: Path, values: Mapping[str, Any]) -> int:
+        """Return the number of target tokens."""
+        return read_whole_number(place, values, "vocab_size")
+
+    @abstractmethod
+    def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the [model] settings. Raises SettingsError naming an unsupported value.
+
+        state: the stored weights, for what config.json does not say.
+        """
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        """Read the tokenizers of source and target; one object if both are the same."""
+        return read_exported_tokenizer(folder, config)
+
+    # Writing
+
+    @abstractmethod
+    def describes(self, settings: ModelSettings) -> bool:
+        """Return whether a model with these settings is exported as this family."""
+
+    @abstractmethod
+    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return the values of config.json, except the special ids and `vocab_size`."""
+
+    def refuse(self, settings: ModelSettings) -> None:
+        """Raise SettingsError naming the first setting that the family cannot express."""
+        positions = encodings_where(lambda encoding: self.architecture in encoding.huggingface)
+        for name, values in {"positions": positions, **self.possible}.items():
+            found = getattr(settings, name)
+            if found not in values:
+                wanted = " or ".join(map(repr, values))
+                raise SettingsError(f"model.{name}: found {found!r}, expected {wanted} for {self.architecture}")
+        if not isinstance(settings.head, SoftmaxSettings):
+            raise SettingsError(
+                f"model.head.kind: found {settings.head.kind!r}, expected 'softmax' for {self.architecture}"
+            )
+        if settings.head.tie not in self.ties:
+            wanted = " or ".join(map(repr, self.ties))
+            raise SettingsError(
+                f"model.head.tie: found {settings.head.tie!r}, expected {wanted} for {self.architecture}"
+            )
+
+    # Weights
+
+    @abstractmethod
+    def rows(self, settings: ModelSettings) -> Iterable[Row]:
+        """Return the table of weight names, without the tied tables."""
+
+    @abstractmethod
+    def tables(self, settings: ModelSettings) -> Sequence[TiedTable]:
+        """Return the names of embeddings and output layer, which share tables as `model.head.tie` says."""
+
+    def computed(self, settings: ModelSettings) -> frozenset[str]:
+        """Return the names of weights that may be stored and are not read, since they follow from the settings."""
+        return frozenset()
+
+    def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+        """Return a state dict for their architecture. Raises SettingsError for what it cannot express."""
+        self.refuse(settings)
+        weights = model.state_dict()
+        renamed = to_theirs(self.rows(settings), weights)
+        for ours, theirs in self.tables(settings):
+            renamed.update(dict.fromkeys(theirs, weights[ours[0]].detach()))
+        if self.logit_bias:
+            head, bias = weights["head.weight"], weights.get("head.bias")
+            renamed[self.logit_bias] = head.new_zeros(1, head.size(0)) if bias is None else bias.detach()[None]
+        return renamed
+
+    def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+        """Return our state dict from theirs. Raises ModelFolderError for missing weights."""
+        self.refuse(settings)
+        renamed = to_ours(self.rows(settings), state)
+        for ours, theirs in self.tables(settings):
+            renamed.update(dict.fromkeys(ours, found(state, ours[0], theirs)))
+        if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
+            renamed["head.bias"] = found(state, "head.bias", (self.logit_bias,))[0]
+        return renamed
+
+
+def found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Tensor:
+    """Return the tensor with one of their names. Raises ModelFolderError if there is none, or if two differ."""
+    present = [name for name in theirs if name in state]
+    if not present:
+        raise ModelFolderError(f"{theirs[0]}: no such weights, expected them for {ours}")
+    for name in present[1:]:
+        if not torch.equal(state[name], state[present[0]]):
+            raise ModelFolderError(f"{name}: differs from {present[0]}, with which config.json ties it")
+    return state[present[0]].detach()

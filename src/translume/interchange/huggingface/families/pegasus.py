@@ -1,0 +1,58 @@
+"""PegasusForConditionalGeneration: pre-norm, with a stored position table, of sinusoids or learned vectors."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from translume.config import ModelSettings
+from translume.interchange.huggingface.families.bart_layout import POSITIONS, BartLayout
+from translume.interchange.huggingface.families.family import found
+from translume.model import Transformer
+from translume.model.positions import encoding_class
+from translume.model.positions.added import sinusoids
+
+ROUNDINGS = 4.0
+"""Largest difference from sinusoids, in units of the dtype's epsilon, that does not count as learned positions."""
+
+
+class Pegasus(BartLayout):
+    """PegasusForConditionalGeneration."""
+
+    architecture = "PegasusForConditionalGeneration"
+    model_type = "pegasus"
+    norm = "pre"
+    logit_bias = "final_logits_bias"
+    required: ClassVar[Mapping[str, object]] = {
+        "normalize_embedding": False, "do_blenderbot_90_layernorm": False, "normalize_before": True,
+        "add_final_layer_norm": True,
+    }  # fmt: skip
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.norm == "pre"
+
+    def positions(self, state: Mapping[str, Tensor]) -> str:
+        for table in (state[name] for name in POSITIONS.values() if name in state):
+            if table.ndim == 2 and table.size(1) % 2 == 0 and table.is_floating_point():
+                off = float((table.float() - sinusoids(table.size(0), table.size(1))).abs().max())
+                if not off <= ROUNDINGS * torch.finfo(table.dtype).eps:
+                    return "learned"
+        return "sinusoidal"
+
+    def computed(self, settings: ModelSettings) -> frozenset[str]:
+        return frozenset() if encoding_class(settings.positions).trained else frozenset(POSITIONS.values())
+
+    def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+        renamed = super().weights_to(model, settings)
+        tables = (model.encoder.embedding.positions.table, model.decoder.embedding.positions.table)
+        for name, table in zip(POSITIONS.values(), tables, strict=True):
+            assert table is not None  # `refuse` names other encodings
+            renamed[name] = table.detach()
+        return renamed
+
+    def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+        renamed = super().weights_from(state, settings)
+        if encoding_class(settings.positions).trained:
+            renamed |= {ours: found(state, ours, (theirs,)) for ours, theirs in POSITIONS.items()}
+        return renamed
