@@ -90,15 +90,22 @@ def test_decoding_gives_back_hard_texts(made, kind, whitespace, text):
     assert tokenizer.decode(tokenizer.encode(text)) == tokenizer.normalise(text)
 
 
-@pytest.mark.parametrize("normalization", ["nfc", "nfkc", "none"])
+@pytest.mark.parametrize("form", ["nfc", "nfd", "nfkc", "none"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("whitespace", ["keep", "collapse"])
 @given(text=any_text)
-def test_normalising_twice_is_normalising_once(made, normalization, lowercase, whitespace, text):
-    tokenizer = made(kind="byte", normalization=normalization, lowercase=lowercase, whitespace=whitespace)
+def test_normalising_twice_is_normalising_once(made, form, lowercase, whitespace, text):
+    tokenizer = made(kind="byte", normalization=form, lowercase=lowercase, whitespace=whitespace)
     once = tokenizer.normalise(text)
     assert tokenizer.normalise(once) == once
     assert tokenizer.decode(tokenizer.encode(text)) == once
+
+
+def test_nfd_makes_tokens_of_letters_their_accents_and_the_parts_of_a_korean_syllable():
+    settings = settings_of(kind="character", normalization="nfd")
+    tokenizer = train_tokenizer(settings, ["é", "각"])
+    assert [tokenizer.decode([id_]) for id_ in tokenizer.encode("é각")] == ["e", "\u0301", "ᄀ", "ᅡ", "ᆨ"]
+    assert settings.of_target().normalization == "nfc"  # so that outputs are composed as their references are
 
 
 @pytest.mark.parametrize("unknown", ["bytes", "token"])

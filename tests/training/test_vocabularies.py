@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from translume.checkpoint import load_checkpoint
 from translume.config import Config
+from translume.errors import SettingsError
 from translume.training import train
 
 
@@ -28,3 +31,10 @@ def test_letters_are_the_tokens_of_sources_and_phones_those_of_targets(
     # A word of the target is a whole phone, never seen as a part of a longer one.
     assert target.encode("d̪ɑː") == [target.specials.unk]
     assert "(word tokens in the target)" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_shared_vocabulary_is_not_decomposed(toy: Callable[..., Config], tmp_path: Path) -> None:
+    config = toy({"tokenizer": {"kind": "character", "normalization": "nfd", "path": ""}}, updates=1)
+    message = r"^tokenizer.normalization: 'nfd' is for sources only, expected shared = false with it$"
+    with pytest.raises(SettingsError, match=message):
+        list(train(config, tmp_path / "model"))

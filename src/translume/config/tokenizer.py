@@ -26,8 +26,9 @@ class TokenizerSettings(Settings):
     """An existing tokenizer.json for the target when `shared` is false."""
     shared: bool = True
     """One vocabulary for both sides."""
-    normalization: Literal["nfc", "nfkc", "none"] = "nfc"
-    """Unicode normalisation applied to every text."""
+    normalization: Literal["nfc", "nfd", "nfkc", "none"] = "nfc"
+    """Unicode normalisation applied to every text. With "nfd", a source's letters and accents are characters of their
+    own, and so are the consonants and vowels of a Korean syllable; targets stay "nfc"."""
     lowercase: bool = False
     """Lower-case every text."""
     whitespace: Literal["collapse", "keep"] = "collapse"
@@ -52,4 +53,5 @@ class TokenizerSettings(Settings):
     def of_target(self) -> Self:
         """Return the settings with which the target's own tokenizer is learned."""
         own = {"kind": self.target_kind or self.kind, "size": self.target_size or self.size}
-        return self.model_copy(update={**own, "target_kind": "", "target_size": 0})
+        form = "nfc" if self.normalization == "nfd" else self.normalization
+        return self.model_copy(update={**own, "normalization": form, "target_kind": "", "target_size": 0})

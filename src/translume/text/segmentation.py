@@ -58,7 +58,9 @@ def character_class(character: str) -> CharacterClass:
 
 def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
     """Return the function that normalises texts before learning and encoding; `decode` returns normalised text."""
-    form: Literal["NFC", "NFKC"] | None = {"nfc": "NFC", "nfkc": "NFKC", "none": None}[settings.normalization]
+    form: Literal["NFC", "NFD", "NFKC"] | None = {"nfc": "NFC", "nfd": "NFD", "nfkc": "NFKC", "none": None}[
+        settings.normalization
+    ]
     lowercase, collapse = settings.lowercase, settings.whitespace == "collapse"
 
     def normalise(text: str) -> str:

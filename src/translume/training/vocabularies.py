@@ -21,9 +21,14 @@ def vocabularies_of(config: Config, learning: Learning | None = None) -> tuple[T
 
 
 def learn_tokenizers(config: Config, learning: Learning | None) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of source and target: one object where the settings share one."""
+    """Return the tokenizers of source and target: one object where the settings share one.
+
+    Raises SettingsError for a shared one in NFD, whose outputs would not be composed.
+    """
     settings = config.tokenizer
     if settings.shared:
+        if settings.normalization == "nfd":
+            raise SettingsError("tokenizer.normalization: 'nfd' is for sources only, expected shared = false with it")
         shared = _tokenizer(config, settings.path, ("source", "target"), learning)
         return shared, shared
     source = _tokenizer(config, settings.path, ("source",), learning)

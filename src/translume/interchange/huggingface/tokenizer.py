@@ -24,7 +24,7 @@ _SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).issp
 """White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
 NAME = "tokenizer.json"
 _COMPARED = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
-_FORMS: dict[str, Literal["nfc", "nfkc"]] = {"NFC": "nfc", "NFKC": "nfkc"}
+_FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
 _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SOURCE, TARGET = "source.spm", "target.spm"
@@ -46,7 +46,8 @@ def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
     library = LibraryTokenizer(model)
     steps: list[normalizers.Normalizer] = []
     if settings.normalization != "none":
-        steps.append(normalizers.NFKC() if settings.normalization == "nfkc" else normalizers.NFC())
+        forms = {"nfc": normalizers.NFC, "nfd": normalizers.NFD, "nfkc": normalizers.NFKC}
+        steps.append(forms[settings.normalization]())
     if settings.lowercase:
         steps.append(normalizers.Lowercase())
     if settings.whitespace == "collapse":
