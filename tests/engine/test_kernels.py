@@ -17,7 +17,7 @@ from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
 from translume.engine import Choice, Engine, EngineError, build_engine, layers, self_test
 from translume.engine.layers import choose_layers
 from translume.engine.logits import REFINED_NATS, LogitRefiner, summarize_logits
-from translume.engine.native_layers import Shape, native_layers
+from translume.engine.native_layers import Shape, native_layers, unsupported
 from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.torch_layers import TorchLayers
 from translume.kernels import loading
@@ -313,3 +313,17 @@ def test_a_row_that_is_not_finite_has_no_normaliser(value):
     logits = torch.randn(3, 101)
     logits[1, 97] = value
     assert summarize_logits(logits).normaliser is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"activation": "geglu"}, "model.activation: the kernels have no 'geglu'"),
+        ({"positions": "relative"}, "model.positions: the kernels have none that attention applies"),
+        ({"head_width": 16}, "model.head_width: the kernels have only width / attention_heads"),
+        ({}, ""),
+    ],
+)
+def test_the_setting_that_kernels_lack_is_named(make, changes, reason):
+    if compiler() is not None:
+        assert unsupported(make(**WHOLE, **changes).decoder) == reason

@@ -57,7 +57,7 @@ def build(**changes: object) -> Transformer:
     """A tiny network in evaluation mode. Its biases and gains are random, so that omitting one has an effect."""
     torch.manual_seed(7)
     settings = settings_of(**changes)
-    target_size = SOURCE_SIZE if settings.head.tie == "all" else TARGET_SIZE
+    target_size = SOURCE_SIZE if settings.head.tie in ("all", "embeddings") else TARGET_SIZE
     model = build_model(settings, SOURCE_SIZE, target_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -29,27 +29,28 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     """Return a freshly initialised Transformer for vocabularies of the given sizes.
 
     Its first loss is ln V to ln V + 1 nats per token, V = `target_size`. Raises SettingsError if `model.head.tie` is
-    "all" and the sizes differ, or if word vectors are to fill an embedding in bands.
+    "all" or "embeddings" and the sizes differ, or if word vectors are to fill an embedding in bands.
     """
     tie = settings.head.tie
-    if tie == "all" and source_size != target_size:
+    if tie in ("all", "embeddings") and source_size != target_size:
         raise SettingsError(
-            f"model.head.tie: 'all' needs one vocabulary for both sides, found {source_size} and {target_size} tokens; "
-            "set tokenizer.shared = true or tie = 'target'"
+            f"model.head.tie: '{tie}' needs one vocabulary for both sides, found {source_size} and {target_size} "
+            "tokens; set tokenizer.shared = true or tie = 'target'"
         )
     freeze = settings.freeze_pretrained
     source = Embedding(
         source_size, settings, segments=settings.segments, freezable=freeze and bool(settings.pretrained_source)
     )
     target = Embedding(target_size, settings, freezable=freeze and bool(settings.pretrained_target))
-    if tie != "none" and isinstance(settings.head, AdaptiveSettings):
+    ties_head = tie in ("all", "target")
+    if ties_head and isinstance(settings.head, AdaptiveSettings):
         (source if tie == "all" else target).table = _in_bands(settings, settings.head, target_size)
-    if tie == "all":
+    if tie in ("all", "embeddings"):
         target.table = source.table
     for embedding in (source, target):
         embedding.keep_frozen()
     banded = isinstance(settings.head, AdaptiveSettings)
-    tied = None if tie == "none" else target.table if banded else target.table.weight
+    tied = None if not ties_head else target.table if banded else target.table.weight
     sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
     head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
@@ -66,11 +67,11 @@ def build_language_model(settings: ModelSettings, source_size: int, target_size:
     embedding = Embedding(
         target_size, settings, freezable=settings.freeze_pretrained and bool(settings.pretrained_target)
     )
-    tie, banded = settings.head.tie, isinstance(settings.head, AdaptiveSettings)
-    if tie != "none" and isinstance(settings.head, AdaptiveSettings):
+    ties_head, banded = settings.head.tie in ("all", "target"), isinstance(settings.head, AdaptiveSettings)
+    if ties_head and isinstance(settings.head, AdaptiveSettings):
         embedding.table = _in_bands(settings, settings.head, target_size)
     embedding.keep_frozen()
-    tied = None if tie == "none" else embedding.table if banded else embedding.table.weight
+    tied = None if not ties_head else embedding.table if banded else embedding.table.weight
     sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=target_size)
     head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
     model = Transformer(EmptyEncoder(settings, embedding), Decoder(settings, embedding, crosses=False), head)

@@ -185,13 +185,20 @@ def _engine_report(model: Path) -> dict[str, Any]:
 
     from translume.checkpoint import load_any
     from translume.engine import Choice, Engine, build_engine, self_test
+    from translume.engine.native_layers import unsupported
     from translume.engine.probe import CANDIDATES
     from translume.model import Transformer
 
     network = load_any(model, device="cpu", dtype="fp32").model
     if not isinstance(network, Transformer):
         raise SettingsError(f"show: {model} is a classifier, which has no engine")
-    report: dict[str, Any] = {"model": str(model), "threads": torch.get_num_threads(), "dtypes": {}}
+    reasons = {"encoder": unsupported(network.encoder), "decoder": unsupported(network.decoder)}
+    report: dict[str, Any] = {
+        "model": str(model),
+        "threads": torch.get_num_threads(),
+        "computed_by_torch": {stack: why for stack, why in reasons.items() if why},
+        "dtypes": {},
+    }
     for dtype in CANDIDATES:
         engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice
         report["dtypes"][dtype] = {
@@ -207,6 +214,8 @@ def _print_engine_report(report: dict[str, Any]) -> None:
 
     rows = ", ".join(map(str, ROWS))
     click.echo(f"{report['model']} on {report['threads']} thread(s); µs per product of {rows} rows")
+    for stack, why in report["computed_by_torch"].items():
+        click.echo(f"torch computes the {stack}: {why}")
     for dtype, facts in report["dtypes"].items():
         agrees = "agrees with" if facts["agrees"] else "DISAGREES with"
         same = "identical bit for bit" if facts["alone_equals_batched"] else "not identical bit for bit"

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from translume.config.base import Settings
 
-Tie = Literal["all", "target", "none"]
+Tie = Literal["all", "target", "embeddings", "none"]
 Measure = Literal["nll", "objective"]
 
 
@@ -39,7 +39,8 @@ class LinearHead(HeadKind):
     """Settings common to heads with a linear map to the vocabulary."""
 
     tie: Tie = "all"
-    """Weights to share: "all" (source embedding, target embedding and head), "target" (the last two) or "none"."""
+    """Weights to share: "all" (source embedding, target embedding and head), "target" (the last two), "embeddings"
+    (the first two) or "none"."""
     bias: bool = True
     """Add a bias for each token, which starts at zero."""
 

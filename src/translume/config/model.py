@@ -36,6 +36,10 @@ POSITIONS = {
 """The position encodings by name; a new one is a module in `model.positions` and a line here."""
 
 
+GATED = frozenset({"swiglu", "geglu"})
+"""Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
+
+
 class ModelSettings(Settings):
     """[model]: the encoder-decoder Transformer of Vaswani et al. (2017) and its variants."""
 
@@ -56,21 +60,28 @@ class ModelSettings(Settings):
     grow with the target. Other toolkits cannot load such a model.
     """
     attention_heads: int = Field(default=4, ge=1)
-    """Number of attention heads; must divide `width`."""
+    """Number of attention heads; must divide `width`, unless `head_width` is set."""
+    head_width: int = Field(default=0, ge=0, le=65_536)
+    """Size of the queries, keys and values of an attention head; 0: `width` divided by `attention_heads`."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout on attention weights."""
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout inside feed-forward blocks."""
+    final_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout on the output of the encoder and of the decoder, as in T5."""
     norm: Literal["pre", "post"] = "pre"
     """Normalise before each sub-layer ("pre", with a final norm) or after its residual sum ("post")."""
     normalization: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
     """Added to the variance in every norm, for numerical stability."""
-    activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
-    """Activation of the feed-forward blocks; "swiglu" is gated (Shazeer 2020) and has a third matrix."""
+    activation: Literal["relu", "gelu", "swish", "swiglu", "geglu"] = "relu"
+    """Activation of the feed-forward blocks; "swiglu" and "geglu" are gated (Shazeer 2020) and have a third matrix.
+
+    "geglu" approximates GELU by a hyperbolic tangent, as T5 v1.1 does.
+    """
     positions: str = "sinusoidal"
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
@@ -106,9 +117,21 @@ class ModelSettings(Settings):
     """Do not train embeddings initialised from word vectors, nor a head tied to them."""
     head: HeadSettings = SoftmaxSettings()
 
+    @property
+    def size_per_head(self) -> int:
+        """Size d of the queries, keys and values of an attention head."""
+        return self.head_width or self.width // self.attention_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Size H·d of the queries, keys and values of all attention heads."""
+        return self.attention_heads * self.size_per_head
+
     @model_validator(mode="after")
     def _attention_heads_divide_width(self) -> Self:
-        if self.width % self.attention_heads:
+        if self.head_width and self.decoder_mixing == "ssru" and self.attention_width != self.width:
+            raise ValueError(f"head_width is {self.head_width} with decoder_mixing 'ssru', expected 0")
+        if self.width % self.attention_heads and not self.head_width:
             raise ValueError(f"width {self.width} is not divisible by attention_heads {self.attention_heads}")
         return self
 
@@ -121,7 +144,7 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
-        encoding, head_width = POSITIONS[self.positions], self.width // self.attention_heads
+        encoding, head_width = POSITIONS[self.positions], self.size_per_head
         if encoding.even == "head" and head_width % 2:
             raise ValueError(f"{self.positions} positions need an even width per head, found {head_width}")
         if encoding.even == "width" and self.width % 2:

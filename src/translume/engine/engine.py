@@ -19,6 +19,7 @@ from translume.engine.state import EngineState, KVCache, StepInput
 from translume.errors import SettingsError, nearest
 from translume.model import Transformer
 from translume.model.allocator import keep_freed_memory
+from translume.model.attention import SelfAttention
 from translume.model.layout import Layout
 from translume.model.state import GROWTH
 from translume.model.transformer import EmptyEncoder
@@ -92,8 +93,13 @@ class Engine:
         else:
             packed = self.encoder.encode(encoder.embed(source, layout), layout)
         memory = layout.unpack(packed)
-        heads = cache_heads(next(iter(decoder.stack)))
-        grid, width = layout.grid.shape, memory.size(2) // heads
+        first = next(iter(decoder.stack))
+        heads = cache_heads(first)
+        mixer = first.self_attention
+        grid, width = (
+            layout.grid.shape,
+            mixer.head_size if isinstance(mixer, SelfAttention) else memory.size(2) // heads,
+        )
         dtype, layers = self.decoder.cache_dtype, len(decoder.layers)
         cross = memory.new_empty(2 * layers, grid[0], heads, grid[1], width, dtype=dtype)
         for number, project in enumerate(self.key_values):

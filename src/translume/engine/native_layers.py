@@ -36,6 +36,15 @@ def native_layers(part: Encoder | Decoder, dtype: Dtype) -> "NativeLayers | None
         return None
 
 
+def unsupported(part: Encoder | Decoder) -> str:
+    """Return why the kernels do not compute the layers of a stack; empty if they do."""
+    try:
+        Shape.of(part)
+    except NativeError as error:
+        return str(error)
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Number of layers and attention heads, D, the inner width of the feed-forward block, and whether it has SSRUs.
@@ -62,8 +71,12 @@ class Shape:
         heads = cache_heads(first) if isinstance(first, DecoderLayer) else first.self_attention.heads
         crosses = isinstance(first, DecoderLayer) and first.crosses
         if isinstance(mixer, SelfAttention) and part.embedding.positions.in_attention:
-            raise NativeError("positions applied by attention are not supported")
+            raise NativeError("model.positions: the kernels have none that attention applies")
+        if first.feed_forward.activation not in ACTIVATIONS:
+            raise NativeError(f"model.activation: the kernels have no {first.feed_forward.activation!r}")
         width, inner = first.feed_forward.outer.weight.shape
+        if isinstance(mixer, SelfAttention) and mixer.head_size * mixer.heads != width:
+            raise NativeError("model.head_width: the kernels have only width / attention_heads")
         if width // heads % LANES or inner % LANES:
             raise NativeError(f"the widths of heads and feed-forward blocks must be multiples of {LANES}")
         return cls(
@@ -207,7 +220,7 @@ def step_struct(step: StepInput, ancestors: Tensor | None) -> loading.StepInput:
 
 
 def _head_size(attention: SelfAttention | CrossAttention) -> int:
-    return int(attention.output.weight.size(0)) // attention.heads
+    return attention.head_size
 
 
 def _concatenate(first: nn.Linear, second: nn.Linear) -> nn.Linear:

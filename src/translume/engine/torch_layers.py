@@ -86,8 +86,9 @@ class _Layer:
         self.mixer = _SsruCells(mixer, choice) if isinstance(mixer, Ssru) else _SelfAttention(mixer, choice)
         if layer.crosses:
             cross = layer.cross_attention
-            self.heads, width = cross.heads, cross.query.weight.size(1)
-            self.cross_query = choice.pack(*scaled_queries(cross.query, width, width // self.heads)).forward
+            self.heads = cross.heads
+            queries = scaled_queries(cross.query, cross.query.out_features, cross.head_size)
+            self.cross_query = choice.pack(*queries).forward
             self.cross_output = _pack(cross.output, choice)
             self.norm_cross = _norm(layer.around_cross.norm)
         self.inner, self.outer = _pack(forward.inner, choice), _pack(forward.outer, choice)
@@ -119,10 +120,8 @@ class _SelfAttention:
 
     def __init__(self, attention: SelfAttention, choice: Choice) -> None:
         self.heads = attention.heads
-        width = attention.output.weight.size(1)
-        self.query_key_value = choice.pack(
-            *scaled_queries(attention.query_key_value, width, width // self.heads)
-        ).forward
+        queries = scaled_queries(attention.query_key_value, attention.output.in_features, attention.head_size)
+        self.query_key_value = choice.pack(*queries).forward
         self.output = _pack(attention.output, choice)
 
     def __call__(self, x: Tensor, past: Tensor, masks: _Masks) -> Tensor:
@@ -205,9 +204,16 @@ def _norm(norm: nn.Module) -> Function:
     return lambda x: x
 
 
-def _gated(x: Tensor) -> Tensor:
+def _swiglu(x: Tensor) -> Tensor:
     gate, value = x.chunk(2, -1)
     return F.silu(gate).mul_(value)
 
 
-_ACTIVATIONS: dict[str, Function] = {"relu": torch.relu_, "gelu": F.gelu, "swish": F.silu, "swiglu": _gated}
+def _geglu(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh").mul_(value)
+
+
+_ACTIVATIONS: dict[str, Function] = {
+    "relu": torch.relu_, "gelu": F.gelu, "swish": F.silu, "swiglu": _swiglu, "geglu": _geglu,
+}  # fmt: skip

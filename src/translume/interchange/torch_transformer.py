@@ -34,7 +34,7 @@ def refuse_for_torch(settings: ModelSettings) -> None:
     possible: dict[str, tuple[object, ...]] = {
         "normalization": ("layer",), "activation": ("relu", "gelu"), "bias": (True,),
         "positions": encodings_where(lambda encoding: not encoding.in_attention),
-        "decoder_mixing": ("attention",),
+        "decoder_mixing": ("attention",), "head_width": (0, settings.width // settings.attention_heads),
     }  # fmt: skip
     for name, values in possible.items():
         found = getattr(settings, name)

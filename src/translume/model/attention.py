@@ -39,7 +39,7 @@ def packed_attention(
     """Attend over whole sequences whose tokens are packed without padding, as in training and scoring.
 
     first, second: queries, keys and values [n, 3D] and None for self-attention; otherwise queries [n, D], and keys and
-    values [m, 2D]. layouts: of the queries, and of the keys and values. Returns [n, D].
+    values [m, 2D]. layouts: of the queries, and of the keys and values. Returns [n, D]. Here D is H·d.
     """
     if options.backend == "fused":
         return _fused(first, second, layouts, options)
@@ -165,11 +165,11 @@ class SelfAttention(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
+        self.head_size = settings.size_per_head
         self.backend: AttentionBackend = "plain"
-        self.query_key_value = nn.Linear(width, 3 * width, settings.bias)
-        self.output = nn.Linear(width, width, settings.bias)
+        self.query_key_value = nn.Linear(settings.width, 3 * settings.attention_width, settings.bias)
+        self.output = nn.Linear(settings.attention_width, settings.width, settings.bias)
         initialise(self.query_key_value, parts=3)
         initialise(self.output)
 
@@ -182,7 +182,7 @@ class SelfAttention(nn.Module):
 
     def begin(self, memory: Tensor) -> KeyValue:
         """Return the empty cache for the sentences of a memory [B, S, D]."""
-        none = memory.new_empty(memory.size(0), self.heads, 0, memory.size(2) // self.heads)
+        none = memory.new_empty(memory.size(0), self.heads, 0, self.head_size)
         return KeyValue(none, none, 0)
 
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
@@ -217,12 +217,12 @@ class CrossAttention(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        width = settings.width
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
+        self.head_size = settings.size_per_head
         self.backend: AttentionBackend = "plain"
-        self.query = nn.Linear(width, width, settings.bias)
-        self.key_value = nn.Linear(width, 2 * width, settings.bias)
-        self.output = nn.Linear(width, width, settings.bias)
+        self.query = nn.Linear(settings.width, settings.attention_width, settings.bias)
+        self.key_value = nn.Linear(settings.width, 2 * settings.attention_width, settings.bias)
+        self.output = nn.Linear(settings.attention_width, settings.width, settings.bias)
         initialise(self.query)
         initialise(self.key_value, parts=2)
         initialise(self.output)
@@ -245,10 +245,10 @@ class CrossAttention(nn.Module):
         The K rows of a sentence are one long query, so that its keys are not copied K times.
         """
         batch, length = mask.size(0), x.size(1)
-        query = self.query(x).view(batch, -1, x.size(2))  # [B, K·t, D]
+        query = self.query(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
         allowed = None if bool(mask.all()) else mask[:, None, None]
         mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed))
-        result: Tensor = self.output(mixed.view(-1, length, x.size(2)))
+        result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:

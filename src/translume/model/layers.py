@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
+from translume.config.model import GATED
 from translume.model.attention import CrossAttention, SelfAttention, initialise
 from translume.model.dropout import Dropout
 from translume.model.layout import Layout
@@ -16,12 +17,12 @@ from translume.model.state import Cells, LayerPast
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, applied to each token separately; three maps with "swiglu"."""
+    """Two linear maps with an activation between them, applied to each token separately; three maps if it is gated."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.activation = settings.activation
-        parts = 2 if settings.activation == "swiglu" else 1
+        parts = 2 if settings.activation in GATED else 1
         self.inner = nn.Linear(settings.width, parts * settings.feed_forward, settings.bias)
         self.outer = nn.Linear(settings.feed_forward, settings.width, settings.bias)
         self.drop = Dropout(settings.activation_dropout)
@@ -39,7 +40,7 @@ class FeedForward(nn.Module):
             hidden = F.silu(hidden)
         else:
             gate, value = hidden.chunk(2, -1)
-            hidden = F.silu(gate) * value
+            hidden = (F.silu(gate) if self.activation == "swiglu" else F.gelu(gate, approximate="tanh")) * value
         result: Tensor = self.outer(self.drop(hidden))
         return result
 

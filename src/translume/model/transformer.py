@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import ModelSettings
 from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention
+from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, norm_of
@@ -28,6 +29,7 @@ class Encoder(nn.Module):
         self.embedding = embedding
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
         self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        self.drop = Dropout(settings.final_dropout)
 
     @property
     def stack(self) -> Iterable[EncoderLayer]:
@@ -44,7 +46,7 @@ class Encoder(nn.Module):
         x, positions = self.embed(source, layout), self.positions(layout)
         for layer in self.stack:
             x = layer(x, partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False))
-        result: Tensor = self.norm(x)
+        result: Tensor = self.drop(self.norm(x))
         return result
 
     def positions(self, layout: Layout) -> AttentionPositions:
@@ -91,6 +93,7 @@ class Decoder(nn.Module):
         self.embedding, self.crosses = embedding, crosses
         self.layers = nn.ModuleList(DecoderLayer(settings, crosses=crosses) for _ in range(settings.decoder_layers))
         self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        self.drop = Dropout(settings.final_dropout)
 
     @property
     def stack(self) -> Iterable[DecoderLayer]:
@@ -125,7 +128,9 @@ class Decoder(nn.Module):
             if state.attention is not None:
                 look = partial(_recorded, sublayer=look, inputs=cross_inputs)
             x = layer(x, attend, look)
-        return self.norm(x), state.advanced(count, self._attention(cross_inputs[-1], state) if cross_inputs else None)
+        return self.drop(self.norm(x)), state.advanced(
+            count, self._attention(cross_inputs[-1], state) if cross_inputs else None
+        )
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
@@ -151,7 +156,7 @@ class Decoder(nn.Module):
                 continue
             look = partial(layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout)
             x = layer(x, attend, look)
-        result: Tensor = self.norm(x)
+        result: Tensor = self.drop(self.norm(x))
         return result
 
 

@@ -9,7 +9,7 @@ from translume.errors import SettingsError
 
 Group = TypeVar("Group", bound=Settings)
 
-DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
+DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout", "final_dropout")
 """Settings in [model] that may change when a model is fine-tuned."""
 
 SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "head.tie")

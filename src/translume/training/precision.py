@@ -59,7 +59,9 @@ def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch
 
 def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, backend: AttentionBackend) -> float:
     layout = Layout.of(torch.arange(PLACES, device=device) < torch.full((ROWS, 1), PLACES - 1, device=device))
-    packed = torch.zeros(layout.tokens.numel(), 3 * settings.width, device=device, dtype=dtype, requires_grad=True)
+    packed = torch.zeros(
+        layout.tokens.numel(), 3 * settings.attention_width, device=device, dtype=dtype, requires_grad=True
+    )
     mixing = AttentionOptions(settings.attention_heads, backend, settings.attention_dropout, causal=True)
     begun = time.perf_counter()
     packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]  # torch's has no types

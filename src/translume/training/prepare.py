@@ -299,10 +299,10 @@ def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, Mode
 
 def _refuse_two_vocabularies(settings: ModelSettings, source: Tokenizer, target: Tokenizer | Labels) -> None:
     """Raise SettingsError if `model.head.tie` shares weights between two different vocabularies."""
-    if settings.head.tie == "all" and source.digest != target.digest:
+    if settings.head.tie in ("all", "embeddings") and source.digest != target.digest:
         raise SettingsError(
-            f"model.head.tie: 'all' needs one vocabulary for both sides, found two of {len(source)} and {len(target)} "
-            "tokens; set tokenizer.shared = true or tie = 'target'"
+            f"model.head.tie: '{settings.head.tie}' needs one vocabulary for both sides, found two of {len(source)} "
+            f"and {len(target)} tokens; set tokenizer.shared = true or tie = 'target'"
         )
 
 

@@ -27,7 +27,7 @@ class Rotary(PositionEncoding):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
-        self._head_width = settings.width // settings.attention_heads
+        self._head_width = settings.size_per_head
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         places = torch.arange(start, start + count, device=device)
