@@ -237,7 +237,11 @@ def test_ids_beyond_the_vocabulary_are_refused(folder, tmp_path):
     ("name", "message"),
     [
         ("config.json", "{path}: no such file, expected one as transformers saves it"),
-        ("model.safetensors", "{path}: no such file, expected the weights as transformers saves them"),
+        (
+            "model.safetensors",
+            "{path}: no such file, expected the weights as transformers saves them: model.safetensors or "
+            "pytorch_model.bin, or one of them in shards with its .index.json",
+        ),
         ("target.spm", "{path}: no such file, expected one as MarianTokenizer saves it"),
         ("vocab.json", "{path}: no such file, expected one as MarianTokenizer saves it"),
         ("source.spm", "{folder}: no tokenizer, expected source.spm, target.spm and vocab.json of Marian, "
@@ -269,13 +273,19 @@ def test_a_folder_unreadable_by_transformers_is_a_one_line_error(tmp_path, text,
     assert message.endswith("), expected a folder that it loads, tokenizer_config.json included")
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
-def test_pickles_and_shards_are_refused_with_advice(folder, tmp_path, name):
-    (folder / "model.safetensors").rename(folder / name)
-    assert refused(folder, tmp_path / "out", ModelFolderError) == (
-        f"{folder / name}: not read, expected model.safetensors in one file; load the model in transformers and "
-        "call save_pretrained(folder, max_shard_size='100GB')"
-    )
+@pytest.mark.parametrize("form", ["bin", "shards"])
+def test_pytorch_files_and_shards_are_imported(folder, tmp_path, form):
+    whole = folder / "model.safetensors"
+    state = load_file(whole)
+    whole.unlink()
+    if form == "bin":
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        transformers.MarianMTModel(transformers.MarianConfig.from_pretrained(folder)).save_pretrained(
+            folder, state_dict=state, max_shard_size="20KB"
+        )
+        assert (folder / "model.safetensors.index.json").exists()
+    assert translume.import_model(folder, tmp_path / "out").certificate.difference < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
     with suppress_transformers_output():
         try:
             model = AutoModelForSeq2SeqLM.from_pretrained(
-                str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True
+                str(folder), dtype=torch.float32, weights_only=True, local_files_only=True
             ).eval()
             return model, AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         # transformers raises any of these for truncated, empty or missing files.
