@@ -68,3 +68,26 @@ def browser() -> Iterator[Any]:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open a page from a file; at the end, check that it raised no error and made no network request."""
+    faults: list[str] = []
+    tabs: list[Any] = []
+
+    def opened(html: str, width: int = 1280, scheme: str = "light") -> Any:
+        path = tmp_path / f"{len(tabs)}.html"
+        path.write_text(html, encoding="utf-8")
+        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        tab.on("console", lambda message: faults.append(message.text))
+        tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
+        tab.goto(path.as_uri())
+        tabs.append(tab)
+        return tab
+
+    yield opened
+    assert faults == []
+    for tab in tabs:
+        tab.close()

@@ -1,7 +1,9 @@
 """Inspecting a text shows the predicted distribution before each of its tokens, and self-attention."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -60,4 +62,27 @@ def test_the_command_prints_a_line_for_each_token(folder: Path) -> None:
     assert value["schema"] == "text/1"
     assert len(value["attention"]) == 2
     run = CliRunner().invoke(main, ["inspect", str(folder), "aa", "--target", "bb"])
-    assert run.stderr == "Error: inspect: found a language model, for which only TEXT, --top and --json are allowed\n"
+    assert run.stderr == "Error: inspect: found a language model, which allows only TEXT, --top, --html and --json\n"
+
+
+def test_the_page_of_a_text_shows_its_steps_lens_and_self_attention(
+    folder: Path, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The page of a translation without its source, its search and its rules."""
+    page = tmp_path / "page.html"
+    run = CliRunner().invoke(main, ["inspect", str(folder), "aa bb cc", "--top", "2", "--html", str(page)])
+    assert (run.exit_code, run.stdout, run.stderr) == (0, "", f"{page}: written\n")
+    tab = open_page(page.read_text(encoding="utf-8"))
+    assert tab.locator("#h-text").inner_text() == "The text"
+    assert [each.strip() for each in tab.locator("#target .token").all_inner_texts()] == ["▁aa", "▁bb", "▁cc", "</s>"]
+    visible = [each.get_attribute("id") for each in tab.locator("h2:visible").all()]
+    assert visible == ["h-text", "h-step", "h-lens", "h-attention"]
+    assert not tab.locator("#shade").is_visible()
+    tab.click("#target [data-step='1']")
+    bars = tab.locator("#bars .bar.single .number").all_inner_texts()
+    assert len(bars) == 3
+    assert sum(float(each.rstrip(" %").replace("<", "")) for each in bars) == pytest.approx(100, abs=0.2)
+    tab.locator("#bars button:not(.chosen)").first.click()
+    assert tab.locator("#whatif").inner_text().startswith('translume generate MODEL "aa ')
+    assert tab.locator("#kind option").all_inner_texts() == ["text over text"]
+    assert "search" not in tab.locator("#footer").inner_text()

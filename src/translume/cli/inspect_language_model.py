@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.atomic import write_file
 from translume.cli.evaluate_language_model import load_generator_with
 from translume.cli.inspect import InspectOptions
+from translume.cli.terminal import note
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -21,17 +23,23 @@ def inspect_language_model(options: InspectOptions) -> None:
     """Print the predicted distribution before each token of a text."""
     from translume.inspection.text import PARTS, trace_text
 
-    given = (options.target, options.reference, options.other, options.alternatives, options.attribution, options.html)
+    given = (options.target, options.reference, options.other, options.alternatives, options.attribution)
     if options.what_if or any(each is not None for each in given) or options.corpus:
-        raise SettingsError("inspect: found a language model, for which only TEXT, --top and --json are allowed")
+        raise SettingsError("inspect: found a language model, which allows only TEXT, --top, --html and --json")
     generator = load_generator_with(options.model, options.overrides, options.compute)
     assert options.text is not None
-    found = trace_text(generator, options.text, k=options.top or LISTED, show=PARTS if options.as_json else ())
+    whole = options.as_json or options.html is not None
+    found = trace_text(generator, options.text, k=options.top or LISTED, show=PARTS if whole else ())
+    if options.html is not None:
+        from translume.drawing import text_page
+
+        write_file(options.html, text_page(found).encode())
+        note(f"{options.html}: written")
     if options.as_json:
         click.echo(json.dumps({"trace": found.to_dict()}, ensure_ascii=False))
-        return
-    for line in _lines(found):
-        click.echo(line)
+    elif options.html is None:
+        for line in _lines(found):
+            click.echo(line)
 
 
 def _lines(found: "TextTrace") -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from translume.drawing.pages import class_page, corpus_page, trace_page
+from translume.drawing.pages import class_page, corpus_page, text_page, trace_page
 from translume.drawing.terminal import (
     class_lines,
     corpus_lines,
@@ -55,6 +55,7 @@ __all__ = [
     "plot_evidence",
     "plot_gain",
     "plot_lens",
+    "text_page",
     "trace_lines",
     "trace_page",
     "why_not_lines",

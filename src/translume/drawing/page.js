@@ -1,6 +1,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const trace = data.trace;
 const at = (id) => document.getElementById(id);
+const alone = !trace.source_tokens.length;  // a text of a language model
 let chosen = 0;
 
 const begins = (words) => new Set(words.map((word) => word.first));
@@ -49,17 +50,20 @@ function showStep() {
 
 function force(candidate, mine) {
   const found = (data.alternatives[chosen] ?? {})[candidate.id];
-  const prefix = trace.target_tokens.slice(0, chosen).map((each) => each.text).join("").replaceAll("▁", " ").trim();
+  const begin = trace.target_tokens.slice(0, chosen).map((each) => each.text).join("").replaceAll("▁", " ").trim();
   let outcome = `“${candidate.text}” is the chosen token.`;
   if (!mine && found) outcome = `With “${candidate.text}” here: ${found.text} (log p ${number(found.log_p, 2)} instead of ${number(trace.log_p, 2)})`;
-  else if (!mine) outcome = `Not computed; run the command again with --prefix "${(prefix + candidate.text.replace("▁", " ")).trim()}".`;
+  else if (!mine) {
+    const prefix = (begin + candidate.text.replace("▁", " ")).trim();
+    outcome = alone ? `translume generate MODEL "${prefix}" continues with it.` : `Not computed; run the command again with --prefix "${prefix}".`;
+  }
   at("whatif").replaceChildren(element("p", {}, outcome));
 }
 
 function shadeSource() {
   const way = at("shade").value;
   let row = null;
-  if (way === "attention" && trace.attention) {
+  if (way === "attention" && trace.attention.cross) {
     const last = trace.attention.cross[Math.max(0, trace.attention.cross.length - 2)];
     row = trace.source_tokens.map((_, place) => last.reduce((sum, head) => sum + head[chosen][place], 0) / last.length);
   }
@@ -159,13 +163,16 @@ function fill(select, pairs) {
 
 function setUp() {
   const ways = [["none", "nothing"]];
-  if (trace.attention) ways.push(["attention", "cross-attention"]);
+  if (trace.attention?.cross) ways.push(["attention", "cross-attention"]);
   for (const each of trace.attributions) ways.push([each.method, each.method.replaceAll("-", " ")]);
   fill("shade", ways);
   at("shade").selectedIndex = ways.length - 1;
+  if (alone) at("h-text").textContent = "The text";
+  at("shade").parentElement.hidden = alone;
   at("attention-section").hidden = !trace.attention;
   if (trace.attention) {
-    fill("kind", [["cross", "target over source"], ["decoder", "target over target"], ["encoder", "source over source"]]);
+    const kinds = [["cross", "target over source"], ["decoder", alone ? "text over text" : "target over target"], ["encoder", "source over source"]];
+    fill("kind", kinds.filter(([kind]) => trace.attention[kind]));
     const refill = () => {
       const layers = trace.attention[at("kind").value];
       fill("layer", layers.map((_, place) => [place, String(place + 1)]));
@@ -185,7 +192,7 @@ function setUp() {
   });
   const facts = trace.facts;
   at("footer").textContent = `head ${facts.head}, ${facts.dtype} on ${facts.device}, vocabulary ${facts.vocabulary.toLocaleString("en")}, ` +
-    `log p ${number(trace.log_p, 3)} nats, finished by ${trace.finished_by}, ${trace.origin === "given" ? "target given" : "target found by search"}; schema ${trace.schema}`;
+    `log p ${number(trace.log_p, 3)} nats${alone ? "" : `, finished by ${trace.finished_by}, ${trace.origin === "given" ? "target given" : "target found by search"}`}; schema ${trace.schema}`;
 }
 
 function theme() {

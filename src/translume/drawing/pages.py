@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from translume.inspection import BeamRecord, ClassTrace, CorpusLens, Forced, Trace
+from translume.inspection.text import TextTrace
 
 
 def html_document(
@@ -52,6 +53,24 @@ def trace_page(trace: Trace, *, beam: BeamRecord | None = None, alternatives: Al
         },
     }
     return html_document("Inside a translation", "trace.html", scripts=TRACE_SCRIPTS, data=data)
+
+
+def text_page(trace: TextTrace) -> str:
+    """Return the page of a text of a language model: the page of a translation without a source and without rules."""
+    values = trace.to_dict()
+    steps = [
+        {**step, "p_model": step["p"], "log_p_model": step["log_p"], "p_used": step["p"], "rules": [], "prior": None}
+        | {"top_model": step["top"], "top_used": {"candidates": []}}
+        for step in values["steps"]
+    ]
+    for step in steps:
+        for each in step["top"]["candidates"]:
+            each["p_used"] = each["p_model"]
+    adapted: dict[str, Any] = {"source_tokens": [], "source_words": [], "attributions": [], "steps": steps}
+    adapted |= {"target_tokens": values["tokens"], "target_words": values["words"]}
+    adapted["attention"] = values["attention"] and {"decoder": values["attention"]}
+    data = {"trace": values | adapted, "beam": None, "alternatives": {}}
+    return html_document("Inside a text", "trace.html", scripts=TRACE_SCRIPTS, data=data)
 
 
 def class_page(trace: ClassTrace) -> str:

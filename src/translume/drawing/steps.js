@@ -54,7 +54,7 @@ export function bars(trace, place, onchoose) {
   const moved = rows.some((row) => Math.abs(row.dataset.model - row.dataset.used) >= SLIGHT);
   if (moved) key.append(" ", element("i", { class: "key used" }), "after rules (p_used).");
   else {
-    key.append("; rules changed nothing.");
+    if (trace.source_tokens?.length) key.append("; rules changed nothing.");
     for (const row of rows) one(row);
   }
   const floor = trace.facts.smoothing_floor;

@@ -13,7 +13,8 @@ from translume.inspection.inputs import check_parts, special_tokens, tokens_of, 
 from translume.inspection.json_values import to_json_values
 from translume.inspection.passes import Sentence, forward
 from translume.inspection.step_distributions import entropies, logit_lens, margins, ranks, top_candidates
-from translume.inspection.values import Heads, LensLayer, Token, Top, Word
+from translume.inspection.tracing import model_facts
+from translume.inspection.values import Facts, Heads, LensLayer, Token, Top, Word
 from translume.translator import Generator
 
 TextPart = Literal["attention", "lens"]
@@ -43,7 +44,7 @@ class TextTrace:
 
     log_p: of the whole text, in nats, as `Generator.score` returns it.  steps: one for each of `tokens`.
     attention: for each layer and head [t, t]; column 0 is the begin mark, column j token j − 1; None for a layer
-    without self-attention, and for the whole if not computed.
+    without self-attention, and for the whole if not computed.  facts: of the model.
     """
 
     schema: Literal["text/1"]
@@ -55,6 +56,7 @@ class TextTrace:
     words: tuple[Word, ...]
     steps: tuple[TextStep, ...]
     attention: tuple[Heads | None, ...] | None
+    facts: Facts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trace as a JSON object."""
@@ -85,7 +87,8 @@ def trace_text(generator: Generator, text: str, *, k: int = 5, show: Collection[
     with torch.no_grad():
         sentence = Sentence(labels[-1:], labels, specials.bos)
         found = forward(model, sentence, attention="attention" in show)
-        log_probs = model.head.next_token(found.hidden, found.context).log_probs().double()
+        belief = model.head.next_token(found.hidden, found.context)
+        log_probs = belief.log_probs().double()
         lenses: list[tuple[LensLayer, ...]] = [()] * len(labels)
         if "lens" in show:
             lenses = logit_lens(model, found, labels, k, tokenizer)
@@ -115,6 +118,7 @@ def trace_text(generator: Generator, text: str, *, k: int = 5, show: Collection[
             for (log_p, entropy, rank, margin), top, lens in zip(zip(*columns, strict=True), tops, lenses, strict=True)
         ),
         attention=attention,
+        facts=model_facts(checkpoint, specials, belief),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import NextToken
+from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import reshaped
 from translume.errors import suggest_keywords
@@ -36,6 +37,7 @@ from translume.inspection.values import (
     Trace,
 )
 from translume.model.transformer import Transformer
+from translume.text import SpecialIds
 from translume.translator import TextHypothesis, Translator
 from translume.translator.search import temperature_of
 
@@ -224,10 +226,26 @@ def _attributions(
 
 def _facts(inputs: TraceInputs, belief: NextToken) -> Facts:
     checkpoint, settings = inputs.checkpoint, inputs.settings
-    weight = next(checkpoint.model.parameters())
     temperature = temperature_of(checkpoint, settings)
     if settings.strategy in ("sampling", "stochastic"):
         temperature *= settings.temperature
+    changed: Literal["", "calibrated", "unsmooth"] = (
+        "calibrated" if settings.calibrated else "unsmooth" if settings.unsmooth else ""
+    )
+    specials = checkpoint.target_tokenizer.specials
+    return model_facts(checkpoint, specials, belief, temperature=temperature, changed=changed)
+
+
+def model_facts(
+    checkpoint: Checkpoint,
+    specials: SpecialIds,
+    belief: NextToken,
+    *,
+    temperature: float = 1.0,
+    changed: Literal["", "calibrated", "unsmooth"] = "",
+) -> Facts:
+    """Return the facts of a model whose predicted distributions are `belief`."""
+    weight = next(checkpoint.model.parameters())
     return Facts(
         digest=checkpoint.digest,
         dtype=str(weight.dtype).removeprefix("torch."),
@@ -236,18 +254,18 @@ def _facts(inputs: TraceInputs, belief: NextToken) -> Facts:
         head=checkpoint.config.model.head.kind,
         normalised=belief.normalised,
         vocabulary=belief.size,
-        smoothing_floor=_floor(inputs, belief.size),
+        smoothing_floor=_floor(checkpoint, specials, belief.size),
         temperature=temperature,
-        reshaped="calibrated" if settings.calibrated else "unsmooth" if settings.unsmooth else "",
+        reshaped=changed,
     )
 
 
-def _floor(inputs: TraceInputs, size: int) -> float | None:
+def _floor(checkpoint: Checkpoint, specials: SpecialIds, size: int) -> float | None:
     """Return the probability that label smoothing gives each token; None if the head spreads it differently."""
-    training, specials = inputs.checkpoint.config.training, inputs.checkpoint.target_tokenizer.specials
+    training = checkpoint.config.training
     if not training.label_smoothing:
         return 0.0
-    if not inputs.checkpoint.model.head.exact_smoothing:
+    if not checkpoint.model.head.exact_smoothing:
         return None
     if training.label_smoothing_over == "text":
         size -= len({each for each in (specials.pad, specials.bos, specials.unk) if each is not None})
