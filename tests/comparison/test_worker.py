@@ -37,6 +37,7 @@ EXAMPLES: list[Event] = [
         source_vocabulary=11,
         target_vocabulary=13,
         parameters=17,
+        trained_parameters=17,
         precision="fp32",
         device="cpu",
         threads=1,

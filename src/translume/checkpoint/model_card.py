@@ -75,8 +75,9 @@ class Card:
 
     parameters: number of weights, tied ones once.  data: counts of the training pairs.  scores: lines with signatures,
     as from `str(score)`.  licence: an SPDX name; empty keeps that of the present card.  trained: whether the model was
-    trained with the settings of [training].  base, base_digest: folder of the fine-tuned model and the SHA-256 of its
-    weights file; empty for a model trained from the beginning.
+    trained with the settings of [training].  trained_parameters: number of weights, or of those of low-rank adapters,
+    that were trained.  base, base_digest: folder of the fine-tuned model and the SHA-256 of its weights file; empty for
+    a model trained from the beginning.
     """
 
     parameters: int = 0
@@ -84,6 +85,7 @@ class Card:
     scores: Sequence[str] = ()
     licence: str = ""
     trained: bool = True
+    trained_parameters: int = 0
     base: str = ""
     base_digest: str = ""
 
@@ -139,7 +141,7 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
         f"# {name}",
         words.kind,
         f"```\ntranslume {task.command} {shlex.quote(name)} < source > {words.output}\n```",
-        *([f"## Base model\n\n{_base(card)}"] if card.base else []),
+        *([f"## Base model\n\n{_base(config, card)}"] if card.base else []),
         f"## Licence\n\n{_licence_text(licence)}",
         f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
         f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
@@ -152,9 +154,23 @@ def _scores(lines: Sequence[str]) -> str:
     return "\n".join(["```", *lines, "```"]) if lines else "None measured yet."
 
 
-def _base(card: Card) -> str:
+def _base(config: Config, card: Card) -> str:
     digest = f"; SHA-256 of its weights: `{card.base_digest}`" if card.base_digest else ""
-    return f"Fine-tuned from `{Path(card.base).resolve().name}`{digest}."
+    adapters = describe_adapters(config, card.trained_parameters)
+    how = f" {adapters[0].upper()}{adapters[1:]}, merged into the weights." if adapters else ""
+    return f"Fine-tuned from `{Path(card.base).resolve().name}`{digest}.{how}"
+
+
+def describe_adapters(config: Config, parameters: int) -> str:
+    """Return what was trained instead of the weights, or an empty string if these were."""
+    settings = config.training
+    if not settings.lora_rank:
+        return ""
+    norms = ", and the norms" if settings.lora_norms else ""
+    return (
+        f"low-rank adapters (LoRA) of rank {settings.lora_rank} of {', '.join(settings.lora_targets)}{norms}: "
+        f"{parameters:,} parameters trained"
+    )
 
 
 def _licence_text(licence: str) -> str:

@@ -93,11 +93,13 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
     # The last one: a finished run may have been continued with more updates.
     states = [record for record in history if record.get("event") in ("progress", "interrupted", "finished")]
     final = states[-1] if states else {}
+    started = [record for record in history if record.get("event") == "started"]
     return {
         "update": final.get("update"),
         "finished": final.get("event") == "finished",
         "kept": final.get("kept"),
         "seconds": max((record.get("elapsed", 0.0) for record in history), default=0.0),
+        "trained_parameters": started[-1].get("trained_parameters") if started else None,
         "best": best[-1] if best else None,
         "last": validated[-1] if validated else None,
     }
@@ -105,7 +107,7 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
-    from translume.checkpoint.model_card import CardWords
+    from translume.checkpoint.model_card import CardWords, describe_adapters
     from translume.cli.training_display import span
     from translume.tasks import task_of
 
@@ -127,6 +129,9 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
         state = "finished" if training["finished"] else "not finished"
         kept = f"; kept {training['kept']}" if training["kept"] else ""
         click.echo(f"training: {training['update']:,} updates in {span(training['seconds'])}, {state}{kept}")
+    if config.training.lora_rank:
+        base = (facts["data"].get("base") or {}).get("model", "unknown")
+        click.echo(f"adapted: {base} by {describe_adapters(config, training['trained_parameters'] or 0)}")
     for name in ("best", "last"):
         record = training[name]
         if record is not None:

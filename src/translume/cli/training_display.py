@@ -105,8 +105,10 @@ class TrainingDisplay:
         vocabulary = " and ".join(f"{size:,}" for size in sorted(sizes))
         many = "thread" if event.threads == 1 else "threads"
         threads = f", {event.threads} {many}" if event.device == "cpu" else ""
+        less = event.trained_parameters != event.parameters
+        trained = f" ({event.trained_parameters:,} trained, by low-rank adapters)" if less else ""
         self._print(
-            f"model: {event.parameters:,} parameters, vocabulary {vocabulary}; "
+            f"model: {event.parameters:,} parameters{trained}, vocabulary {vocabulary}; "
             f"{event.device}, {event.precision}{threads}; {event.folder}"
         )
         if on_terminal() and not is_quiet():

@@ -155,13 +155,14 @@ class Settings(BaseModel):
         return self
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """Return one string, or a list, as a tuple; other values unchanged."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 """Words or paths: one string or a list of strings."""
 
 
@@ -183,7 +184,7 @@ class OneOf:
         return value
 
 
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_as_tuple)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(as_tuple)]
 """A list of numbers."""
 
 

@@ -2,9 +2,13 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from translume.config.base import OneOf, Settings
+from translume.config.base import OneOf, Settings, as_tuple
+
+LoraTarget = Literal["query", "key", "value", "output", "feed_forward", "recurrence"]
+"""Linear maps that low-rank adapters can adapt."""
+LoraTargets = Annotated[tuple[LoraTarget, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
 class TrainingSettings(Settings):
@@ -73,6 +77,18 @@ class TrainingSettings(Settings):
     """Stop after this many validations without improvement of `metric`; 0 never stops early."""
     metric: Annotated[str, AfterValidator(OneOf("translume.tasks:metric_names"))] = "nll"
     """Criterion for the best weights on the validation set: "nll", or a metric of the task."""
+
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank r of low-rank adapters (LoRA, Hu et al. 2021), which `train --from` then trains instead of the weights."""
+    lora_alpha: float = Field(default=16.0, gt=0.0)
+    """Scale α of the adapters, whose output is multiplied by α/r."""
+    lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout of the input of the adapters."""
+    lora_targets: LoraTargets = ("query", "key", "value", "output", "feed_forward", "recurrence")
+    """Linear maps that get adapters: of attention "query", "key", "value" and "output"; "feed_forward" for both maps of
+    feed-forward blocks; "recurrence" for those of SSRUs."""
+    lora_norms: bool = False
+    """Train the gains and biases of norms besides the adapters."""
 
     @model_validator(mode="after")
     def _teacher_share_needs_teacher(self) -> Self:

@@ -213,7 +213,8 @@ class _Gradients(LinearGradients):
         self.hidden[place] = small
         weighed = (hidden.to(self._sum_dtype) * factor[:, None]).to(hidden.dtype)
         self._add_product(chunk.exponentials, weighed)
-        self.weight.index_add_(0, label, hidden.to(self._sum_dtype) * label_slope[:, None])
+        if self.weight is not None:
+            self.weight.index_add_(0, label, hidden.to(self._sum_dtype) * label_slope[:, None])
         if self.bias is not None:
             self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
             self.bias.index_add_(0, label, label_slope)
@@ -222,7 +223,8 @@ class _Gradients(LinearGradients):
         """Add to every row: `slope` spread over the tokens of label smoothing."""
         self.hidden += (slope * mean.row).to(self.hidden.dtype)
         each = self._inputs.sum(0, dtype=self._sum_dtype) * slope
-        self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
+        if self.weight is not None:
+            self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
         if self.bias is not None:
             share = 1.0 / len(self.bias) if mean.share is None else mean.share
             self.bias += slope * len(self._inputs) * share
@@ -253,8 +255,10 @@ class _LseAndLabelLogits(torch.autograd.Function):
             chunk = _exponentials(hidden[place], weight, bias, labels[place], buffer)
             slope = by_lse[place]
             accumulated.add_chunk(start, chunk, slope, slope + by_picked[place], labels[place])
-        by_bias = None if accumulated.bias is None else accumulated.bias.to(weight.dtype)
-        return accumulated.hidden, accumulated.weight.to(weight.dtype), by_bias, None
+        by_weight, by_bias = (
+            None if each is None else each.to(weight.dtype) for each in (accumulated.weight, accumulated.bias)
+        )
+        return accumulated.hidden, by_weight, by_bias, None
 
 
 class LogitLoss(Protocol):

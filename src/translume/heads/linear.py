@@ -78,15 +78,17 @@ def _shares(smoothed: Tensor, like: Tensor) -> Tensor:
 class LinearGradients:
     """Gradients of W h + b accumulated chunk by chunk in the forward pass; `add` fills rows of `hidden`.
 
-    hidden: [n, D], in its own dtype.  weight: [V, D], bias: [V] or None, both in at least fp32.
+    hidden: [n, D], in its own dtype.  weight: [V, D], bias: [V], both in at least fp32; None if they are not trained.
     """
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """hidden: [n, D].  weight: [V, D].  bias: [V]."""
         self._inputs, self._weight, self._sum_dtype = hidden, weight, accumulation_dtype(hidden)
         self.hidden = torch.empty_like(hidden)
-        self.weight = weight.new_zeros(weight.shape, dtype=self._sum_dtype)
-        self.bias = None if bias is None else bias.new_zeros(bias.shape, dtype=self._sum_dtype)
+        self.weight, self.bias = (
+            each.new_zeros(each.shape, dtype=self._sum_dtype) if each is not None and each.requires_grad else None
+            for each in (weight, bias)
+        )
 
     def add(self, place: slice, slopes: Tensor) -> None:
         """Add rows `place`, whose logits have gradients `slopes` [c, V], fp32 or fp64."""
@@ -99,24 +101,29 @@ class LinearGradients:
 
     def _add_product(self, left: Tensor, right: Tensor) -> None:
         """Add leftᵀ · right, of [c, V] and [c, D], to the gradient of W."""
+        if self.weight is None:
+            return
         if right.dtype == self._sum_dtype:
             self.weight.addmm_(left.t(), right)
         else:
             self.weight += left.t() @ right
 
 
-def scaled(factor: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def scaled(
+    factor: Tensor, hidden: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return gradients saved in a forward pass, times the `factor` of its loss, in the dtype of `hidden`.
 
     They are scaled in place unless the graph is retained, since a second backward pass would scale them again.
     """
     if float(factor) != 1.0:
-        if _graph_is_kept():
-            hidden, weight = hidden * factor.to(hidden.dtype), weight * factor
-        else:
-            hidden, weight = hidden.mul_(factor.to(hidden.dtype)), weight.mul_(factor)
+        kept = _graph_is_kept()
+        hidden = hidden * factor.to(hidden.dtype) if kept else hidden.mul_(factor.to(hidden.dtype))
+        if weight is not None:
+            weight = weight * factor if kept else weight.mul_(factor)
         bias = None if bias is None else bias * factor
-    return hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+    by_weight, by_bias = (None if each is None else each.to(hidden.dtype) for each in (weight, bias))
+    return hidden, by_weight, by_bias
 
 
 def _graph_is_kept() -> bool:

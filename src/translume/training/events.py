@@ -27,7 +27,8 @@ class Started:
     """Data, vocabularies and network are ready; the first update comes next.
 
     training, validation: how many pairs were read, used, held out and dropped; one account for both if validation pairs
-    were held out.  parameters: number of weights, shared ones counted once.  files: of training and validation.
+    were held out.  parameters: number of weights, shared ones counted once.  trained_parameters: number of those that
+    are trained, or of those of low-rank adapters.  files: of training and validation.
     base: of a fine-tuned model, when it begins: "model" (folder), "weights_sha256" and the data of the base model as
     `data_of_history` returns them; else None.
     """
@@ -42,6 +43,7 @@ class Started:
     source_vocabulary: int
     target_vocabulary: int
     parameters: int
+    trained_parameters: int
     precision: str
     device: str
     threads: int

@@ -176,7 +176,10 @@ class Updater:
         self._options = options
         self.model, self.settings, self.precision, self.device = model, settings, precision, device
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._fixed = {name: p.detach().float() for name, p in model.named_parameters() if not p.requires_grad}
+        frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        # Beside bf16 weights the exact ones are only needed for saving, so that they need no memory of a GPU.
+        keep = "cpu" if precision == "bf16" else device
+        self._frozen = {name: p.detach().to(keep, torch.float32) for name, p in frozen.items()}
         groups: list[dict[str, Any]] = []
         self._flats: list[_Flat] = []
         kept = {id(p) for p in model.partly_frozen()}  # without weight decay
@@ -248,20 +251,21 @@ class Updater:
             flat.clear()
 
     def parameters_fp32(self) -> dict[str, Tensor]:
-        """Return the weights by name, tied ones once, frozen ones included: live fp32 tensors."""
+        """Return the trained weights by name, tied ones once: live fp32 tensors."""
         views = [flat.views(flat.master.data) for flat in self._flats]
-        return {name: tensor for part in (*views, self._fixed) for name, tensor in part.items()}
+        return {name: tensor for part in views for name, tensor in part.items()}
+
+    def frozen_fp32(self) -> dict[str, Tensor]:
+        """Return the weights by name that are not trained, tied ones once, in fp32."""
+        return self._frozen
 
     @torch.no_grad()
     def load_parameters(self, values: Mapping[str, Tensor]) -> None:
-        """Replace the weights by `values`, which must have the same names."""
+        """Replace the trained weights by `values`, which must have the same names."""
         for name, parameter in self.parameters_fp32().items():
             parameter.copy_(values[name])
         for flat in self._flats:
             flat.refresh()
-        for name, frozen in self.model.named_parameters():
-            if not frozen.requires_grad:
-                frozen.copy_(self._fixed[name])
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update."""

@@ -4,11 +4,13 @@ import hashlib
 import os
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from translume.checkpoint import (
     AnyCheckpoint,
@@ -28,6 +30,7 @@ from translume.model import HeadData
 from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
 from translume.model.head import Teacher
+from translume.model.low_rank import adapt, merge
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
 from translume.training.batches import BatchStream, seed_of
@@ -37,6 +40,7 @@ from translume.training.optimisation import MovingAverage, Updater
 from translume.training.precision import choose_attention, choose_precision
 from translume.training.resume import (
     EMA,
+    FROZEN,
     OPTIMIZER,
     RAW,
     WEIGHTS,
@@ -49,6 +53,7 @@ from translume.training.resume import (
     refuse_other_settings,
 )
 from translume.training.teacher import TeacherModel, load_teacher
+from translume.training.validation import load_weights
 from translume.training.vocabularies import vocabularies_of
 
 SHORT_UPDATES = 20
@@ -78,13 +83,14 @@ class Prepared:
 
     def live(self, *, whole: bool) -> Live:
         """Return the current tensors, including those of the optimiser if `whole`."""
-        raw = self.updater.parameters_fp32()
-        buffers = {name: value for name, value in unique_tensors(self.transformer).items() if name not in raw}
+        raw, frozen = self.updater.parameters_fp32(), self.updater.frozen_fp32()
         return Live(
             raw=raw,
             ema=self.ema.values if self.ema else {},
-            buffers=buffers,
+            buffers=_buffers(self.updater),
             optimizer=self.updater.state() if whole else {},
+            frozen=frozen,
+            merge=partial(merge, self.transformer, frozen),
         )
 
 
@@ -135,6 +141,11 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
         config, unused = inherit_settings(config, base.config, str(source))
         digest = Manifest.read(source).files[WEIGHTS].sha256
         return RunPlan(config=config, state=None, stored=None, base=base, base_digest=digest, unused=unused)
+    if config.training.lora_rank:
+        raise SettingsError(
+            f"training.lora_rank: found {config.training.lora_rank} without a model to adapt; "
+            "name one with --from, or leave the setting out"
+        )
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
 
@@ -193,7 +204,7 @@ def prepare_run(
     else:
         refuse_other(str(store.folder), "training data", state.begun.data, digest)
     teacher = yield from _load_teacher(plan, state, model, store, device)
-    transformer, notes = _transformer(plan, model, training, device)
+    transformer, notes = _transformer(plan, store, model, training, device)
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(AttentionBackend, state.begun.attention))
@@ -324,7 +335,7 @@ def _data_digest(corpus: TokenizedCorpus) -> str:
 
 
 def _transformer(
-    plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus, device: torch.device
+    plan: RunPlan, store: Store, model: ModelDescription, corpus: TokenizedCorpus, device: torch.device
 ) -> tuple[Network, list[str]]:
     """Return the untrained network on its device, and notes about it; a resumed run then loads its own weights."""
     settings, notes = model.config.model, []
@@ -337,6 +348,10 @@ def _transformer(
         mark_separators(transformer, settings, model.source)
         head_data = task_of(model.config).part("head_data")
         transformer.head.learn(head_data(model.source, model.target, corpus))
+    if model.config.training.lora_rank:
+        adapt(transformer, model.config.training)
+        if plan.state is not None:
+            load_weights(transformer, store.tensors(FROZEN))
     return transformer.to(device), notes
 
 
@@ -383,12 +398,17 @@ def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) 
     )
 
 
+def _buffers(updater: Updater) -> dict[str, Tensor]:
+    """Return the tensors of the network that are not weights."""
+    weights = {*updater.parameters_fp32(), *updater.frozen_fp32()}
+    return {name: value for name, value in unique_tensors(updater.model).items() if name not in weights}
+
+
 def _restored(plan: RunPlan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
     """Load the tensors of the last commit into model and updater; return its moving average, or a new one."""
     ema = None
     if plan.state is not None:
-        raw = updater.parameters_fp32()
-        buffers = {name: value for name, value in unique_tensors(updater.model).items() if name not in raw}
+        buffers = _buffers(updater)
         saved = store.tensors(WEIGHTS) if buffers else {}
         for name, buffer in buffers.items():
             buffer.copy_(saved[name])

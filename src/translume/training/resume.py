@@ -1,7 +1,7 @@
 """The state of a run: what is stored in `resume/`, and which weights become the model."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,7 @@ RAW = "resume/raw.safetensors"
 OPTIMIZER = "resume/optimizer.safetensors"
 EMA = "resume/ema.safetensors"
 BEST = "resume/best.safetensors"
+FROZEN = "resume/frozen.safetensors"
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
 TOKENIZERS = ("tokenizer.json", "source.json", "target.json", "labels.json")
@@ -192,18 +193,25 @@ def candidate(update: int) -> str:
 class Live:
     """The tensors of a run at one moment, by name.
 
-    raw: the weights that training continues from.  ema: their moving average, or empty.  buffers: tensors of the model
-    that are not trained.  optimizer: moments and step counts.
+    raw: the trained weights, which training continues from.  ema: their moving average, or empty.  buffers: tensors of
+    the model besides its weights.  optimizer: moments and step counts.  frozen: weights that are not trained, or empty.
+    merge: maps trained weights to those of the model that they change: the same, but for low-rank adapters.
     """
 
     raw: Mapping[str, Tensor]
     ema: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
+    frozen: Mapping[str, Tensor]
+    merge: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+    def model(self, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return all weights of the model for given trained ones."""
+        return {**self.frozen, **self.merge(trained)}
 
     @property
     def shown(self) -> Mapping[str, Tensor]:
-        """The weights to validate, average and keep: the moving average if there is one, else the raw weights."""
+        """The trained weights to validate, average and keep: their moving average if there is one, else as they are."""
         return self.ema or self.raw
 
 
@@ -273,6 +281,8 @@ class Store:
         files = self._files(model, weights)
         files[STATE] = state.to_json()
         files[RAW] = tensor_file(live.raw)
+        if live.frozen and not self.has(FROZEN):
+            files[FROZEN] = tensor_file(live.frozen)
         files[OPTIMIZER] = tensor_file(live.optimizer)
         if live.ema:
             files[EMA] = tensor_file(live.ema)
@@ -291,10 +301,12 @@ class Store:
         """
         if settings.average_last > 1 and not state.keeps_best:
             earlier = averaged_with(state, settings)
-            return mean(self._members(earlier, live)) if earlier else live.shown
-        if best is not None:
-            return best
-        return self.tensors(BEST) if state.best_update and self.has(BEST) else live.shown
+            if not earlier:
+                return live.model(live.shown)
+            return {**live.frozen, **mean(map(live.merge, self._members(earlier, live)))}
+        if best is None:
+            best = self.tensors(BEST) if state.best_update and self.has(BEST) else None
+        return live.model(live.shown if best is None else best)
 
     def _members(self, earlier: Iterable[int], live: Live) -> Iterator[Mapping[str, Tensor]]:
         for update in earlier:

@@ -88,8 +88,9 @@ def train(
         torch.set_num_threads(wanted)
         try:
             prepared = yield from prepare_run(plan, store, source=origin, device=place)
-            run = Run(prepared, store, _validator(prepared))
-            for event in _first_events(plan, prepared, store):
+            validator = _validator(prepared)
+            run = Run(prepared, store, validator)
+            for event in _first_events(plan, prepared, store, validator):
                 yield run.record(event)
             yield from run.events()
         finally:
@@ -126,7 +127,12 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
     )
 
 
-def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[Event]:
+def _trained(prepared: Prepared) -> int:
+    """Return the number of trained parameters, those of adapters included."""
+    return sum(value.numel() for value in prepared.updater.parameters_fp32().values())
+
+
+def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Validator) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
     cache = store.folder / CACHE
@@ -143,7 +149,8 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store) -> Iterator[E
         validation_pairs=prepared.validation.pairs,
         source_vocabulary=len(prepared.model.source),
         target_vocabulary=len(prepared.model.target),
-        parameters=sum(value.numel() for value in prepared.updater.parameters_fp32().values()),
+        parameters=validator.parameters,
+        trained_parameters=_trained(prepared),
         precision=state.begun.precision,
         device=str(prepared.device),
         threads=torch.get_num_threads(),
@@ -189,7 +196,7 @@ def _validator(prepared: Prepared) -> Validator:
     model = prepared.model
     with torch.random.fork_rng(devices=[]):
         network = build_network(model.config, len(model.source), len(model.target)).to(prepared.device)
-    network.load_state_dict(prepared.transformer.state_dict())  # for buffers, which are neither trained nor averaged
+    network.load_state_dict(prepared.live(whole=False).buffers, strict=False)
     validation = task_of(model.config).part("validation")
     return Validator(
         model=network,
@@ -281,7 +288,8 @@ class Run:
 
     def _validate(self, signals: SignalFlag) -> Iterator[Event]:
         state, settings, begun = self._state, self._settings, time.monotonic()
-        quality = self._validator.measure(self._prepared.live(whole=False).shown, lambda: bool(signals.caught))
+        live = self._prepared.live(whole=False)
+        quality = self._validator.measure(live.model(live.shown), lambda: bool(signals.caught))
         if quality is None:
             return
         best = better(self._larger, quality.value(settings.metric), self._best_value())
@@ -289,7 +297,7 @@ class Run:
         if best:
             state.best_update, state.best_nll = state.update, quality.nll
             state.best_metrics, state.waiting = dict(quality.metrics), 0
-            self._new_best = snapshot(self._prepared.live(whole=False).shown)
+            self._new_best = snapshot(live.shown)
         else:
             state.waiting += 1
         seconds = time.monotonic() - begun
@@ -344,9 +352,9 @@ class Run:
         live = prepared.live(whole=True)
         self._store.save(state, prepared.model, live, self._new_best)
         self._new_best, self._saved, self._unsaved = None, state.update, False
-        parameters = sum(value.numel() for value in live.raw.values())
         card = Card(
-            parameters=parameters,
+            parameters=self._validator.parameters,
+            trained_parameters=_trained(prepared),
             data=prepared.training.account.summary(),
             scores=self._scores(),
             base=state.begun.source_model,

@@ -95,6 +95,11 @@ class Validator:
     device: torch.device
     task_metrics: Metrics | None
 
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of the model, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
     def measure(self, weights: Mapping[str, Tensor], stop: Stop) -> Quality | None:
         """Measure weights; None soon after `stop` returns true."""
         load_weights(self.model, weights)

@@ -1,0 +1,153 @@
+"""Compare fine-tuning by low-rank adapters (LoRA) with fine-tuning all weights: quality, memory and time.
+
+A base model learns general sentences (Tatoeba); it is then fine-tuned on the corpus of `translume demo`, each time in a
+process of its own, with the same batches and number of updates. Memory is also measured for a model of the base shape
+of Vaswani et al. with random weights, by dry runs. Adam: bytes of its moments. Checkpoint: bytes of the trained
+weights.
+
+    python benchmarks/low_rank.py --general DATA/tatoeba_en_zh [--updates 800] [--base-updates 1500] [--json]
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from translume import load
+from translume.checkpoint import Manifest
+from translume.config import Config
+from translume.demo import make_corpus
+from translume.evaluation import evaluate
+from translume.training import DryRun, Started, dry_run, train
+
+LANGUAGES = ("en", "zh")
+EVERY = ["query", "key", "value", "output", "feed_forward"]
+WAYS: dict[str, dict[str, Any]] = {
+    "base model": {},
+    "all weights": {"learning_rate": 1e-3},
+    "rank 8, all maps": {"learning_rate": 5e-3, "lora_rank": 8, "lora_targets": EVERY},
+    "rank 8, query and value": {"learning_rate": 5e-3, "lora_rank": 8, "lora_targets": ["query", "value"]},
+    "rank 2, all maps": {"learning_rate": 5e-3, "lora_rank": 2, "lora_targets": EVERY},
+    "rank 8, all maps and norms": {
+        "learning_rate": 5e-3, "lora_rank": 8, "lora_targets": EVERY, "lora_norms": True,
+    },
+}  # fmt: skip
+SMALL = {"width": 128, "feed_forward": 256, "encoder_layers": 2, "decoder_layers": 2, "attention_heads": 4}
+LARGE = {"width": 512, "feed_forward": 2048, "encoder_layers": 6, "decoder_layers": 6, "attention_heads": 8}
+
+
+def settings(data: Path, model: dict[str, Any] | None, updates: int, **training: Any) -> Config:
+    """Return settings for the files of a folder.  model: None with a base model."""
+    files = {
+        f"{part}_{side}": str(data / f"{part}.{language}")
+        for part in ("train", "valid")
+        for side, language in zip(("source", "target"), LANGUAGES, strict=True)
+    }
+    tables: dict[str, Any] = {
+        "data": {**dict(zip(("source_language", "target_language"), LANGUAGES, strict=True)), **files},
+        "training": {
+            "updates": updates, "max_tokens": 2048, "schedule": "cosine", "warmup_updates": max(1, updates // 10),
+            "label_smoothing": 0.0, "validate_every": updates, "save_every": updates, "precision": "fp32", **training,
+        },
+        "evaluation": {"tokenize": "zh", "metrics": ["bleu", "chrf", "exact_match"]},
+        "decoding": {"strategy": "greedy"},
+    }  # fmt: skip
+    if model is not None:
+        tables["tokenizer"] = {"kind": "bpe", "size": 3000, "shared": False}
+        tables["model"] = {**model, "dropout": 0.0, "head": {"kind": "softmax", "tie": "target"}}
+    return Config.build(tables, place="low_rank")
+
+
+def tuned(folder: Path, way: str, updates: int) -> dict[str, Any]:
+    """Fine-tune in one way and measure it on the demo's test set."""
+    begun, trained, out = time.perf_counter(), 0, folder / "base"
+    sizes = {"adam": 0, "checkpoint": 0}
+    if WAYS[way]:
+        out = folder / way.replace(" ", "-").replace(",", "")
+        for event in train(settings(folder / "demo", None, updates, **WAYS[way]), out, source=folder / "base"):
+            if isinstance(event, Started):
+                trained, begun = event.trained_parameters, time.perf_counter()
+        files = Manifest.read(out).files
+        names = {"adam": "resume/optimizer.safetensors", "checkpoint": "resume/raw.safetensors"}
+        sizes = {name: files[file].size for name, file in names.items()}
+    seconds, peak = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    test = [(folder / "demo" / f"test.{language}").read_text(encoding="utf-8").splitlines() for language in LANGUAGES]
+    scores = evaluate(load(out, device="cpu"), *test)
+    quality = {score.name: round(score.value, 2) for score in scores.scores}
+    return {"way": way, "trained": trained, **quality, **sizes, "seconds": round(seconds, 1), "peak": peak}
+
+
+def rehearsed(folder: Path, way: str) -> dict[str, Any]:
+    """Measure a dry run with a model of the large shape."""
+    config = settings(folder / "demo", None, 8, **WAYS[way])
+    trained = 0
+    for event in dry_run(config, folder / "dry", source=folder / "large"):
+        if isinstance(event, Started):
+            trained = event.trained_parameters
+        if isinstance(event, DryRun):
+            return {"way": way, "trained": trained, "peak": event.peak_bytes, "update": event.update_seconds}
+    raise AssertionError("a dry run ends with its measurements")
+
+
+def in_process(folder: Path, *words: str) -> dict[str, Any]:
+    """Run this script again for one way, and return what it prints."""
+    command = [sys.executable, __file__, "--folder", str(folder), *words]
+    result = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return dict(json.loads(result.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    short = bool(os.environ.get("TRANSLUME_SHORT"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--general", type=Path, help="folder with train and valid files of general sentences")
+    parser.add_argument("--folder", type=Path, help="keep models here; a base model in it is used")
+    parser.add_argument("--base-updates", type=int, default=20 if short else 1500)
+    parser.add_argument("--updates", type=int, default=10 if short else 800)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--tune", help=argparse.SUPPRESS)
+    parser.add_argument("--rehearse", help=argparse.SUPPRESS)
+    parser.add_argument("--no-memory", action="store_true", help="leave out the dry runs with the large shape")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = arguments.folder or Path(made)
+        if arguments.tune:
+            print(json.dumps(tuned(folder, arguments.tune, arguments.updates)))
+            return
+        if arguments.rehearse:
+            print(json.dumps(rehearsed(folder, arguments.rehearse)))
+            return
+        if not (folder / "demo").exists():
+            make_corpus(*LANGUAGES, pairs=2000 if short else 40_000).write(folder / "demo")
+        general = arguments.general or folder / "demo"
+        rate = {"learning_rate": 3e-3}
+        for name, shape, updates in (("base", SMALL, arguments.base_updates), ("large", LARGE, 1)):
+            if not (folder / name).exists() and (name == "base" or not arguments.no_memory):
+                list(train(settings(general, shape, updates, **rate), folder / name))
+        tunings = [in_process(folder, "--updates", str(arguments.updates), "--tune", way) for way in arguments.ways]
+        memory = [] if arguments.no_memory else [
+            in_process(folder, "--rehearse", way) for way in arguments.ways if WAYS[way]
+        ]  # fmt: skip
+    if arguments.json:
+        print(json.dumps({"tunings": tunings, "memory": memory}))
+        return
+    print("way                          trained   BLEU   chrF  exact   Adam, kB  checkpoint, kB  seconds  peak, MB")
+    for row in tunings:
+        print(
+            f"{row['way']:<27} {row['trained']:>9,} {row['bleu']:>6} {row['chrf']:>6} {row['exact_match']:>6} "
+            f"{row['adam'] / 1e3:>10,.0f} {row['checkpoint'] / 1e3:>15,.0f} {row['seconds']:>8} "
+            f"{row['peak'] / 1e6:>9.0f}"
+        )
+    for row in memory:
+        cost = f"{row['peak'] / 1e6:,.0f} MB, {row['update']:.2f} s an update"
+        print(f"large: {row['way']:<27} {row['trained']:>11,} {cost}")
+
+
+if __name__ == "__main__":
+    main()
