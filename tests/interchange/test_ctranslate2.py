@@ -41,6 +41,8 @@ VARIANTS = {
     "gelu": {"activation": "gelu"},
     "swiglu": {"activation": "swiglu"},
     "learned-positions": {"positions": "learned"},
+    "fairseq-positions": {"positions": "fairseq"},
+    "embedding-norm": {"norm": "post", "embedding_norm": True, "positions": "learned"},
     "rotary": {"positions": "rotary"},
     "no-positions": {"positions": "none"},
     "unscaled": {"scale_embeddings": False},
@@ -108,8 +110,8 @@ def test_unsupported_settings_are_refused_by_name_and_leave_no_files(tmp_path):
          "model.head.kind: found 'projected', expected a linear map and a softmax for CTranslate2"),
         ({"segments": 2}, "model.segments: found 2, expected 0 for CTranslate2"),
         ({"positions": "relative"},
-         "model.positions: found 'relative', expected 'sinusoidal' or 'marian' or 'learned' or 'rotary' or 'none' "
-         "for CTranslate2"),
+         "model.positions: found 'relative', expected 'sinusoidal' or 'marian' or 'fairseq' or 'learned' or 'rotary' "
+         "or 'none' for CTranslate2"),
         ({"decoder_mixing": "ssru"}, "model.decoder_mixing: found 'ssru', expected 'attention' for CTranslate2"),
     ]):  # fmt: skip
         save_model(tmp_path / str(place), checkpoint_of(**changes))

@@ -12,6 +12,7 @@ from translume.checkpoint import Checkpoint, build_model, load_checkpoint, save_
 from translume.cli import main
 from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.interchange.huggingface.families import ARCHITECTURES
 from translume.text import train_tokenizer
 from translume.translator import load
 
@@ -192,10 +193,9 @@ def folder(original, tmp_path):
     ("values", "message"),
     [
         ({"architectures": ["MarianModel"]}, "architectures: found 'MarianModel'; did you mean 'MarianMTModel'?"),
-        ({"architectures": ["T5ForConditionalGeneration"]}, "architectures: found 'T5ForConditionalGeneration'; "
-         "did you mean 'PegasusForConditionalGeneration'?"),
-        ({"architectures": "absent"},
-         "architectures: found None; known: MarianMTModel, PegasusForConditionalGeneration"),
+        ({"architectures": ["GPT2LMHeadModel"]},
+         f"architectures: found 'GPT2LMHeadModel'; known: {', '.join(ARCHITECTURES)}"),
+        ({"architectures": "absent"}, f"architectures: found None; known: {', '.join(ARCHITECTURES)}"),
         ({"static_position_embeddings": False},
          "static_position_embeddings: found false, expected true for MarianMTModel"),
         ({"do_blenderbot_90_layernorm": True},

@@ -59,7 +59,7 @@ def test_weights_survive_a_round_trip_through_torch(make, norm):
     ("changes", "message"),
     [
         ({"positions": "rotary"},
-         "model.positions: found 'rotary', expected 'sinusoidal' or 'marian' or 'learned' "
+         "model.positions: found 'rotary', expected 'sinusoidal' or 'marian' or 'fairseq' or 'learned' "
          "or 'none' for torch.nn.Transformer"),
         ({"decoder_mixing": "ssru"},
          "model.decoder_mixing: found 'ssru', expected 'attention' for torch.nn.Transformer"),

@@ -26,6 +26,7 @@ class Positions:
 POSITIONS = {
     "sinusoidal": Positions("translume.model.positions.added:Sinusoidal", even="width"),
     "marian": Positions("translume.model.positions.added:MarianSinusoidal", even="width"),
+    "fairseq": Positions("translume.model.positions.added:FairseqSinusoidal", even="width"),
     "learned": Positions("translume.model.positions.added:Learned"),
     "rotary": Positions("translume.model.positions.rotary:Rotary", even="head"),
     "relative": Positions(
@@ -86,7 +87,8 @@ class ModelSettings(Settings):
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
-    "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian.
+    "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian; "fairseq" has these
+    wavelengths too, and its first position is 2, as in M2M-100 and NLLB.
     """
     relative_buckets: int = Field(default=32, ge=4, le=65_536)
     """For positions "relative": number of ranges of distances with a bias of their own."""
@@ -96,6 +98,8 @@ class ModelSettings(Settings):
     """Maximum length of a source or target in tokens, end mark included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""
+    embedding_norm: bool = False
+    """Normalise embeddings, positions included, before the first layer, as BART does (Lewis et al. 2020)."""
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
     segments: int = Field(default=0, ge=0)

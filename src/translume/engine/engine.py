@@ -172,7 +172,10 @@ class Engine:
         return torch.cat(hidden, 1), state
 
     def _embed(self, ids: Tensor, position: int) -> Tensor:
-        """Return embeddings [N, t, D] of target ids [N, t] from `position` on, with few calls of torch."""
+        """Return embeddings [N, t, D], before their norm, of target ids [N, t] from `position` on.
+
+        With few calls of torch.
+        """
         table, scale, added = self._embedding
         x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
         if scale != 1.0:

@@ -32,7 +32,10 @@ class Layers(Protocol):
     cache_dtype: torch.dtype
 
     def read(self, x: Tensor, step: StepInput) -> Tensor:
-        """Run the layers over embedded target tokens x [N, D]; writes their keys and values into the cache."""
+        """Run the embedding's norm and the layers over embedded target tokens x [N, D].
+
+        Writes their keys and values into the cache.
+        """
 
 
 def choose_layers(decoder: Decoder, choice: Choice) -> Layers:

@@ -120,6 +120,7 @@ class NativeLayers:
             inner=self.shape.inner,
             epsilon=norm.eps,
             layer=self._layers,
+            first_norm=self._norm(part.embedding.norm),
             final_norm=self._norm(part.norm),
         )
         self.address = ctypes.addressof(self._stack)

@@ -34,6 +34,7 @@ class TorchLayers:
 
     def read(self, x: Tensor, step: StepInput) -> Tensor:
         """Run the layers over embedded target tokens x [N, D], which may be overwritten."""
+        x = self._decoder.embedding.norm(x)
         state, count, ancestors = step.state, step.count, step.ancestors
         past, cross, position = state.cache.past, state.cache.cross, state.position
         positions = self._decoder.embedding.positions.for_attention(position, count, causal=True, device=x.device)

@@ -114,8 +114,9 @@ def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
     a vector, so a gradient with respect to the vector itself is orthogonal to it: input times gradient would be 0 for
     every token without a position.
     """
-    whole = encoder.embed(source[None], Layout.of(torch.ones_like(source[None], dtype=torch.bool)))
-    baseline = whole - encoder.embedding.table(source) * encoder.embedding.scale
+    layout = Layout.of(torch.ones_like(source[None], dtype=torch.bool))
+    whole = encoder.embed(source[None], layout)
+    baseline = encoder.embed(source[None], layout, without_tokens=True)
     if len(encoder.layers):
         return whole, baseline
     return encoder.norm(whole), encoder.norm(baseline)

@@ -81,6 +81,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         "activation": _ACTIVATIONS[settings.activation],
         "ffn_glu": settings.activation == "swiglu",
         "rms_norm": settings.normalization == "rms",
+        "layernorm_embedding": settings.embedding_norm,
     }
     options |= encoding_class(settings.positions).ctranslate2 or {}
     heads = settings.attention_heads
@@ -98,6 +99,8 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
             if table is None:  # without a table CTranslate2 adds sinusoids of its own
                 table = torch.zeros(settings.max_positions, settings.width)
             theirs.position_encodings.encodings = _copy(table)
+        if settings.embedding_norm:
+            _norm(theirs.layernorm_embedding, side.embedding.norm)
         if settings.norm == "pre":
             _norm(theirs.layer_norm, side.norm)
     for layer, each in zip(model.encoder.stack, encoder.layer, strict=True):

@@ -32,7 +32,7 @@ def weights_from_torch(state: Mapping[str, Tensor], settings: ModelSettings) -> 
 def refuse_for_torch(settings: ModelSettings) -> None:
     """Raise SettingsError naming the first setting that torch.nn.Transformer cannot express."""
     possible: dict[str, tuple[object, ...]] = {
-        "normalization": ("layer",), "activation": ("relu", "gelu"), "bias": (True,),
+        "normalization": ("layer",), "activation": ("relu", "gelu"), "bias": (True,), "embedding_norm": (False,),
         "positions": encodings_where(lambda encoding: not encoding.in_attention),
         "decoder_mixing": ("attention",), "head_width": (0, settings.width // settings.attention_heads),
     }  # fmt: skip

@@ -81,6 +81,7 @@ void translume_step(const stack *model, const step_input *step, float *x, char *
     int64_t rows_per_sentence = step->beam * step->count, rows = step->sentences * rows_per_sentence;
     int64_t end = step->position + step->count, longest = step->source > end ? step->source : end;
     workspace work = carve_workspace(model, rows, longest, rows_per_sentence, memory);
+    if (model->first_norm.weight) normalize(model, model->first_norm, x, rows, x);
     for (int64_t index = 0; index < model->layers; index++) {
         const layer *layer = model->layer + index;
         linear_forward(&layer->query_key_value, block_input(model, layer->norm_self, x, rows, work), rows,

@@ -75,6 +75,7 @@ class Stack(ctypes.Structure):
         ),
         ("epsilon", ctypes.c_float),
         ("layer", ctypes.POINTER(Layer)),
+        ("first_norm", Norm),
         ("final_norm", Norm),
     )
 

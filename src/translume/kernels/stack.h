@@ -24,7 +24,7 @@ typedef struct {
     int64_t width, heads, layers, pre_norm, ssru, activation, rms_norm, inner;
     float epsilon;
     const layer *layer;
-    norm final_norm;  /* weight is NULL if there is none */
+    norm first_norm, final_norm;  /* of a decoder's embeddings and output; weight is NULL if there is none */
 } stack;
 
 typedef struct {

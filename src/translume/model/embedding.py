@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from translume.config import ModelSettings
 from translume.errors import SettingsError
 from translume.model.dropout import Dropout
+from translume.model.layers import norm_of
 from translume.model.positions import position_encoding
 
 
@@ -92,7 +93,7 @@ class BandedTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """dropout(E[id]·√D + position (+ segment)); the factor √D only with `scale_embeddings`.
+    """dropout(norm(E[id]·√D + position (+ segment))); √D only with `scale_embeddings`, norm with `embedding_norm`.
 
     separators: [V], the number of segment separators in each token; only with segments.
     frozen: [V], True for rows of the table that training must not change; only with `freezable`.
@@ -107,6 +108,7 @@ class Embedding(nn.Module):
         nn.init.normal_(self.table.weight, std=settings.width**-0.5)
         self.scale = math.sqrt(settings.width) if settings.scale_embeddings else 1.0
         self.positions = position_encoding(settings)
+        self.norm = norm_of(settings) if settings.embedding_norm else nn.Identity()
         self.segments = nn.Embedding(segments, settings.width) if segments else None
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=settings.width**-0.5)
@@ -129,12 +131,19 @@ class Embedding(nn.Module):
         counts = self.separators[ids]
         return (counts.cumsum(1) - counts).clamp_(max=self.segments.num_embeddings - 1)
 
-    def forward(self, ids: Tensor, places: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return vectors [..., D] for ids, positions and segments of the same shape [...]."""
+    def forward(
+        self, ids: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
+    ) -> Tensor:
+        """Return vectors [..., D] for ids, positions and segments of the same shape [...].
+
+        without_tokens: leave the token embeddings out; a baseline for attribution.
+        """
         x = self.table(ids)
+        if without_tokens:
+            x = torch.zeros_like(x)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None and segments is not None:
             x = x + self.segments(segments)
-        result: Tensor = self.drop(self.positions(x, places))
+        result: Tensor = self.drop(self.norm(self.positions(x, places)))
         return result

@@ -53,11 +53,12 @@ class Encoder(nn.Module):
         """Return what `SelfAttention.packed` of every layer is given about positions."""
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
 
-    def embed(self, source: Tensor, layout: Layout) -> Tensor:
-        """Return the input [n, D] of the first layer, for ids [B, S] and their layout."""
+    def embed(self, source: Tensor, layout: Layout, *, without_tokens: bool = False) -> Tensor:
+        """Return the input [n, D] of the first layer, for ids [B, S] and their layout; see `Embedding`."""
         segments = self.embedding.segments_of(source)
         types = None if segments is None else layout.pack(segments)
-        result: Tensor = self.embedding(layout.pack(source), layout.places, types)
+        ids = layout.pack(source)
+        result: Tensor = self.embedding(ids, layout.places, types, without_tokens=without_tokens)
         return result
 
 

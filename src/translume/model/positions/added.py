@@ -27,11 +27,14 @@ class Sinusoidal(PositionEncoding):
     """Sinusoids of the paper's wavelengths."""
 
     longest_last: ClassVar[bool] = False
+    first: ClassVar[int] = 0
+    """The position of the first token."""
     huggingface = frozenset({"MarianMTModel", "PegasusForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
-        table = sinusoids(settings.max_positions, settings.width, longest_last=self.longest_last)
+        count = self.first + settings.max_positions
+        table = sinusoids(count, settings.width, longest_last=self.longest_last)[self.first :]
         self.register_buffer("table", table, persistent=False)
 
 
@@ -42,11 +45,21 @@ class MarianSinusoidal(Sinusoidal):
     huggingface = frozenset()
 
 
+class FairseqSinusoidal(Sinusoidal):
+    """Marian's wavelengths, from position 2 on: fairseq counts from its padding id, 1, which has no position."""
+
+    longest_last = True
+    first = 2
+    huggingface = frozenset({"M2M100ForConditionalGeneration"})
+
+
 class Learned(PositionEncoding):
     """A learned vector for each position."""
 
     trained = True
-    huggingface = frozenset({"PegasusForConditionalGeneration"})
+    huggingface = frozenset(
+        {"PegasusForConditionalGeneration", "BartForConditionalGeneration", "MBartForConditionalGeneration"}
+    )
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)

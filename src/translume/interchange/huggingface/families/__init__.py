@@ -16,6 +16,9 @@ __all__ = ["ARCHITECTURES", "Family", "TiedTable", "family_for", "family_named"]
 
 _HERE = "translume.interchange.huggingface.families"
 ARCHITECTURES: dict[str, str] = {
+    "BartForConditionalGeneration": f"{_HERE}.bart:Bart",
+    "MBartForConditionalGeneration": f"{_HERE}.mbart:MBart",
+    "M2M100ForConditionalGeneration": f"{_HERE}.m2m100:M2M100",
     "MarianMTModel": f"{_HERE}.marian:Marian",
     "PegasusForConditionalGeneration": f"{_HERE}.pegasus:Pegasus",
 }

@@ -4,14 +4,18 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.errors import SettingsError, nearest
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_whole_number
-from translume.interchange.huggingface.families.family import Family, TiedTable
+from translume.interchange.huggingface.families.family import Family, TiedTable, found
 from translume.interchange.weight_names import Row, same, stacked
+from translume.model import Transformer
+from translume.model.embedding import Embedding
+from translume.model.positions import encoding_class
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 SIDES = ("encoder", "decoder")
@@ -32,13 +36,17 @@ class BartLayout(Family):
 
     norm: ClassVar[str]
     """`model.norm`; with "pre" the stacks have final norms."""
+    embedding_norm: ClassVar[bool] = False
+    """`model.embedding_norm`."""
+    offset: ClassVar[int] = 0
+    """Rows at the beginning of stored position tables that no position uses."""
 
     @property
     def possible(self) -> Mapping[str, tuple[object, ...]]:  # type: ignore[override]  # depends on `norm`
         """Values of [model] settings that the layout can express."""
         return {
-            "norm": (self.norm,), "normalization": ("layer",), "norm_epsilon": (1e-5,),
-            "activation": ("relu", "gelu", "swish"), "bias": (True,), "segments": (0,),
+            "norm": (self.norm,), "embedding_norm": (self.embedding_norm,), "normalization": ("layer",),
+            "norm_epsilon": (1e-5,), "activation": ("relu", "gelu", "swish"), "bias": (True,), "segments": (0,),
             "decoder_mixing": ("attention",),
         }  # fmt: skip
 
@@ -81,6 +89,7 @@ class BartLayout(Family):
             "attention_dropout": values.get("attention_dropout", 0.0),
             "activation_dropout": values.get("activation_dropout", 0.0),
             "norm": self.norm,
+            "embedding_norm": self.embedding_norm,
             "activation": ACTIVATIONS[activation],
             "positions": self.positions(state),
             "max_positions": read_whole_number(place, values, "max_position_embeddings"),
@@ -110,7 +119,33 @@ class BartLayout(Family):
     def tables(self, settings: ModelSettings) -> Sequence[TiedTable]:
         return TABLES[settings.head.tie]
 
+    def stored_positions(self, settings: ModelSettings) -> bool:
+        """Return whether position tables are among the weights."""
+        return encoding_class(settings.positions).trained
+
+    def computed(self, settings: ModelSettings) -> frozenset[str]:
+        return frozenset() if encoding_class(settings.positions).trained else frozenset(POSITIONS.values())
+
+    def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+        renamed = super().weights_to(model, settings)
+        if self.stored_positions(settings):
+            embeddings: tuple[Embedding, ...] = (model.encoder.embedding, model.decoder.embedding)
+            for embedding, name in zip(embeddings, POSITIONS.values(), strict=True):
+                table = embedding.positions.table
+                assert table is not None  # `refuse` names other encodings
+                renamed[name] = torch.cat([table.new_zeros(self.offset, table.size(1)), table.detach()])
+        return renamed
+
+    def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+        renamed = super().weights_from(state, settings)
+        if encoding_class(settings.positions).trained:
+            renamed |= {ours: found(state, ours, (theirs,))[self.offset :] for ours, theirs in POSITIONS.items()}
+        return renamed
+
     def rows(self, settings: ModelSettings) -> Iterator[Row]:
+        if settings.embedding_norm:
+            for side in SIDES:
+                yield from same(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
         if settings.norm == "pre":
             for side in SIDES:
                 yield from same(f"{side}.norm", f"model.{side}.layer_norm")

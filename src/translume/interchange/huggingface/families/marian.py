@@ -10,7 +10,7 @@ from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_whole_number
-from translume.interchange.huggingface.families.bart_layout import POSITIONS, TABLES, BartLayout
+from translume.interchange.huggingface.families.bart_layout import TABLES, BartLayout
 from translume.interchange.huggingface.tokenizer import (
     NAME,
     SOURCE,
@@ -63,9 +63,6 @@ class Marian(BartLayout):
             "share_encoder_decoder_embeddings": tie == "all",
             "tie_word_embeddings": tie != "none",
         }
-
-    def computed(self, settings: ModelSettings) -> frozenset[str]:
-        return frozenset(POSITIONS.values())
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
         if (folder / SOURCE).exists():

@@ -8,9 +8,6 @@ from torch import Tensor
 
 from translume.config import ModelSettings
 from translume.interchange.huggingface.families.bart_layout import POSITIONS, BartLayout
-from translume.interchange.huggingface.families.family import found
-from translume.model import Transformer
-from translume.model.positions import encoding_class
 from translume.model.positions.added import sinusoids
 
 ROUNDINGS = 4.0
@@ -40,19 +37,5 @@ class Pegasus(BartLayout):
                     return "learned"
         return "sinusoidal"
 
-    def computed(self, settings: ModelSettings) -> frozenset[str]:
-        return frozenset() if encoding_class(settings.positions).trained else frozenset(POSITIONS.values())
-
-    def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-        renamed = super().weights_to(model, settings)
-        tables = (model.encoder.embedding.positions.table, model.decoder.embedding.positions.table)
-        for name, table in zip(POSITIONS.values(), tables, strict=True):
-            assert table is not None  # `refuse` names other encodings
-            renamed[name] = table.detach()
-        return renamed
-
-    def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-        renamed = super().weights_from(state, settings)
-        if encoding_class(settings.positions).trained:
-            renamed |= {ours: found(state, ours, (theirs,)) for ours, theirs in POSITIONS.items()}
-        return renamed
+    def stored_positions(self, settings: ModelSettings) -> bool:
+        return True

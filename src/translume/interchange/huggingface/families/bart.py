@@ -1,0 +1,30 @@
+"""BartForConditionalGeneration: post-norm, with a norm of the embeddings and learned positions from row 2 on."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from translume.config import ModelSettings
+from translume.interchange.huggingface.families.bart_layout import BartLayout
+
+
+class Bart(BartLayout):
+    """BartForConditionalGeneration."""
+
+    architecture = "BartForConditionalGeneration"
+    model_type = "bart"
+    norm = "post"
+    embedding_norm = True
+    offset = 2
+    logit_bias = "final_logits_bias"
+    required: ClassVar[Mapping[str, object]] = {
+        "normalize_embedding": True, "normalize_before": False, "add_final_layer_norm": False,
+        "static_position_embeddings": False,
+    }  # fmt: skip
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.embedding_norm and settings.norm == "post"
+
+    def positions(self, state: Mapping[str, Tensor]) -> str:
+        return "learned"
