@@ -236,7 +236,9 @@ def test_a_template_makes_the_source_of_several_columns(run, tmp_path: Path) -> 
          ("character", "word"), ["exact_match", "per"]),
         (lambda n: (f"jump {('left', 'right', 'around')[n % 3]} twice", f"I_JUMP I_{'LRA'[n % 3]}"),
          ("word", "word"), ["exact_match"]),
-        (lambda n: (f"ab{n}", f"cd{n}"), ("character", "character"), ["bleu", "chrf"]),
+        (lambda n: (f"ab{n}", f"cd{n}"), ("character", "character"), ["exact_match", "cer"]),
+        (lambda n: (f"prexxxxxxxxxxxx{n} V;PST;PL;1;IND", f"xxxxxxxxxxxxxxxxxxxxxxxxx{n}ti"),
+         ("character", "character"), ["exact_match", "cer"]),
     ],
 )  # fmt: skip
 def test_tokens_follow_from_the_data(run, tmp_path: Path, pairs, kinds, metric) -> None:

@@ -197,6 +197,9 @@ def _evaluation(source: Side, target: Side) -> Iterable[Choice]:
         why = "per counts wrong symbols; 100 - exact match is called WER for pronunciations" if phones else ""
         yield Choice(path="evaluation.metrics", value=("exact_match", "per") if phones else ("exact_match",), why=why)
         return
+    if token_kinds(source, target)[1] == "character":
+        yield Choice(path="evaluation.metrics", value=("exact_match", "cer"), why="cer counts wrong characters")
+        return
     tokenize = tokenizer_of(target.language)
     if tokenize == "13a" and target.unspaced:
         tokenize = "char"

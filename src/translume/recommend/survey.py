@@ -73,7 +73,7 @@ class Side:
     @property
     def short(self) -> bool:
         """Whether lines are single words rather than sentences."""
-        return self.words <= 3 and self.length <= (8 if self.unspaced else 24)
+        return self.words <= 3 and self.length <= (8 if self.unspaced else 36)
 
 
 def survey(texts: Iterable[str], language: str) -> Side:
