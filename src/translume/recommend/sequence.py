@@ -150,6 +150,8 @@ def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choi
     room = math.ceil((max(many, target.types) * 1.25 + 8) / 100) * 100
     yield Choice(path="tokenizer.size", value=room)
     yield Choice(path="tokenizer.shared", value=False)
+    if kind == "character":
+        yield Choice(path="tokenizer.normalization", value="nfd", why="accents and the parts of 한 are letters")
     yield Choice(path="tokenizer.unknown", value="token", why="bytes would be no symbols")
 
 
