@@ -53,7 +53,7 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     tied = None if not ties_head else target.table if banded else target.table.weight
     sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
     head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
-    model = Transformer(Encoder(settings, source), Decoder(settings, target), head)
+    model = Transformer(Encoder(settings, source), Decoder(settings, target), head, target_tags=settings.target_tags)
     if tied is not None:
         _limit_first_logits(model)
     return model

@@ -119,6 +119,7 @@ def _prepared(
                         Path(folder),
                         split=split,
                         max_positions=config.model.max_positions,
+                        language_tags=config.model.language_tags,
                         progress=bar.update,
                         look=look if split == "train" else None,
                     ),

@@ -183,6 +183,8 @@ decoding_options = _group(
     "overrides",
     _assignments("decoding"),
     [
+        _text("--to", "Language to translate into, of a model with several: decoding.to.", metavar="CODE"),
+        click.option("--from", "from_", metavar="CODE", help="Language of the texts: decoding.from_."),
         _number("--beam", int, "Hypotheses kept per sentence: decoding.beam."),
         _number("--nbest", int, "Translations returned per sentence: decoding.nbest."),
         click.option("--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),

@@ -107,6 +107,7 @@ def measure_head(folder: Path, config: Config, *, sentences: int, device: str, t
         folder / "cache",
         split="valid",
         max_positions=config.model.max_positions,
+        language_tags=config.model.language_tags,
     )
     sources, references = texts_of(corpus, range(corpus.pairs))
     costs, end = Costs(), checkpoint.target_tokenizer.specials.eos

@@ -19,6 +19,7 @@ from translume.config.heads import (
     SigmoidSettings,
     SoftmaxSettings,
 )
+from translume.config.languages import Direction, Directions
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.config.training import TrainingSettings
@@ -33,6 +34,8 @@ __all__ = [
     "DataSettings",
     "DecodingOptions",
     "DecodingSettings",
+    "Direction",
+    "Directions",
     "EntmaxSettings",
     "EvaluationSettings",
     "HeadKind",

@@ -28,6 +28,10 @@ class DecodingSettings(Settings):
 
     table: ClassVar[str] = "decoding"
 
+    to: str = ""
+    """Code of the language to translate into, for a model of several; empty if the model has one."""
+    from_: str = ""
+    """Code of the language of the texts; empty if the model has one, or if it does not read the source's language."""
     strategy: str = "beam"
     """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""
     beam: int = Field(default=5, ge=1, le=MAX_TARGETS)
@@ -146,6 +150,8 @@ class DecodingSettings(Settings):
 class DecodingOptions(TypedDict, total=False):
     """The settings of `DecodingSettings` as keyword arguments of `translate` and `translate_all`."""
 
+    to: str
+    from_: str
     strategy: str
     beam: int
     nbest: int

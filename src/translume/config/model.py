@@ -102,6 +102,13 @@ class ModelSettings(Settings):
     """Normalise embeddings, positions included, before the first layer, as BART does (Lewis et al. 2020)."""
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
+    language_tags: Literal["none", "source", "target"] = "none"
+    """Where a model of several languages reads its tags, special tokens of the vocabulary that name a language.
+
+    "source": the tag of the target's language begins the source (Johnson et al. 2017). "target": the tag of its own
+    language begins the source, and that of the target's language is the decoder's first token after the begin mark (Fan
+    et al. 2021), as in M2M-100, NLLB-200 and mBART-50. No tag is predicted, and none counts in a loss or a score.
+    """
     segments: int = Field(default=0, ge=0)
     """Number of segments of a source, such as a sentence and its context, that get a segment embedding; 0 for none.
 
@@ -130,6 +137,16 @@ class ModelSettings(Settings):
     def attention_width(self) -> int:
         """Size H·d of the queries, keys and values of all attention heads."""
         return self.attention_heads * self.size_per_head
+
+    @property
+    def source_tags(self) -> int:
+        """Number of tags before the tokens of a source."""
+        return int(self.language_tags != "none")
+
+    @property
+    def target_tags(self) -> int:
+        """Number of tags between the begin mark and the tokens of a target."""
+        return int(self.language_tags == "target")
 
     @model_validator(mode="after")
     def _attention_heads_divide_width(self) -> Self:

@@ -149,6 +149,11 @@ class Config(Settings):
         """[evaluation] for the target language and the metric of training."""
         return self.evaluation.of_language(self.data.target_language).of_training(self.training.metric)
 
+    @property
+    def translates(self) -> bool:
+        """Whether the model translates between languages that are named, so that a text can be split into sentences."""
+        return self.data.translation or self.model.language_tags != "none"
+
     def change(self, *overrides: str) -> Self:
         """Return a copy with `path=value` overrides applied."""
         return self.build(self.stated(), overrides, place="--set")

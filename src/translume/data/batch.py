@@ -17,7 +17,8 @@ class Batch:
 
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
     target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (`place` gives
-    file and line); `tokens` is the number of labels without padding.
+    file and line); `tokens` is the number of labels that are predicted. The tags of languages stand before the
+    source's ids, and after bos; a tag's label is padding, though target_mask is True.
     For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
     `tokens` is B and target is all zeros.
     """
@@ -44,7 +45,8 @@ class Batch:
         """Return the first and second half of a batch that does not fit the device's memory. B ≥ 2. Padding stays."""
         middle = len(self) // 2
         first, second = slice(None, middle), slice(middle, None)
-        tokens = int(self.target_mask[first].sum())
+        tags = (int(self.target_mask.sum()) - self.tokens) // len(self)
+        tokens = int(self.target_mask[first].sum()) - tags * middle
         return (
             _batch([t[first] for t in self._tensors()], self.lines[first], tokens),
             _batch([t[second] for t in self._tensors()], self.lines[second], self.tokens - tokens),
@@ -110,22 +112,49 @@ def starts_of(lengths: np.ndarray) -> np.ndarray:
 
 
 def padded_batch(
-    source: Ragged, target: Ragged, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, lines: tuple[int, ...]
+    source: Ragged,
+    target: Ragged,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    lines: tuple[int, ...],
+    tags: "BatchTags | None" = None,
 ) -> Batch:
     """Return a batch of ragged sequences without bos and eos."""
-    return _padded(source, target, source_tokenizer.specials, target_tokenizer.specials, lines)
+    return _padded(source, target, source_tokenizer.specials, target_tokenizer.specials, lines, tags)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTags:
+    """The ids of the tags of languages: before each source [B, 0 or 1], and after bos [B, 0 or 1]."""
+
+    source: np.ndarray
+    target: np.ndarray
 
 
 def _padded(
-    source: Ragged, target: Ragged, source_specials: SpecialIds, target_specials: SpecialIds, lines: tuple[int, ...]
+    source: Ragged,
+    target: Ragged,
+    source_specials: SpecialIds,
+    target_specials: SpecialIds,
+    lines: tuple[int, ...],
+    tags: BatchTags | None = None,
 ) -> Batch:
     source_ids, source_mask = _rectangle(source, source_specials.eos, source_specials.pad)
     labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
     shifted = np.full_like(labels, target_specials.pad)
     shifted[:, 0] = target_specials.bos
     np.copyto(shifted[:, 1:], labels[:, :-1], where=target_mask[:, 1:])
+    if tags is not None:
+        source_ids, source_mask = _after(tags.source, source_ids), _after(tags.source != -1, source_mask)
+        shifted = np.concatenate([shifted[:, :1], tags.target, shifted[:, 1:]], 1)
+        labels = _after(np.full_like(tags.target, target_specials.pad), labels)
+        target_mask = _after(tags.target != -1, target_mask)
     tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
     return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
+
+
+def _after(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    return np.concatenate([first, rest], 1)
 
 
 def block_batch(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import DataSettings
-from translume.data.batch import Ragged
+from translume.data.batch import BatchTags, Ragged
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin, origins
 from translume.tasks import Task, find_task
@@ -52,6 +52,8 @@ class TokenizedCorpus:
     line_numbers: NDArray[np.uint32] = field(repr=False)
     block_length: int = 0
     """Above 0: the pairs are documents, targets with end marks and without sources, to be cut into such blocks."""
+    tags: BatchTags | None = field(default=None, repr=False)
+    """The ids of the tags of languages in each origin: [origins, 0 or 1] of sources and of targets; None: no tags."""
     documents: NDArray[np.int64] | None = field(default=None, repr=False)
     """If the pairs are blocks: for each, the number of its document."""
 
@@ -80,12 +82,19 @@ class TokenizedCorpus:
         source = Ragged(self.tokens, starts, lengths)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
 
+    def tags_of(self, indices: NDArray[Any]) -> BatchTags | None:
+        """Return the tags of the pairs with these numbers [B]."""
+        if self.tags is None:
+            return None
+        origin = np.searchsorted(self.first, indices, side="right") - 1
+        return BatchTags(self.tags.source[origin], self.tags.target[origin])
+
     @property
     def longest(self) -> int:
-        """The length of the longest source or target, or block, in tokens."""
+        """The length of the longest source or target with its tag, or of a block, in tokens."""
         sides = (self.source_lengths, self.target_lengths)
         longest = max(int(lengths.max(initial=0)) for lengths in sides)
-        return min(longest, self.block_length) if self.block_length else longest
+        return min(longest, self.block_length) if self.block_length else longest + (self.tags is not None)
 
     def of_epoch(self, seed: int, epoch: int) -> "TokenizedCorpus":
         """Return the pairs that an epoch reads: these, or the blocks of the documents.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from translume.config.data import DataSettings
+from translume.config.languages import NO_DIRECTION, Direction
 from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
 from translume.data.tables import Column, Template, read_columns, table_kind
@@ -36,6 +37,7 @@ class Origin:
     """A source of pairs: two parallel files, or one TSV, CSV or JSONL file (`target_file` is empty).
 
     documents: where the documents of a text file end, as in `data.documents`; empty for a file of pairs.
+    direction: its languages.
     """
 
     file: str
@@ -44,6 +46,7 @@ class Origin:
     weight: float
     template: str = ""
     documents: str = ""
+    direction: Direction = NO_DIRECTION
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -117,10 +120,11 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     for script in (settings.cleaning.source_script, settings.cleaning.target_script):
         if script:
             refuse_unknown(script)
+    direction = Direction(source=settings.source_language, target=settings.target_language)
     parallel = zip(sources, targets, weights, strict=False)
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
-        *(Origin(file=a, target_file=b, columns=(), weight=w) for a, b, w in parallel),
+        *(Origin(file=a, target_file=b, columns=(), weight=w, direction=direction) for a, b, w in parallel),
         *(
             Origin(
                 file=file,
@@ -129,6 +133,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
                 weight=weight,
                 template=settings.template,
                 documents=documents,
+                direction=direction,
             )
             for file, weight in rest
         ),

@@ -48,7 +48,9 @@ class BatchPlan:
             source, target = self._dropped(source, numbers, 0), self._dropped(target, numbers, 1)
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
         make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
-        return make_batch(source, target, source_tokenizer, vocabulary, self.corpus.numbers(numbers))
+        tags = self.corpus.tags_of(numbers)
+        given = {} if tags is None else {"tags": tags}
+        return make_batch(source, target, source_tokenizer, vocabulary, self.corpus.numbers(numbers), **given)
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Yield the batches from a position to the end of the epoch."""
@@ -133,11 +135,13 @@ def _sorted_by_length(
 
 def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) -> NDArray[np.int64]:
     """Return the bounds of the batches in `order`, each as large as fits. Loops over batches, not over pairs."""
+    tags = (0, 0) if corpus.tags is None else (corpus.tags.source.shape[1], corpus.tags.target.shape[1])
     bounds = [0]
     begin = 0
     while begin < len(order):
         window = order[begin : begin + _CHUNK]
-        width = np.maximum(corpus.source_lengths[window], corpus.target_lengths[window]).astype(np.int64) + 1
+        source, target = corpus.source_lengths[window], corpus.target_lengths[window]
+        width = np.maximum(source.astype(np.int64) + tags[0], target.astype(np.int64) + tags[1]) + 1
         if int(width.max()) > max_tokens:
             worst = int(window[int(width.argmax())])
             raise SettingsError(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import held_out
-from translume.data.batch import Ragged, flat, starts_of
+from translume.data.batch import BatchTags, Ragged, flat, starts_of
 from translume.data.cleaning import KEPT, REASONS, Ledger, Rules, truncated_ids
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
 from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
-from translume.errors import DataError
+from translume.errors import DataError, nearest
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
@@ -224,20 +224,21 @@ def prepare(
     *,
     split: Split,
     max_positions: int | None = None,
+    language_tags: Literal["none", "source", "target"] = "none",
     progress: Callable[[int], None] | None = None,
     look: Callable[[list[Pair]], object] | None = None,
 ) -> TokenizedCorpus:
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
     Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
-    `max_positions` is the maximum length of a side, end mark included. Without validation files, "valid" is the sample
-    held out of "train", and both have the same account. With Labels instead of a target tokenizer the corpus is for
-    classification; `cleaning.too_long` then applies to validation texts too. Documents have any length, and an end mark
-    as their last token; the batches of an epoch cut them into blocks of `data.block_length`. `progress` is called with
-    the number of pairs read so far while a corpus is built, and `look` with the pairs, before any rule drops them.
-    The cache's name is a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change. Two
-    processes may build it at the same time: the first to finish moves its copy into place, and both use that. Raises
-    DataError if a file cannot be used.
+    `max_positions` is the maximum length of a side, tags and end mark included; `language_tags` is that of [model].
+    Without validation files, "valid" is the sample held out of "train", and both have the same account. With Labels
+    instead of a target tokenizer the corpus is for classification; `cleaning.too_long` then applies to validation texts
+    too. Documents have any length, and an end mark as their last token; the batches of an epoch cut them into blocks of
+    `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
+    with the pairs, before any rule drops them. The cache's name is a digest of the files' bytes, the tokenizers and the
+    rules, so paths and weights may change. Two processes may build it at the same time: the first to finish moves its
+    copy into place, and both use that. Raises DataError if a file cannot be used.
     """
     valid = origins(settings, "valid")
     held = not valid
@@ -249,6 +250,8 @@ def prepare(
     documents = task.reads == "documents"
     if documents:
         max_positions = None
+    elif max_positions is not None and language_tags != "none":
+        max_positions -= 1
     limits = [] if max_positions is None else [max_positions - 1]
     limit = min(limits + ([settings.cleaning.max_tokens] if (rules or cuts) and not documents else []), default=None)
     values = _ingredients(settings, rules, places, limit, hold_out=held)
@@ -263,7 +266,9 @@ def prepare(
     for _ in range(5):
         try:
             found = _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
-            return replace(found, block_length=settings.block_length) if documents else found
+            if documents:
+                return replace(found, block_length=settings.block_length)
+            return replace(found, tags=_tags(places, tokenizers, language_tags))
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
@@ -271,6 +276,24 @@ def prepare(
             cut = settings.cleaning.too_long
             _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut, look=look))
     raise DataError(f"{home}: the cache is damaged right after it was written")
+
+
+def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | Labels], where: str) -> BatchTags | None:
+    """Return the tags of each origin's languages. Raises DataError for a language that has none."""
+    if where == "none":
+        return None
+    source, target = tokenizers[0], cast(Tokenizer, tokenizers[1])  # tasks without target text refuse tags
+
+    def ids(tokenizer: Tokenizer, codes: list[str]) -> NDArray[np.int64]:
+        for place, code in zip(places, codes, strict=True):
+            if code not in tokenizer.languages:
+                raise DataError(f"{place.file}: found the language '{code}'{nearest(code, tokenizer.languages)}")
+        return np.array([[tokenizer.languages[code]] for code in codes], np.int64)
+
+    sources, targets = ([getattr(place.direction, side) for place in places] for side in ("source", "target"))
+    if where == "source":
+        return BatchTags(ids(source, targets), np.empty((len(places), 0), np.int64))
+    return BatchTags(ids(source, sources), ids(target, targets))
 
 
 def _ingredients(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import NextToken
-from translume.decoding.step import SearchState, Step
+from translume.decoding.step import AttentionState, SearchState, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,11 @@ class PromptedState:
 
     inner: SearchState
     prompts: Tensor
+
+    @property
+    def attention(self) -> Tensor | None:
+        """[N, S]: attention of the last step, if the inner state has it; see `AttentionState`."""
+        return self.inner.attention if isinstance(self.inner, AttentionState) else None
 
     def select(self, rows: Tensor) -> "PromptedState":
         return PromptedState(self.inner.select(rows), self.prompts.index_select(0, rows))

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode
@@ -31,13 +32,14 @@ NO_VECTOR = "no token vector, its position alone"
 def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> Tensor:
     """Return log-probabilities [B, t], fp32, of the labels given each of the sources [B, S'], which have no padding."""
     mask = torch.ones_like(sources, dtype=torch.bool)
-    rows = max(1, MOST_TOKENS // len(sentence.labels))
+    rows, tags = max(1, MOST_TOKENS // len(sentence.labels)), len(sentence.tags.target)
+    padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
     for start in range(0, len(sources), rows):
         part = sources[start : start + rows]
-        given, labels = (each.expand(len(part), -1) for each in (sentence.given, sentence.labels))
+        given, labels = (each.expand(len(part), -1) for each in (sentence.given, padded))
         found.append(model.score(part, mask[start : start + rows], given, labels, torch.ones_like(given).bool()))
-    return torch.cat(found).float()
+    return torch.cat(found).float()[:, tags:]
 
 
 def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
@@ -99,6 +101,7 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
         layout = Layout.of(torch.ones_like(given, dtype=torch.bool))
         memory = memory_layout.pack(found.memory.expand(len(mask), -1, -1))
         hidden = decode(model.decoder, given, layout, memory, memory_layout)
+        hidden = hidden[layout.places >= model.target_tags]
         owners = torch.arange(len(mask), device=mask.device).repeat_interleave(length)
         sources = sentence.source.expand(len(mask), -1), mask, memory_layout.unpack(memory)
         labels = sentence.labels.repeat(len(mask))
@@ -140,9 +143,10 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
         source_layout = Layout.of(mask)
         memory = encode_embedded(model.encoder, sources.flatten(0, 1), source_layout)
         given = sentence.given.expand(rows, -1)
-        layout = Layout.of(torch.arange(given.size(1), device=places.device) <= places[:, None])
+        ends = places + model.target_tags
+        layout = Layout.of(torch.arange(given.size(1), device=places.device) <= ends[:, None])
         hidden = decode(model.decoder, given, layout, memory, source_layout)
-        last = hidden.index_select(0, (places + 1).cumsum(0) - 1)
+        last = hidden.index_select(0, (ends + 1).cumsum(0) - 1)
         context = context_of(model, (ids, mask, source_layout.unpack(memory)), torch.arange(rows, device=places.device))
         return model.head.next_token(last, context).log_prob_of(sentence.labels[places, None])[:, 0]
 

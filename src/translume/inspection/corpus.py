@@ -430,9 +430,12 @@ class LengthFilter:
 
 def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
     """Return whether both sides are short enough for a model."""
-    most = checkpoint.config.model.max_positions - 1  # and the end mark
-    sides = (checkpoint.source_tokenizer, pair.source), (checkpoint.target_tokenizer, str(pair.target))
-    return all(len(tokenizer.encode(text)) <= most for tokenizer, text in sides)
+    model = checkpoint.config.model
+    sides = (
+        (checkpoint.source_tokenizer, pair.source, model.source_tags),
+        (checkpoint.target_tokenizer, str(pair.target), model.target_tags),
+    )
+    return all(len(tokenizer.encode(text)) + tags < model.max_positions for tokenizer, text, tags in sides)
 
 
 @torch.no_grad()

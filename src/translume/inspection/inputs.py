@@ -19,7 +19,7 @@ from translume.text.segmentation import character_class
 from translume.translator import TextHypothesis, Translator
 from translume.translator.constraints import build_rules
 from translume.translator.engines import DeferredEngine
-from translume.translator.planning import Piece
+from translume.translator.planning import NO_TAGS, Piece, Reading, Tags
 from translume.translator.search import PreparedSearch, prepare_search, target_limit
 
 
@@ -34,7 +34,8 @@ def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids of the special tokens without text."""
-    return tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos
+    specials = tokenizer.specials
+    return specials.pad, specials.bos, specials.eos, *tokenizer.languages.values()
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
@@ -86,8 +87,9 @@ def _splits(text: str, before: Token, token: Token) -> bool:
 class TraceInputs:
     """The sentence and the target to trace.
 
-    given: the original source text.  source: its ids, with the end mark.  target: its ids, which end with the end mark
-    if `finished_by` is "eos".  settings: of the search that found the target, or that a given target is compared with.
+    given: the original source text.  source: its ids, with tags and the end mark.  target: its ids, which end with the
+    end mark if `finished_by` is "eos".  settings: of the search that found the target, or that a given target is
+    compared with.  tags: of the languages.
     """
 
     checkpoint: Checkpoint
@@ -97,6 +99,7 @@ class TraceInputs:
     target: tuple[int, ...]
     origin: Literal["search", "given"]
     finished_by: Literal["eos", "length"]
+    tags: Tags = NO_TAGS
 
     @property
     def device(self) -> torch.device:
@@ -109,7 +112,8 @@ class TraceInputs:
         def tensor(ids: tuple[int, ...]) -> Tensor:
             return torch.tensor(ids, device=self.device)
 
-        return Sentence(tensor(self.source), tensor(self.target), self.checkpoint.target_tokenizer.specials.bos)
+        bos = self.checkpoint.target_tokenizer.specials.bos
+        return Sentence(tensor(self.source), tensor(self.target), bos, self.tags)
 
     def rules(self) -> list[Rule]:
         """Return the decoding rules of the settings."""
@@ -117,7 +121,8 @@ class TraceInputs:
 
     def limit(self) -> int:
         """Return the length limit of the search, or the length of the target if that is larger."""
-        found = target_limit(self.checkpoint, len(self.source) - 1, len(self._prefix()), self.settings)
+        length = len(self.source) - 1 - len(self.tags.source)
+        found = target_limit(self.checkpoint, length, len(self._prefix()), self.settings)
         return max(found, len(self.target))
 
     def _prefix(self) -> list[int]:
@@ -136,7 +141,7 @@ def trace_inputs(
     checkpoint = translator.checkpoint
     chosen = settings or translator.config.decoding
     translator.check(chosen)
-    ids = encoded_source(checkpoint, source)
+    ids, tags = encoded_source(checkpoint, source, chosen)
     origin: Literal["search", "given"] = "given"
     if target is None:
         origin = "search"
@@ -158,6 +163,7 @@ def trace_inputs(
         target=labels,
         origin=origin,
         finished_by="eos" if labels[-1] == eos else "length",
+        tags=tags,
     )
 
 
@@ -187,19 +193,23 @@ def single_model(translator: Translator) -> Translator:
     return without_default_engine(translator)
 
 
-def encoded_source(checkpoint: Checkpoint, text: str) -> tuple[int, ...]:
-    """Return the ids of a source with its end mark; raise TranslationError if it is blank or too long."""
+def encoded_source(checkpoint: Checkpoint, text: str, settings: DecodingSettings) -> tuple[tuple[int, ...], Tags]:
+    """Return the ids of a source with tags and its end mark, and the tags of the direction in `settings`.
+
+    Raises TranslationError if it is blank or too long.
+    """
     ids = checkpoint.source_tokenizer.encode("" if isinstance(text, str) and text.isspace() else text)
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
-    whole = (*ids, checkpoint.source_tokenizer.specials.eos)
+    tags = Reading.of(checkpoint, settings).tags
+    whole = (*tags.source, *ids, checkpoint.source_tokenizer.specials.eos)
     check_length(checkpoint, "source", whole)
-    return whole
+    return whole, tags
 
 
 def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> None:
     """Raise TranslationError if a side is longer than the model reads."""
-    longest = checkpoint.config.model.max_positions
+    longest = checkpoint.config.model.max_positions - (checkpoint.config.model.target_tags if side == "target" else 0)
     if len(ids) > longest:
         raise TranslationError(
             f"{side}: found {len(ids):,} tokens with the end mark, expected at most {longest:,}; "
@@ -209,12 +219,16 @@ def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSearch:
-    """Searches of one sentence, optionally with a forced prefix of ids; source: its ids with the end mark."""
+    """Searches of one sentence, optionally with a forced prefix of ids.
+
+    source: its ids with tags and the end mark.  tags: of the languages.
+    """
 
     translator: Translator
     text: str
     source: tuple[int, ...]
     settings: DecodingSettings
+    tags: Tags = NO_TAGS
 
     @classmethod
     def of(cls, translator: Translator, source: str, settings: DecodingSettings | None) -> "SentenceSearch":
@@ -222,9 +236,8 @@ class SentenceSearch:
         translator = without_default_engine(translator)
         chosen = settings or translator.config.decoding
         translator.check(chosen)
-        return cls(
-            translator=translator, text=source, source=encoded_source(translator.checkpoint, source), settings=chosen
-        )
+        ids, tags = encoded_source(translator.checkpoint, source, chosen)
+        return cls(translator=translator, text=source, source=ids, settings=chosen, tags=tags)
 
     @torch.inference_mode()
     def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> PreparedSearch:
@@ -235,7 +248,13 @@ class SentenceSearch:
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
         ready = prepare_search(
             self.translator.checkpoint,
-            [Piece(ids=self.source[:-1])],
+            [
+                Piece(
+                    ids=self.source[len(self.tags.source) : -1],
+                    source_tags=self.tags.source,
+                    target_tags=self.tags.target,
+                )
+            ],
             settings,
             stepper,
             self.translator.fusion,

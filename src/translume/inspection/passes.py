@@ -15,22 +15,32 @@ from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.layout import Layout
 from translume.model.state import Selectable
 from translume.model.transformer import Decoder, Encoder, Transformer
+from translume.translator.planning import NO_TAGS, Tags
 
 SubLayer = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Source ids [S] and target labels [t], with their end marks and on the device; bos: the target's start mark."""
+    """Source ids [S] and target labels [t], with their end marks and on the device; bos: the target's start mark.
+
+    tags: of the languages; the source begins with its own, and the decoder reads the target's after the start mark.
+    """
 
     source: Tensor
     labels: Tensor
     bos: int
+    tags: Tags = NO_TAGS
 
     @property
     def given(self) -> Tensor:
-        """The decoder's input [t], the start mark first."""
-        return torch.cat([self.labels.new_tensor([self.bos]), self.labels[:-1]])
+        """The decoder's input [tags + t], the start mark first."""
+        return torch.cat([self.labels.new_tensor([self.bos, *self.tags.target]), self.labels[:-1]])
+
+    @property
+    def blank(self) -> Tensor:
+        """The ids of an empty source: its tags and end mark."""
+        return torch.cat([self.source[: len(self.tags.source)], self.source[-1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +49,25 @@ class LayerRecord:
 
     encoder: [B, H, S, S].  decoder: [B, H, t, t], None for a layer without self-attention.  cross: [B, H, t, S].
     states: [n, D] after each decoder layer, before the decoder's last norm.
+    Positions t are those of the labels; the start mark's column of `decoder` includes the tags after it.
     """
 
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor | None] = field(default_factory=list)
     cross: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
+
+    def without_tags(self, count: int) -> "LayerRecord":
+        """Return the records of one sentence without the positions of `count` tags after the start mark."""
+        if not count:
+            return self
+        begin = [None if each is None else each[:, :, count:] for each in self.decoder]
+        return LayerRecord(
+            encoder=self.encoder,
+            decoder=[None if each is None else _folded(each, count) for each in begin],
+            cross=[each[:, :, count:] for each in self.cross],
+            states=[each[count:] for each in self.states],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +89,15 @@ def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) 
     embedded = model.encoder.embed(source, source_layout)
     memory = encode(model.encoder, embedded, source_layout, record if attention else None)
     hidden = decode(model.decoder, target, layout, memory, source_layout, record=record, attention=attention)
+    hidden, record = hidden[model.target_tags :], record.without_tags(model.target_tags)
     grid = source_layout.unpack(memory)
     context = context_of(model, (source, mask, grid), torch.zeros_like(sentence.labels))
     return Pass(grid, hidden, context, record)
+
+
+def _folded(weights: Tensor, count: int) -> Tensor:
+    """Return weights [..., t + count] with the columns of `count` tags added to the start mark's."""
+    return torch.cat([weights[..., : 1 + count].sum(-1, keepdim=True), weights[..., 1 + count :]], -1)
 
 
 def context_of(model: Transformer, sources: tuple[Tensor, Tensor, Tensor], owners: Tensor) -> Selectable | None:

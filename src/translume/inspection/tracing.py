@@ -96,9 +96,8 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
     own = [step.log_p_model for step in steps]
     spelt = inputs.target[:-1] if inputs.finished_by == "eos" else inputs.target
     source, target = checkpoint.source_tokenizer.normalise(inputs.given), tokenizer.decode(spelt)
-    source_tokens = tokens_of(
-        checkpoint.source_tokenizer, inputs.source, checkpoint.source_tokenizer.spans_in(inputs.given)
-    )
+    spans = [(0, 0)] * len(inputs.tags.source) + checkpoint.source_tokenizer.spans_in(inputs.given)
+    source_tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
     target_tokens = tokens_of(tokenizer, inputs.target, tokenizer.spans(spelt))
     return Trace(
         schema="trace/1",
@@ -178,8 +177,8 @@ def _used(inputs: TraceInputs, sentence: Sentence, belief: NextToken) -> UsedDis
 
 
 def _priors(inputs: TraceInputs, sentence: Sentence, own: Tensor) -> list[Prior | None]:
-    """Return the predictions for an empty source (its end mark alone).  own: [t], log p of the labels."""
-    blank = log_probs_after(inputs.checkpoint.model, sentence, sentence.source[None, -1:])[0].double()
+    """Return the predictions for an empty source (tags and end mark alone).  own: [t], log p of the labels."""
+    blank = log_probs_after(inputs.checkpoint.model, sentence, sentence.blank[None])[0].double()
     gains = own - blank
     rows = zip(blank.tolist(), gains.tolist(), gains.isfinite().tolist(), strict=True)
     return [Prior(log_p=log_p, gain=gain if finite else None) for log_p, gain, finite in rows]

@@ -201,7 +201,7 @@ def _sentence(search: SentenceSearch, ids: Sequence[int]) -> Sentence:
     checkpoint = search.translator.checkpoint
     device = next(checkpoint.model.parameters()).device
     source, labels = (torch.tensor(each, device=device) for each in (search.source, list(ids)))
-    return Sentence(source, labels, checkpoint.target_tokenizer.specials.bos)
+    return Sentence(source, labels, checkpoint.target_tokenizer.specials.bos, search.tags)
 
 
 @torch.no_grad()

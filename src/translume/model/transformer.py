@@ -174,14 +174,21 @@ PLAIN = LossOptions()
 class Transformer(nn.Module):
     """The encoder-decoder Transformer (Vaswani et al. 2017); a language model has an `EmptyEncoder`."""
 
-    def __init__(self, encoder: Encoder, decoder: Decoder, head: Head) -> None:
+    def __init__(self, encoder: Encoder, decoder: Decoder, head: Head, *, target_tags: int = 0) -> None:
+        """target_tags: the number of tokens after bos that are given in every target; see `predicted`."""
         super().__init__()
-        self.encoder, self.decoder, self.head = encoder, decoder, head
+        self.encoder, self.decoder, self.head, self.target_tags = encoder, decoder, head, target_tags
 
     def partly_frozen(self) -> list[Tensor]:
         """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
+
+    def predicted(self, target_mask: Tensor) -> Tensor:
+        """Return target_mask [B, T] with False at labels that are given: the tags of languages."""
+        if not self.target_tags:
+            return target_mask
+        return target_mask & (torch.arange(target_mask.size(1), device=target_mask.device) >= self.target_tags)
 
     def use_attention(self, backend: AttentionBackend) -> None:
         """Choose how attention over whole sequences is computed; results agree up to rounding."""
@@ -207,7 +214,10 @@ class Transformer(nn.Module):
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
         options: LossOptions = PLAIN,
     ) -> HeadLoss:  # fmt: skip
-        """Return the summed loss of labels [B, T] given the decoder input target [B, T], where target_mask is True."""
+        """Return the summed loss of labels [B, T] given the decoder input target [B, T], where target_mask is True.
+
+        Here and in the methods below, labels that are not `predicted` do not count.
+        """
         if options.r_drop:
             source, source_mask, target, labels, target_mask = (
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
@@ -255,10 +265,13 @@ class Transformer(nn.Module):
     def _teacher_forced(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> tuple[Tensor, Layout, Selectable | None]:
-        """Return hidden states [n, D] of all target tokens, their layout, and the head's context of their sentences."""
+        """Return hidden states [n, D] of predicted tokens, their layout, and the head's context of their sentences."""
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)
+        if self.target_tags:
+            hidden = hidden[layout.places >= self.target_tags]
+            layout = Layout.of(self.predicted(target_mask))
         context = self.head.begin(source, source_mask, source_layout.unpack(memory)) if self.head.reads_source else None
         if context is not None:
             context = context.select(layout.tokens // target.size(1))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _SOURCE_HEADS = ("copy", "shortlist")
 """Output heads that read a source."""
-_SOURCE_SETTINGS = ("segments", "pretrained_source")
+_SOURCE_SETTINGS = ("segments", "pretrained_source", "language_tags")
 _PAIR_RULES = ("too_long", "max_ratio", "identical", "source_script")
 """Cleaning rules that compare two sides, or cut."""
 

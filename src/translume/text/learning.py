@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers, trainers
@@ -20,9 +20,10 @@ _SEPARATOR = "\uffff"
 """A noncharacter between the segments given to the library. It is never in the alphabet."""
 
 
-def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokenizer:
+def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages: Sequence[str] = ()) -> Tokenizer:
     """Learn a tokenizer with at most `settings.size` ids from texts, which are read once.
 
+    languages: codes of the languages that get a tag; see `Tokenizer.languages`.
     The alphabet contains every character of the texts unless that takes more than half of the vocabulary. Then the
     rarest characters, at most 0.05 % of the text, are encoded as bytes or <unk>. Raises DataError for texts without a
     character, and SettingsError for a size too small for the alphabet or a kind that cannot be learned.
@@ -30,16 +31,17 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str]) -> Tokeni
     if settings.kind == "sentencepiece":
         raise SettingsError("tokenizer.kind: 'sentencepiece' is not learned but imported; expected 'unigram'")
     if settings.kind == "byte":
-        return Tokenizer(Vocabulary.of(settings, {}))
+        return Tokenizer(Vocabulary.of(settings, {}, languages=languages))
     counts = _segments(settings, texts)
-    text_ids = settings.size - len(reserved_pieces(settings))
+    text_ids = settings.size - len(reserved_pieces(settings)) - len(languages)
     if settings.kind == "word":
         _check(settings, text_ids, 1, "word")
-        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(_most_frequent(counts)[:text_ids], 0.0)))
+        words = dict.fromkeys(_most_frequent(counts)[:text_ids], 0.0)
+        return Tokenizer(Vocabulary.of(settings, words, languages=languages))
     alphabet = _alphabet(settings, counts, text_ids)
     if settings.kind == "character":
-        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(alphabet, 0.0)))
-    return Tokenizer(_learn(settings, counts, alphabet, text_ids))
+        return Tokenizer(Vocabulary.of(settings, dict.fromkeys(alphabet, 0.0), languages=languages))
+    return Tokenizer(_learn(settings, counts, alphabet, text_ids, languages))
 
 
 def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
@@ -86,10 +88,12 @@ def _check(settings: TokenizerSettings, text_ids: int, needed: int, unit: str) -
         )
 
 
-def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], text_ids: int) -> Vocabulary:
+def _learn(
+    settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], text_ids: int, languages: Sequence[str]
+) -> Vocabulary:
     runs = _known(counts, set(alphabet))
     if settings.kind == "unigram":
-        return Vocabulary.of(settings, learn_unigram(runs, alphabet, text_ids))
+        return Vocabulary.of(settings, learn_unigram(runs, alphabet, text_ids), languages=languages)
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.Split(_SEPARATOR, "removed")
     library.train_from_iterator(
@@ -99,7 +103,7 @@ def _learn(settings: TokenizerSettings, counts: Counter[str], alphabet: list[str
     model = json.loads(library.to_str())["model"]
     pieces = dict.fromkeys(sorted(model["vocab"], key=model["vocab"].__getitem__), 0.0)
     merges = tuple((left, right) for left, right in model["merges"]) if settings.kind == "bpe" else ()
-    return Vocabulary.of(settings, pieces, merges)
+    return Vocabulary.of(settings, pieces, merges, languages)
 
 
 def _known(counts: Counter[str], alphabet: set[str]) -> Counter[str]:

@@ -5,7 +5,7 @@ between equally likely segmentations, so both are reproduced here.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from ctypes import c_float
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -51,9 +51,12 @@ class SentencePieces:
 class SentenceIds:
     """Encodes texts: segments them with SentencePiece, and looks the pieces up in a vocabulary."""
 
-    def __init__(self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds) -> None:
+    def __init__(
+        self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds, tags: Set[int] = frozenset()
+    ) -> None:
+        """tags: ids of the tags of languages."""
         assert specials.unk is not None  # checked where the vocabulary is read
-        special = {specials.pad, specials.bos, specials.eos, specials.unk}
+        special = {specials.pad, specials.bos, specials.eos, specials.unk, *tags}
         self._unknown = specials.unk
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ not in special}
         self._rules = _Rules(sentences.rules)

@@ -3,7 +3,7 @@
 import codecs
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -91,9 +91,15 @@ class Tokenizer:
         self.settings: TokenizerSettings = vocabulary.settings
         self.specials: SpecialIds = vocabulary.specials
         sentences = vocabulary.sentences
-        self._sentences = None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials)
+        self._sentences = (
+            None
+            if sentences is None
+            else SentenceIds(sentences, vocabulary.pieces, self.specials, frozenset(vocabulary.languages.values()))
+        )
         self.normalise = normaliser(vocabulary.settings) if self._sentences is None else self._sentences.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
+        self.languages: Mapping[str, int] = vocabulary.languages
+        """The id of each language's tag, by its code. No text is encoded to a tag, and `decode` drops tags."""
         self._vocabulary = vocabulary
         self._kind = vocabulary.settings.kind
         self._segments = segmenter(self._kind)
@@ -152,7 +158,7 @@ class Tokenizer:
         return MergeDropout(pieces, pairs, self._vocabulary.first)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids. pad, bos and eos add nothing; <unk> and invalid bytes become U+FFFD."""
+        """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
         text = self._text(ids)
         return without_mark(text, self._kind) if self._sentences is None else text.strip()
 
@@ -267,7 +273,7 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     specials = vocabulary.specials
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]
-    for id_ in (specials.pad, specials.bos, specials.eos):
+    for id_ in (specials.pad, specials.bos, specials.eos, *vocabulary.languages.values()):
         result[id_] = b""
     if specials.unk is not None:
         result[specials.unk] = unknown.encode()

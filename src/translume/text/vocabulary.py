@@ -1,8 +1,8 @@
 """The vocabulary of a tokenizer and its JSON file, which is validated on reading and canonical on writing."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,6 +38,8 @@ class Vocabulary:
     """In merge order; only for "bpe"."""
     sentences: SentencePieces | None = None
     """The SentencePiece model; only for "sentencepiece", whose special tokens may have any ids."""
+    languages: Mapping[str, int] = field(default_factory=dict)
+    """The id of the tag of each language code: a special token that tells the model a language. Any text stays text."""
 
     @classmethod
     def of(
@@ -45,9 +47,14 @@ class Vocabulary:
         settings: TokenizerSettings,
         learned: Mapping[str, float],
         merges: tuple[tuple[str, str], ...] = (),
+        languages: Sequence[str] = (),
     ) -> "Vocabulary":
-        """Build a vocabulary: special tokens and bytes, then learned pieces with scores (0 if the kind has none)."""
-        reserved = reserved_pieces(settings)
+        """Build a vocabulary: special tokens and bytes, then learned pieces with scores (0 if the kind has none).
+
+        languages: codes of languages, each of which gets a tag after the special tokens and bytes.
+        """
+        tags = tuple(language_tag(code) for code in languages)
+        reserved = (*reserved_pieces(settings), *tags)
         unk = reserved.index(UNK) if UNK in reserved else None
         return cls(
             settings=id_settings(settings),
@@ -56,6 +63,7 @@ class Vocabulary:
             first=len(reserved),
             scores=(*(0.0 for _ in reserved), *learned.values()) if settings.kind == "unigram" else (),
             merges=merges,
+            languages={code: reserved.index(tag) for code, tag in zip(languages, tags, strict=True)},
         )
 
     def model(self) -> models.Model:
@@ -82,6 +90,8 @@ class Vocabulary:
             "settings": {name: getattr(self.settings, name) for name in _ID_SETTINGS},
             "specials": {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos, "unk": ids.unk},
         }
+        if self.languages:
+            document["languages"] = dict(self.languages)
         if self.sentences is not None:
             document |= {"pieces": self.pieces, "sentencepiece": self.sentences.to_dict()}
         else:
@@ -132,6 +142,10 @@ class Vocabulary:
         reserved = reserved_pieces(settings)
         if pieces[: len(reserved)] != reserved:
             raise ValueError("the special tokens and bytes do not come first")
+        languages = _checked_languages(document, len(pieces))
+        first = len(reserved) + len(languages)
+        if sorted(languages.values()) != list(range(len(reserved), first)):
+            raise ValueError("the tags of languages do not follow the special tokens and bytes")
         specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
         unk = reserved.index(UNK) if UNK in reserved else None
         if specials != SpecialIds(pad=0, bos=1, eos=2, unk=unk):
@@ -140,9 +154,10 @@ class Vocabulary:
             settings=id_settings(settings),
             specials=specials,
             pieces=pieces,
-            first=len(reserved),
+            first=first,
             scores=scores,
             merges=merges,
+            languages=languages,
         )
 
     @classmethod
@@ -154,8 +169,14 @@ class Vocabulary:
         for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
             if not isinstance(id_, int) or not 0 <= id_ < len(pieces):
                 raise ValueError(f"the special id {id_} is not one of the {len(pieces)} of the vocabulary")
-        sentences = SentencePieces.from_dict(document["sentencepiece"])
-        return cls(settings=id_settings(settings), specials=specials, pieces=pieces, first=0, sentences=sentences)
+        return cls(
+            settings=id_settings(settings),
+            specials=specials,
+            pieces=pieces,
+            first=0,
+            sentences=SentencePieces.from_dict(document["sentencepiece"]),
+            languages=_checked_languages(document, len(pieces)),
+        )
 
 
 _ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
@@ -171,6 +192,20 @@ def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
     if settings.kind == "byte" or settings.unknown == "bytes":
         return (PAD, BOS, EOS, *BYTES)
     return (PAD, BOS, EOS, UNK)
+
+
+def language_tag(code: str) -> str:
+    """Return the tag of a language as a piece. It mixes letters and symbols, so no piece learned from text is equal."""
+    return f"__{code}__"
+
+
+def _checked_languages(document: dict[str, Any], size: int) -> dict[str, int]:
+    """Return the ids of the tags in tokenizer.json. Raises ValueError for one that is no id of the vocabulary."""
+    languages = {str(code): id_ for code, id_ in document.get("languages", {}).items()}
+    for code, id_ in languages.items():
+        if not isinstance(id_, int) or not 0 <= id_ < size:
+            raise ValueError(f"the tag of {code!r} has the id {id_!r}, not one of the {size} of the vocabulary")
+    return languages
 
 
 def _reason(error: Exception) -> str:

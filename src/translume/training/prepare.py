@@ -191,6 +191,7 @@ def prepare_run(
                 store.folder / CACHE,
                 split=cast(Literal["train", "valid"], split),
                 max_positions=config.model.max_positions,
+                language_tags=config.model.language_tags,
             )
         )
     training, validation = corpora
@@ -329,8 +330,10 @@ def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None
 
 
 def _data_digest(corpus: TokenizedCorpus) -> str:
-    """Return a digest of the pairs and of the weights of their files."""
+    """Return a digest of the pairs, and of the weights and tags of their files."""
     text = f"{corpus.digest} {' '.join(map(repr, corpus.weights))}"
+    if corpus.tags is not None:
+        text += f" {corpus.tags.source.tolist()} {corpus.tags.target.tolist()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

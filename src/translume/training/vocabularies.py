@@ -58,4 +58,18 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
     if learning is not None:
         learning(sides)
     pairs = read_pairs(config.data, "train")
-    return train_tokenizer(config.tokenizer, (getattr(pair, side) for pair in pairs for side in sides))
+    texts = (getattr(pair, side) for pair in pairs for side in sides)
+    return train_tokenizer(config.tokenizer, texts, _languages(config))
+
+
+def _languages(config: Config) -> tuple[str, ...]:
+    """Return the codes of the languages that get a tag."""
+    if config.model.language_tags == "none":
+        return ()
+    codes = (config.data.source_language, config.data.target_language)
+    if not all(codes):
+        raise SettingsError(
+            f"model.language_tags: found '{config.model.language_tags}', "
+            "expected data.source_language and data.target_language as well"
+        )
+    return tuple(dict.fromkeys(codes))

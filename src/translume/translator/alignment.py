@@ -10,29 +10,34 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.model import Transformer
 from translume.text import Tokenizer
-from translume.translator.planning import padded
+from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
 from translume.translator.words import Span, word_spans
 
 
 @torch.inference_mode()
-def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> list[Alignment]:
-    """The alignments of pairs: a source text, its ids without an end mark, and the ids of a hypothesis.
+def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequence[int]]]) -> list[Alignment]:
+    """The alignments of pairs: a piece, the text that it stands for if it has none, and the ids of a hypothesis.
 
+    Source tokens include the tag of a language, which belongs to no word.
     Needs one forced pass over all pairs; the search itself does not become slower.
     """
     if not pairs:
         return []
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     device = next(checkpoint.model.parameters()).device
-    source, mask = padded([[*ids, reads.specials.eos] for _, ids, _ in pairs], reads.specials.pad, device)
-    given, _ = padded([[writes.specials.bos, *ids[:-1]] for _, _, ids in pairs], writes.specials.pad, device)
+    source, mask = padded([[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs], reads.specials.pad, device)
+    given, _ = padded(
+        [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs], writes.specials.pad, device
+    )
     attention = cross_attention(checkpoint.model, source, mask, given).cpu()
     found = []
-    for row, (text, ids, target) in enumerate(pairs):
-        weights = attention[row, : len(target), : len(ids) + 1]
+    for row, (piece, line, target) in enumerate(pairs):
+        text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
+        weights = attention[row, tags : tags + len(target), : len(ids) + 1]
         source_text, target_text = reads.normalise(text), writes.decode(target)
-        source_spans, target_spans = _spans(reads, text, len(ids)), writes.spans(target)
+        source_spans = [(0, 0)] * len(piece.source_tags) + _spans(reads, text, len(piece.ids))
+        target_spans = writes.spans(target)
         from_words, to_words = _words(source_text, source_spans), _words(target_text, target_spans)
         same = len(source_text) == len(text)
         found.append(

@@ -217,9 +217,10 @@ def add_alignments(
         if len(plan.pieces) == 1:
             piece = plan.pieces[0]
             places += [(number, rank) for rank in range(len(translation.hypotheses))]
-            pairs += [(piece.text or plan.line.text, piece.ids, each.ids) for each in translation.hypotheses]
+            pairs += [(piece, plan.line.text, each.ids) for each in translation.hypotheses]
     made = {}
-    for batch in batches([max(len(source) + 1, len(target)) for _, source, target in pairs], max_tokens):
+    sizes = [max(len(piece.read_ids) + 1, len(piece.target_tags) + len(target)) for piece, _, target in pairs]
+    for batch in batches(sizes, max_tokens):
         for index, alignment in zip(batch, alignments(checkpoint, [pairs[index] for index in batch]), strict=True):
             made[places[index]] = alignment
     return [

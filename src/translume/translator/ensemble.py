@@ -75,7 +75,7 @@ class EnsembleMembers:
             for belief, wanted in self.beliefs(source, source_mask, target, labels, target_mask, rows)
         ]
         scores = torch.zeros(labels.shape, device=labels.device)
-        scores[target_mask] = torch.cat(found)  # sentence after sentence, as `beliefs` gives them
+        scores[models[0].predicted(target_mask)] = torch.cat(found)  # sentence after sentence, as `beliefs` gives them
         return scores
 
     def beliefs(

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from translume.config import Config, DecodingSettings
+from translume.config import Config, DecodingSettings, Direction, Directions
 from translume.data.cleaning import truncated_ids
 from translume.data.lengths import Lengths
 from translume.errors import TranslationError, TranslumeError
@@ -21,12 +21,13 @@ from translume.translator.constraints import Constraint
 class Line:
     """A text and its line number from 1; 0 if there is only one text.
 
-    constraints: phrases that its target must contain.
+    constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
     """
 
     number: int
     text: str
     constraints: tuple[str, ...] = ()
+    direction: Direction | None = None
 
     @property
     def place(self) -> str:
@@ -46,8 +47,9 @@ class LineError(TranslationError):
 class Piece:
     """A whole line, or one sentence of it, that is translated at once.
 
-    ids: without an end mark; empty if there is nothing to translate.  text: of these ids.  spacing: the white space
-    after it.  first: whether it is the first piece of its line.
+    ids: without tags and an end mark; empty if there is nothing to translate.  text: of these ids.  spacing: the white
+    space after it.  first: whether it is the first piece of its line.
+    source_tags, target_tags: ids of the tags that the encoder reads before `ids`, and the decoder before the target.
     """
 
     ids: tuple[int, ...]
@@ -55,6 +57,13 @@ class Piece:
     spacing: str = ""
     first: bool = True
     constraints: tuple[Constraint, ...] = ()
+    source_tags: tuple[int, ...] = ()
+    target_tags: tuple[int, ...] = ()
+
+    @property
+    def read_ids(self) -> tuple[int, ...]:
+        """The ids that the encoder reads, without an end mark."""
+        return self.source_tags + self.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,43 @@ class ModelFacts(Protocol):
         """The lengths of its training data."""
         ...
 
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of sources."""
+        ...
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        """The tokenizer of targets."""
+        ...
+
+
+def directions_of(model: ModelFacts) -> Directions:
+    """Return the directions of a model."""
+    languages = model.target_tokenizer.languages or model.source_tokenizer.languages
+    return Directions.of(model.config.data, model.config.model, languages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """The ids of the tags before the tokens of a source, and between bos and the tokens of a target."""
+
+    source: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, model: ModelFacts, direction: Direction) -> "Tags":
+        """Return the tags of a direction, as `model.language_tags` says."""
+        reads, writes = model.source_tokenizer.languages, model.target_tokenizer.languages
+        if model.config.model.language_tags == "source":
+            return cls(source=(reads[direction.target],))
+        if model.config.model.language_tags == "target":
+            return cls(source=(reads[direction.source],), target=(writes[direction.target],))
+        return NO_TAGS
+
+
+NO_TAGS = Tags()
+
 
 def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"]) -> bool:
     """Whether every line is translated sentence by sentence.
@@ -87,7 +133,7 @@ def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"
     """
     if split != "auto":
         return split == "always"
-    return model.config.data.translation and (model.lengths is None or model.lengths.single_sentences)
+    return model.config.translates and (model.lengths is None or model.lengths.single_sentences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +143,7 @@ class Reading:
     limit: maximum number of tokens of a piece, end mark excluded.  sentences: whether every line is split into
     sentences.  parts: whether a longer line is.  language: of the sources.
     keep: the end of a longer piece that is read, with a warning; "none" raises LineError.
+    tags: of the languages.
     """
 
     limit: int
@@ -104,14 +151,21 @@ class Reading:
     parts: bool
     language: str
     keep: Literal["keep_first", "keep_last", "none"]
+    tags: "Tags"
 
     @classmethod
-    def of(cls, model: ModelFacts, settings: DecodingSettings) -> "Reading":
+    def of(cls, model: ModelFacts, settings: DecodingSettings, direction: Direction | None = None) -> "Reading":
         """Return how a model reads lines with the settings of a search.
+
+        direction: instead of that in `settings`.
+        Raises SettingsError if the model does not have the direction.
 
         Pieces are cut as in training (`data.cleaning.too_long`), or if `decoding.max_length_action` is "truncate".
         """
-        cleaning, limit = model.config.data.cleaning, model.config.model.max_positions - 1
+        given = direction or Direction(source=settings.from_, target=settings.to)
+        chosen = directions_of(model).resolve(given.source, given.target)
+        tags = Tags.of(model, chosen)
+        cleaning, limit = model.config.data.cleaning, model.config.model.max_positions - 1 - len(tags.source)
         keep: Literal["keep_first", "keep_last", "none"] = "none"
         if cleaning.too_long != "drop":
             limit, keep = min(limit, cleaning.max_tokens), cleaning.too_long
@@ -121,9 +175,10 @@ class Reading:
         return cls(
             limit=limit,
             sentences=sentences,
-            parts=sentences or model.config.data.translation,
-            language=model.config.data.source_language,
+            parts=sentences or model.config.translates,
+            language=chosen.source,
             keep=keep,
+            tags=tags,
         )
 
 
@@ -182,7 +237,16 @@ def _plan_line(
             last = "the last " if reading.keep == "keep_last" else ""
             warnings.append(f"truncated: {which} had {len(ids):,} tokens and was cut to {last}{limit:,}")
             ids = truncated_ids(ids, limit, reading.keep)
-        pieces.append(Piece(ids=tuple(ids), text=text, spacing=spacing, first=number == 1))
+        pieces.append(
+            Piece(
+                ids=tuple(ids),
+                text=text,
+                spacing=spacing,
+                first=number == 1,
+                source_tags=reading.tags.source,
+                target_tags=reading.tags.target,
+            )
+        )
     return LinePlan(line=line, pieces=tuple(pieces), warnings=tuple(warnings))
 
 

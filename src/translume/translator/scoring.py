@@ -8,9 +8,10 @@ from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
+from translume.config import Direction
 from translume.errors import TranslationError
 from translume.translator.ensemble import EnsembleMembers
-from translume.translator.planning import batches, padded, without_line_break
+from translume.translator.planning import Tags, batches, directions_of, padded, without_line_break
 from translume.translator.results import TargetScore, TextHypothesis
 
 CHUNK_ELEMENTS = 1 << 22
@@ -19,11 +20,15 @@ CHUNK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPair:
-    """A source and a target to score.  place: the beginning of error messages about the pair."""
+    """A source and a target to score.
+
+    place: the beginning of error messages about the pair.  direction: its languages; None: those of [decoding].
+    """
 
     place: str
     source: str
     target: str | TextHypothesis
+    direction: Direction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class TokenBeliefs:
 class _ForcedBatch:
     """Pairs of similar lengths as tensors: source and its mask [B, S]; given, labels and their mask [B, T].
 
-    places: the positions of the pairs.
+    places: the positions of the pairs.  tags: the number of labels at the beginning that are not predicted.
     """
 
     places: Sequence[int]
@@ -53,6 +58,7 @@ class _ForcedBatch:
     given: Tensor
     labels: Tensor
     mask: Tensor
+    tags: int
 
 
 @torch.no_grad()
@@ -71,10 +77,10 @@ def score_pairs(
         found = found.float().cpu()
         lengths, labels = batch.mask.sum(1).tolist(), batch.labels.tolist()
         for row, index in enumerate(batch.places):
-            values = found[row, : lengths[row]].tolist()
+            values = found[row, batch.tags : lengths[row]].tolist()
             scores[index] = TargetScore(
                 log_prob=sum(values),
-                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][: lengths[row]])),
+                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : lengths[row]])),
                 token_log_probs=tuple(values),
             )
     return [scores[index] for index in range(len(pairs))]
@@ -96,7 +102,8 @@ def beliefs_of_pairs(
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
         believer = models or checkpoint.model
-        row, place = batch.mask.nonzero(as_tuple=True)  # sentence by sentence, the order of `beliefs`
+        # Sentence by sentence, the order of `beliefs`.
+        row, place = batch.mask[:, batch.tags :].nonzero(as_tuple=True)
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
         for belief, labels in believer.beliefs(
@@ -108,8 +115,10 @@ def beliefs_of_pairs(
 
 def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_ForcedBatch]:
     source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    sources = [[*ids, source_tokenizer.specials.eos] for ids in source_tokenizer.encode_all([p.source for p in pairs])]
-    labels = _labels(checkpoint, pairs)
+    tags = _tags(checkpoint, pairs)
+    ends, texts = source_tokenizer.specials.eos, source_tokenizer.encode_all([pair.source for pair in pairs])
+    sources = [[*tag.source, *ids, ends] for tag, ids in zip(tags, texts, strict=True)]
+    labels = [[*tag.target, *ids] for tag, ids in zip(tags, _labels(checkpoint, pairs), strict=True)]
     limit = checkpoint.config.model.max_positions
     for pair, *sides in zip(pairs, sources, labels, strict=True):
         for side, ids in zip(("source", "target"), sides, strict=True):
@@ -123,7 +132,26 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
         source, source_mask = padded([sources[index] for index in batch], source_tokenizer.specials.pad, device)
         wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
         given = _shifted(wanted, target_tokenizer.specials.bos)
-        yield _ForcedBatch(places=batch, source=source, source_mask=source_mask, given=given, labels=wanted, mask=mask)
+        yield _ForcedBatch(
+            places=batch,
+            source=source,
+            source_mask=source_mask,
+            given=given,
+            labels=wanted,
+            mask=mask,
+            tags=checkpoint.config.model.target_tags,
+        )
+
+
+def _tags(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Tags]:
+    """The tags of each pair's languages."""
+    directions, settings = directions_of(checkpoint), checkpoint.config.decoding
+    default = Direction(source=settings.from_, target=settings.to)
+    found: dict[Direction | None, Tags] = {}
+    for given in {pair.direction for pair in pairs}:
+        chosen = given or default
+        found[given] = Tags.of(checkpoint, directions.resolve(chosen.source, chosen.target))
+    return [found[pair.direction] for pair in pairs]
 
 
 def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:
@@ -153,14 +181,17 @@ def _target(target: str | TextHypothesis, number: int) -> str | TextHypothesis:
     return target if isinstance(target, TextHypothesis) else without_line_break(target, number)
 
 
-def numbered_pairs(pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[tuple[ScoredPair, int]]:
-    """Number pairs from 1, with their sizes, for `windows`."""
+def numbered_pairs(
+    pairs: Iterable[tuple[str, str | TextHypothesis]], direction: Direction
+) -> Iterator[tuple[ScoredPair, int]]:
+    """Number pairs of one direction from 1, with their sizes, for `windows`."""
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             raise TypeError(f"line {number}: found {_describe(pair)}, expected a pair of a source and a target")
         source, target = pair
         source = without_line_break(source, number)
-        yield ScoredPair(place=f"line {number}", source=source, target=_target(target, number)), len(source)
+        scored = ScoredPair(place=f"line {number}", source=source, target=_target(target, number), direction=direction)
+        yield scored, len(source)
 
 
 def _describe(pair: Sequence[object]) -> str:

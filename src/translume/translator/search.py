@@ -17,6 +17,8 @@ from translume.decoding import (
     CompleteSearcher,
     Fusion,
     Hypothesis,
+    PromptedState,
+    PromptedStep,
     Rule,
     RuleContext,
     SearchError,
@@ -193,7 +195,7 @@ def prepare_search(
     prefixes = [forced if piece.first else [] for piece in pieces]
     specials, end = tokenizer.specials, checkpoint.source_tokenizer.specials
     device = next(checkpoint.model.parameters()).device
-    source, mask = padded([[*piece.ids, end.eos] for piece in pieces], end.pad, device)
+    source, mask = padded([[*piece.read_ids, end.eos] for piece in pieces], end.pad, device)
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = torch.tensor(
         [
@@ -213,7 +215,11 @@ def prepare_search(
     else:
         raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
     own: Step[Any] = steps.step
-    step = reshaped(own, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
+    prompted = own
+    if pieces[0].target_tags:  # all pieces have as many
+        prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
+        prompted, state = PromptedStep(own), PromptedState(state, prompts)
+    step = reshaped(prompted, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
     if fusion is not None:
         step, state = fusion.over(step), fusion.start(state, len(pieces))
     return PreparedSearch(
@@ -241,7 +247,7 @@ def target_limit(model: ModelFacts, length: int, prefix: int, settings: Decoding
     length: source tokens without the end mark.  prefix: forced target tokens.  cost: tokens that the constraints need,
     which every limit but `max_length` and the model's own leaves room for.
     """
-    longest = model.config.model.max_positions
+    longest = model.config.model.max_positions - model.config.model.target_tags
     ratio, extra = settings.max_length_ratio, settings.max_length_extra
     if ratio or extra:
         limit = int((ratio or DEFAULT_RATIO) * length) + (extra or DEFAULT_EXTRA)
@@ -259,7 +265,7 @@ def target_limit(model: ModelFacts, length: int, prefix: int, settings: Decoding
 
 def sampling_keys(pieces: Sequence[Piece]) -> Tensor:
     """[B], a key for the random numbers of each piece. It depends on its ids alone, not on its place in a batch."""
-    return torch.tensor([_hash(piece.ids) for piece in pieces], dtype=torch.long)
+    return torch.tensor([_hash(piece.read_ids + piece.target_tags) for piece in pieces], dtype=torch.long)
 
 
 def _hash(ids: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -14,7 +15,7 @@ from translume.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from translume.config import Config, DecodingOptions, DecodingSettings
+from translume.config import Config, DecodingOptions, DecodingSettings, Direction, Directions
 from translume.decoding import (
     Average,
     Fusion,
@@ -50,6 +51,7 @@ from translume.translator.planning import (
     Piece,
     Reading,
     batches,
+    directions_of,
     numbered_lines,
     plan_lines,
     windows,
@@ -112,8 +114,8 @@ class Translator:
         return cls(*with_engine(read, options))
 
     def __repr__(self) -> str:
-        model, data = self.config.model, self.config.data
-        languages = f" {data.source_language}→{data.target_language}" if data.target_language else ""
+        model, directions = self.config.model, self.directions
+        languages = f" {directions.describe()}" if directions.sources else ""
         parts = [
             f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
             f"{model.encoder_layers}+{model.decoder_layers} layers",
@@ -150,6 +152,19 @@ class Translator:
     def engine(self) -> Engine | None:
         """The engine that searches, of an ensemble the first model's; None for the plain model. Built now if needed."""
         return self.models.members[0].built_engine()
+
+    @property
+    def directions(self) -> Directions:
+        """The directions that the model can translate."""
+        return directions_of(self.checkpoint)
+
+    def direction(self, *, to: str | None = None, from_: str | None = None) -> Direction:
+        """The direction for codes of languages; None stands for those in [decoding], "" for the only one that fits.
+
+        Raises SettingsError if the model does not have it, or if several remain.
+        """
+        default = self.config.decoding
+        return self.directions.resolve(default.from_ if from_ is None else from_, default.to if to is None else to)
 
     def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Translator":
         """A translator of the same model that searches with weights packed for this machine.
@@ -227,30 +242,45 @@ class Translator:
         chosen = self._choose("translate_all", settings, options)
         return self._stream(numbered_lines(texts, constraints), chosen)
 
-    def score(self, source: str, target: str | TextHypothesis) -> TargetScore:
+    def score(
+        self, source: str, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
+    ) -> TargetScore:
         """The log-probability of `target` and its end mark given `source`, in nats (forced decoding).
 
         A text is tokenized anew and may get other tokens than a search used; a hypothesis keeps its own.
+        to, from_: as in `translate`.
         """
         if not isinstance(source, str) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
             raise TypeError(f"score: found {found}, expected a source and a target; score_all takes many pairs")
-        return self._score([ScoredPair(place="pair", source=source, target=target)])[0]
+        direction = self.direction(to=to, from_=from_)
+        return self._score([ScoredPair(place="pair", source=source, target=target, direction=direction)])[0]
 
-    def score_all(self, pairs: Iterable[tuple[str, str | TextHypothesis]]) -> Iterator[TargetScore]:
+    def score_all(
+        self,
+        pairs: Iterable[tuple[str, str | TextHypothesis]],
+        *,
+        to: str | None = None,
+        from_: str | None = None,
+    ) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
-        for window in windows(numbered_pairs(pairs)):
+        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
             yield from self._score(window)
 
     def beliefs(
-        self, pairs: Iterable[tuple[str, str | TextHypothesis]], *, rows: int | None = None
+        self,
+        pairs: Iterable[tuple[str, str | TextHypothesis]],
+        *,
+        rows: int | None = None,
+        to: str | None = None,
+        from_: str | None = None,
     ) -> Iterator[tuple[NextToken, Tensor]]:
         """The predicted distributions of all target tokens, end marks included, and the tokens' ids [m].
 
         Forced decoding of at most `rows` tokens at a time; None: as many as fit a fixed amount of memory. The order is
-        by length, not that of the pairs.
+        by length, not that of the pairs.  to, from_: as in `translate`.
         """
-        for window in windows(numbered_pairs(pairs)):
+        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
             most = self.config.decoding.max_tokens
             for found in beliefs_of_pairs(self.checkpoint, window, most, rows, self.models):
                 yield found.belief, found.labels
@@ -269,6 +299,7 @@ class Translator:
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings contradict each other or need what this model does not have."""
+        self.direction(to=settings.to, from_=settings.from_)
         strategy_from(settings)
         self._terminology(settings)
         check_rules(self.checkpoint.target_tokenizer, settings)
@@ -384,7 +415,10 @@ class Translator:
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
-        plans = plan_lines(lines, self.checkpoint.source_tokenizer, Reading.of(self.checkpoint, settings))
+        plans: list[LinePlan] = []
+        for direction, group in groupby(lines, key=lambda line: line.direction):
+            reading = Reading.of(self.checkpoint, settings, direction)
+            plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
         terminology = self._terminology(settings)
         forced = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # other strategies only warn
         if terminology is None and not forced and not any(line.constraints for line in lines):
