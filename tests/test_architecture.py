@@ -45,14 +45,14 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
 ONLY_IN = {
-    "interchange": {"transformers", "ctranslate2", "sentencepiece"},
+    "interchange": {"transformers", "ctranslate2", "sentencepiece", "onnx", "onnx_ir", "onnxruntime", "onnxscript"},
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
     "documents": {"lxml", "pypdf"},
     "text": {"sentencex"},
     "inspection": {"captum"},
     "demo": {"babel"},
 }
-MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua"}
+MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua", "onnx-ir": "onnx_ir"}
 
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
 
@@ -263,7 +263,7 @@ def test_toolkits_are_imported_only_in_their_packages(path: Path) -> None:
 @every_file
 def test_every_imported_package_is_declared(path: Path) -> None:
     tree = tree_of(path)
-    extras = declared("serve", "documents", "detect", "export", "inspect", "tensorboard", "demo", "metrics")
+    extras = declared("serve", "documents", "detect", "export", "onnx", "inspect", "tensorboard", "demo", "metrics")
     assert not third_party(tree, path) - declared("") - extras
     if package_name(path) not in ONLY_IN:
         optional = third_party(outside_functions(tree), path) - declared("")

@@ -22,12 +22,13 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @json_option
 @threads_option
 def command(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (ctranslate2 or huggingface) into the new folder OUT.
+    """Convert MODEL for TARGET (ctranslate2, huggingface or onnx) into the new folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
     `source.json` and `target.json`) is Translume's tokenizer. For huggingface, post-norm models become MarianMTModel,
-    pre-norm models Pegasus, with a tokenizer.json for AutoTokenizer.
+    pre-norm models Pegasus, with a tokenizer.json for AutoTokenizer. For onnx, the folder is what Optimum and
+    transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone.
     """
     from translume.interchange.export import export
 
@@ -40,3 +41,5 @@ def command(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
         f"{out}: {target}, {dtype}; {certificate.tokens} tokens of {certificate.sentences} random sentences differ by "
         f"at most {certificate.difference:.2g} nats, {certificate.mean_difference:.2g} on average"
     )
+    if certificate.same_translations is not None:
+        click.echo(f"{certificate.same_translations} of {certificate.sentences} greedy translations are the same ids")

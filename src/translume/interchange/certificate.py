@@ -18,6 +18,7 @@ class Certificate:
 
     sentences, tokens: how many were compared.  difference: largest |Δ log p| of a token, in nats.
     mean_difference: the mean.  dtype: the format of the written weights.
+    same_translations: sentences whose greedy translations are equal; None if they were not compared.
     """
 
     sentences: int
@@ -25,10 +26,11 @@ class Certificate:
     difference: float
     mean_difference: float
     dtype: str
+    same_translations: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as a JSON object."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,11 @@ from translume.interchange.certificate import Certificate
 TARGETS = {
     "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
     "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
+    "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
 }
 """Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
+EXTRAS = {"onnx": "onnx"}
+"""The extra of the package that installs what a target needs, if it is not "export"."""
 
 Writer = Callable[..., Certificate]
 
@@ -60,5 +63,6 @@ def _writer(target: str) -> Writer:
     try:
         writer: Writer = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        raise SettingsError(f"export: {error.name} is not installed; pip install 'translume[export]'") from None
+        extra = EXTRAS.get(target, "export")
+        raise SettingsError(f"export: {error.name} is not installed; pip install 'translume[{extra}]'") from None
     return writer

@@ -197,6 +197,15 @@ class SelfAttention(nn.Module):
         result: Tensor = self.output(_merge(attend(query, keys, values, mask)))
         return result
 
+    def padded(self, x: Tensor, mask: Tensor, positions: AttentionPositions) -> Tensor:
+        """Map x [B, S, D] to the same shape, reading where mask [B, S] is True, without shapes that depend on data."""
+        query, keys, values = self._heads(x, positions)
+        allowed = mask[:, None, None]
+        if positions.bias is not None:
+            allowed = _masked_bias(positions.bias.to(x.dtype), allowed, causal=False)
+        result: Tensor = self.output(_merge(attend(query, keys, values, allowed)))
+        return result
+
     def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
         """Return the attention weights [N, H, t, t] between tokens x [N, t, D] with mask [N, t]."""
         query, keys, _ = self._heads(x, positions)
@@ -246,7 +255,8 @@ class CrossAttention(nn.Module):
         """
         batch, length = mask.size(0), x.size(1)
         query = self.query(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
-        allowed = None if bool(mask.all()) else mask[:, None, None]
+        exporting = torch.compiler.is_exporting()  # an exported graph cannot depend on the values of a mask
+        allowed = None if not exporting and bool(mask.all()) else mask[:, None, None]
         mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed))
         result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result

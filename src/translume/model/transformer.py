@@ -49,6 +49,16 @@ class Encoder(nn.Module):
         result: Tensor = self.drop(self.norm(x))
         return result
 
+    def padded(self, source: Tensor, mask: Tensor) -> Tensor:
+        """As `forward`, without shapes that depend on data, for exporters. Values at padding are undefined."""
+        places = torch.arange(source.size(1), device=source.device).expand(source.shape)
+        x = self.embedding(source, places, self.embedding.segments_of(source))
+        positions = self.embedding.positions.for_attention(0, source.size(1), causal=False, device=source.device)
+        for layer in self.stack:
+            x = layer(x, partial(layer.self_attention.padded, mask=mask, positions=positions))
+        result: Tensor = self.drop(self.norm(x))
+        return result
+
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)

@@ -23,10 +23,14 @@ ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A model, and the engine that searches in its place, if it has one."""
+    """A model, and the engine that searches in its place, if it has one.
+
+    steps: takes the steps of searches instead of both, as `Translator.step_with` says.
+    """
 
     checkpoint: Checkpoint
     engine: Engine | DeferredEngine | None = None
+    steps: Stepper | None = None
 
     def built_engine(self) -> Engine | None:
         """The engine, built now if it was not yet."""
@@ -34,7 +38,7 @@ class Member:
 
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
-        engine = self.built_engine()
+        engine = self.built_engine() if self.steps is None else self.steps
         if engine is not None and (not attentive or isinstance(engine, AttentionStepper)):
             return engine
         return self.checkpoint.model
@@ -55,12 +59,19 @@ class EnsembleMembers:
         steppers = [member.stepper(attentive=attentive) for member in self.members]
         return steppers[0] if len(steppers) == 1 else Ensemble(steppers, self.average)
 
+    def with_steps(self, stepper: Stepper) -> "EnsembleMembers":
+        """One model, whose steps `stepper` takes. Raises SettingsError for an ensemble."""
+        if len(self.members) > 1:
+            raise SettingsError("step_with: found an ensemble, expected one model")
+        return replace(self, members=(replace(self.members[0], engine=None, steps=stepper),))
+
     def compiled(self, dtype: Dtype) -> "EnsembleMembers":
         """The same models, each with an engine."""
         return replace(
             self,
             members=tuple(
-                replace(member, engine=build_engine(member.checkpoint.model, dtype)) for member in self.members
+                replace(member, engine=build_engine(member.checkpoint.model, dtype), steps=None)
+                for member in self.members
             ),
         )
 

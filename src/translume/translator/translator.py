@@ -21,6 +21,7 @@ from translume.decoding import (
     Fusion,
     LanguageModel,
     SearchError,
+    Stepper,
     resolve_strategy,
     strategy_from,
 )
@@ -174,6 +175,16 @@ class Translator:
         """
         made = Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
         return made._remember(self.folder, Translator.compile, self, dtype)
+
+    def step_with(self, stepper: Stepper) -> "Translator":
+        """A translator of the same model whose searches take the steps of `stepper`, as an `OnnxStepper`.
+
+        stepper: it has the same vocabularies. A search that needs attention uses the plain model if the stepper returns
+        none. Forced decoding (`score`) uses the plain model.
+        Raises SettingsError for an ensemble.
+        """
+        made = Translator(self.checkpoint, models=self.models.with_steps(stepper), fusion=self.fusion)
+        return made._remember(self.folder, Translator.step_with, self, stepper)
 
     def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
         """A translator that averages the distributions of this model and others at each step.

@@ -1,0 +1,1 @@
+"""Export to ONNX, for ONNX Runtime, Optimum and transformers.js."""

@@ -1,0 +1,234 @@
+"""Export to ONNX: the files of Optimum and transformers.js, and one graph that translates ids by greedy search."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from translume.checkpoint import Checkpoint
+from translume.decoding import BestHypotheses, Greedy, decode
+from translume.decoding.rules import ForbidTokens
+from translume.errors import SettingsError, TranslumeError
+from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
+from translume.interchange.huggingface.tokenizer import library_tokenizer
+from translume.interchange.onnx.files import FOLDER, SUFFIXES, file_name
+from translume.interchange.onnx.graphs import Graph, Graphs
+from translume.interchange.onnx.quantizing import quantized
+from translume.interchange.onnx.stepper import OnnxStepper, open_session
+from translume.interchange.onnx.tracing import trace
+
+TOLERANCE = 1e-3
+"""Largest accepted |Δ log p| of a token in float32, in nats. For int8 it is reported but not limited."""
+LEAST_SAME = 0.9
+"""Smallest accepted share of sentences with equal greedy translations in float32: random sentences can have ties."""
+SEARCH_LENGTH = 20
+"""Maximum tokens of the greedy translations that are compared."""
+
+Array = NDArray[Any]
+
+
+def write_onnx(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
+    """Write the model into the existing empty `folder`, run it with ONNX Runtime and compare.
+
+    dtype: "float32" or "int8". Raises SettingsError for what the graphs cannot express, TranslumeError if the
+    log-probabilities or translations differ too much.
+    """
+    _refuse(checkpoint, dtype)
+    traced = trace(checkpoint.model)
+    traced = traced if dtype == "float32" else quantized(traced)
+    files = folder / FOLDER
+    files.mkdir()
+    for name, graph in _graphs(checkpoint, Graphs(traced)).items():
+        graph.save(files / file_name(name, dtype), traced.weights)
+    _write_tokenizers(checkpoint, folder)
+    _write_json(folder / "generation_config.json", _generation(checkpoint))
+    certificate = _compare(checkpoint, folder, dtype)
+    _write_json(folder / "config.json", _config(checkpoint, dtype) | {"translume": certificate.to_dict()})
+    return certificate
+
+
+def _refuse(checkpoint: Checkpoint, dtype: str) -> None:
+    settings = checkpoint.config.model
+    if dtype not in SUFFIXES:
+        raise SettingsError(f"export: found weights as {dtype!r}, expected {' or '.join(map(repr, SUFFIXES))} for onnx")
+    if not checkpoint.model.head.plain():
+        raise SettingsError(
+            f"model.head.kind: found {settings.head.kind!r}, expected a linear map and a softmax for onnx"
+        )
+    if settings.decoder_mixing != "attention":
+        raise SettingsError(f"model.decoder_mixing: found {settings.decoder_mixing!r}, expected 'attention' for onnx")
+
+
+def _graphs(checkpoint: Checkpoint, graphs: Graphs) -> Mapping[str, Graph]:
+    specials = checkpoint.target_tokenizer.specials
+    return {
+        "encoder_model": graphs.encoder(),
+        "decoder_model": graphs.decoder(),
+        "decoder_with_past_model": graphs.decoder_with_past(),
+        "decoder_model_merged": graphs.merged(),
+        "translate": graphs.greedy(
+            bos=specials.bos,
+            eos=specials.eos,
+            pad=specials.pad,
+            banned=_banned(checkpoint),
+            vocabulary=len(checkpoint.target_tokenizer),
+        ),
+    }
+
+
+def _banned(checkpoint: Checkpoint) -> list[int]:
+    """Return the tokens that no search of ours chooses."""
+    specials = checkpoint.target_tokenizer.specials
+    return sorted({specials.pad, specials.bos} - {specials.eos})
+
+
+def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
+    """Return config.json of a Marian model, which Optimum and transformers.js read for the shapes only."""
+    settings, specials = checkpoint.config.model, checkpoint.target_tokenizer.specials
+    values: dict[str, Any] = {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": len(checkpoint.source_tokenizer),
+        "decoder_vocab_size": len(checkpoint.target_tokenizer),
+        "share_encoder_decoder_embeddings": checkpoint.source_tokenizer is checkpoint.target_tokenizer,
+        "d_model": settings.width,
+        "max_position_embeddings": settings.max_positions,
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.bos,
+        "eos_token_id": specials.eos,
+        "decoder_start_token_id": specials.bos,
+        "forced_eos_token_id": None,
+    }
+    for side, layers in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        values[f"{side}_layers"] = layers
+        values[f"{side}_attention_heads"] = settings.attention_heads
+        values[f"{side}_ffn_dim"] = settings.feed_forward
+    if dtype == "int8":
+        values["transformers.js_config"] = {"dtype": "q8"}
+    return values
+
+
+def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
+    specials = checkpoint.target_tokenizer.specials
+    return {
+        "num_beams": 1,
+        "max_length": checkpoint.config.model.max_positions,
+        "bad_words_ids": [[number] for number in _banned(checkpoint)],
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.bos,
+        "eos_token_id": specials.eos,
+        "decoder_start_token_id": specials.bos,
+    }
+
+
+def _write_tokenizers(checkpoint: Checkpoint, folder: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json, or Translume's own files for what these cannot express."""
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    if source is not target:
+        source.save(folder / "source.json")
+        target.save(folder / "target.json")
+        return
+    try:
+        library = library_tokenizer(source)
+    except SettingsError:
+        source.save(folder / "source.json")
+        return
+    library.save(str(folder / "tokenizer.json"))
+    pieces, specials = source.pieces(), source.specials
+    marks = {"pad": specials.pad, "bos": specials.bos, "eos": specials.eos, "unk": specials.unk}
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": checkpoint.config.model.max_positions,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
+        **{f"{name}_token": pieces[number] for name, number in marks.items() if number is not None},
+    }
+    _write_json(folder / "tokenizer_config.json", values)
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _compare(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
+    forced = forced_targets(checkpoint)
+    certificate = forced.certificate(_score(checkpoint, folder, dtype, forced), dtype)
+    same = _same_translations(checkpoint, folder, dtype, forced.sources)
+    if dtype == "float32":
+        if certificate.difference > TOLERANCE:
+            raise TranslumeError(
+                f"{folder}: ONNX Runtime differs by {certificate.difference:.2g} nats a token, "
+                f"expected at most {TOLERANCE}"
+            )
+        if same < LEAST_SAME * len(forced.sources):
+            raise TranslumeError(
+                f"{folder}: ONNX Runtime translates {same} of {len(forced.sources)} random sentences as the model does"
+            )
+    return replace(certificate, same_translations=same)
+
+
+def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTargets) -> list[list[float]]:
+    """Return the log-probabilities of the targets: half by the merged decoder, half by the two others.
+
+    Each target is read in two parts, so that every graph reads a past.
+    """
+    merged = OnnxStepper(folder)
+    first, later = (
+        open_session(folder / FOLDER / file_name(name, dtype)) for name in ("decoder_model", "decoder_with_past_model")
+    )
+    outputs = {session: [each.name for each in session.get_outputs()] for session in (first, later)}
+    specials = checkpoint.target_tokenizer.specials
+    found = []
+    for number, (source, target) in enumerate(zip(forced.sources, forced.targets, strict=True)):
+        read = torch.tensor([[*source, checkpoint.source_tokenizer.specials.eos]])
+        state = merged.start(read, torch.ones_like(read, dtype=torch.bool))
+        given = np.array([[specials.bos, *target]])
+        middle = given.shape[1] // 2
+        if number % 2:
+            one, state = merged.read(given[:, :middle], state)
+            two, _ = merged.read(given[:, middle:], state)
+        else:
+            inputs = {"encoder_attention_mask": state.mask, "encoder_hidden_states": state.memory}
+            one, *present = first.run(outputs[first], {**inputs, "input_ids": given[:, :middle]})
+            names = [name.replace("present", "past_key_values", 1) for name in outputs[first][1:]]
+            past = dict(zip(names, present, strict=True)) | {"encoder_attention_mask": state.mask}
+            (two,) = later.run(["logits"], {**past, "input_ids": given[:, middle:]})
+        labels = torch.tensor([*target, specials.eos])
+        log_probs = torch.from_numpy(np.concatenate([one, two], 1))[0].log_softmax(-1)
+        found.append(log_probs.gather(1, labels[:, None])[:, 0].tolist())
+    return found
+
+
+@torch.inference_mode()
+def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources: Sequence[list[int]]) -> int:
+    """Return the number of sources that the graph with the search and our greedy search translate to the same ids."""
+    specials = checkpoint.target_tokenizer.specials
+    rows = [[*source, checkpoint.source_tokenizer.specials.eos] for source in sources]
+    longest = max(map(len, rows))
+    pad = checkpoint.source_tokenizer.specials.pad
+    read = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
+    limits = torch.full((len(rows),), min(SEARCH_LENGTH, checkpoint.config.model.max_positions))
+    session = open_session(folder / FOLDER / file_name("translate", dtype))
+    inputs = {"input_ids": read, "attention_mask": mask.long(), "max_length": limits[:1]}
+    (theirs,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
+    model, greedy = checkpoint.model, Greedy()
+    best = BestHypotheses(greedy, len(rows))
+    for beam in decode(
+        model.step,
+        model.start(read, mask),
+        bos=specials.bos,
+        eos=specials.eos,
+        strategy=greedy,
+        limits=limits,
+        rules=[ForbidTokens(tuple(_banned(checkpoint)))],
+    ):
+        best.add(beam)
+    ours = [list(best.of(number)[0].tokens) for number in range(len(rows))]
+    return sum(wanted == ids[: len(wanted)].tolist() for wanted, ids in zip(ours, theirs, strict=True))

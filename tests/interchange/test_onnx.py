@@ -1,0 +1,206 @@
+"""Exports to ONNX: the graphs by themselves, as Optimum and transformers.js call them, and as steps of a search."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.config import Config, DecodingSettings, ModelSettings, TokenizerSettings
+from translume.errors import ModelFolderError, SettingsError
+from translume.interchange.export import export
+from translume.text import train_tokenizer
+from translume.translator import load
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra: onnx)")
+
+TEXTS = [
+    "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界", "naïve café", "two",
+]  # fmt: skip
+
+
+def checkpoint_of(**changes):
+    tokenizer = train_tokenizer(TokenizerSettings(size=401), TEXTS)
+    shape = {"width": 26, "feed_forward": 29, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 13}
+    settings = ModelSettings(**{**shape, "dropout": 0.0, "max_positions": 41, **changes})
+    torch.manual_seed(23)
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    decoding = DecodingSettings(strategy="greedy", max_length=17, max_length_ratio=99.0)
+    return Checkpoint(
+        config=Config(model=settings, decoding=decoding),
+        model=model,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model with T5's positions and gated blocks, which the config.json of no family expresses, and its export."""
+    folder = tmp_path_factory.mktemp("onnx")
+    save_model(
+        folder / "model", checkpoint_of(positions="relative", activation="geglu", normalization="rms", head_width=3)
+    )
+    return folder / "model", folder / "out", export(folder / "model", "onnx", folder / "out")
+
+
+def session(folder, name):
+    return onnxruntime.InferenceSession(str(folder / "onnx" / f"{name}.onnx"))
+
+
+def padded(translator, texts):
+    """Ids [B, S] of texts with the end mark, and the mask, as int64."""
+    tokenizer = translator.checkpoint.source_tokenizer
+    rows = [[*tokenizer.encode(text), tokenizer.specials.eos] for text in texts]
+    ids = np.full((len(rows), max(map(len, rows))), tokenizer.specials.pad)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)], mask[number, : len(row)] = row, 1
+    return ids, mask
+
+
+def test_the_certificate_says_that_log_probabilities_and_translations_agree(exported):
+    _, out, certificate = exported
+    assert certificate.difference < 1e-4
+    assert certificate.same_translations == certificate.sentences == 50
+    assert json.loads((out / "config.json").read_text())["translume"] == certificate.to_dict()
+
+
+def test_one_graph_translates_ids_by_greedy_search(exported):
+    model, out, _ = exported
+    translator = load(model, device="cpu")
+    ids, mask = padded(translator, TEXTS)
+    limits = np.array([17, 1, 5, 17, 3])
+    (found,) = session(out, "translate").run(None, {"input_ids": ids, "attention_mask": mask, "max_length": limits})
+    pad = translator.checkpoint.target_tokenizer.specials.pad
+    assert found.shape[0] == len(TEXTS)
+    for text, limit, row in zip(TEXTS, limits.tolist(), found.tolist(), strict=True):
+        (wanted,) = translator.translate(text, max_length=limit, max_length_ratio=0.0).hypotheses
+        assert row[: len(wanted.ids)] == list(wanted.ids)
+        assert set(row[len(wanted.ids) :]) <= {pad}
+
+
+def test_one_limit_holds_for_all_sentences_of_a_batch(exported):
+    model, out, _ = exported
+    ids, mask = padded(load(model, device="cpu"), TEXTS)
+    graph = session(out, "translate")
+    for limit in (1, 4):
+        (found,) = graph.run(None, {"input_ids": ids, "attention_mask": mask, "max_length": np.array([limit])})
+        assert found.shape[1] <= limit
+
+
+def test_the_graphs_have_the_names_that_optimum_and_transformers_js_expect(exported):
+    _, out, _ = exported
+    cache = [f"0.{part}.{kind}" for part in ("decoder", "encoder") for kind in ("key", "value")]
+    past = [f"past_key_values.{name}" for name in cache]
+    present = [f"present.{name}" for name in cache]
+    decoder = ["encoder_attention_mask", "input_ids"]
+    expected = {
+        "encoder_model": (["input_ids", "attention_mask"], ["last_hidden_state"]),
+        "decoder_model": ([*decoder, "encoder_hidden_states"], ["logits", *present]),
+        "decoder_with_past_model": ([*decoder, *past], ["logits", *present[:2]]),
+        "decoder_model_merged": (
+            [*decoder, "encoder_hidden_states", *past, "use_cache_branch"],
+            ["logits", *present],
+        ),
+        "translate": (["input_ids", "attention_mask", "max_length"], ["ids"]),
+    }
+    assert {path.stem for path in (out / "onnx").iterdir()} == expected.keys()
+    for name, (inputs, outputs) in expected.items():
+        graph = session(out, name)
+        assert ([each.name for each in graph.get_inputs()], [each.name for each in graph.get_outputs()]) == (
+            inputs,
+            outputs,
+        )
+    merged = {each.name: each.shape for each in session(out, "decoder_model_merged").get_inputs()}
+    assert merged["past_key_values.0.decoder.key"] == ["batch_size", 13, "past_decoder_sequence_length", "head_width"]
+    assert merged["use_cache_branch"] == [1]
+
+
+def test_the_merged_decoder_ignores_a_past_that_it_is_told_not_to_use(exported):
+    """Older releases of Optimum pass a past of one position to the first step."""
+    model, out, _ = exported
+    ids, mask = padded(load(model, device="cpu"), TEXTS[:2])
+    (memory,) = session(out, "encoder_model").run(None, {"input_ids": ids, "attention_mask": mask})
+    given = {
+        "input_ids": ids[:, :3],
+        "encoder_attention_mask": mask,
+        "encoder_hidden_states": memory,
+        "use_cache_branch": np.array([False]),
+    }
+    merged = session(out, "decoder_model_merged")
+    past = [each.name for each in merged.get_inputs() if each.name.startswith("past")]
+    first, second = (
+        merged.run(["logits"], given | {name: np.full((2, 13, length, 3), 7, np.float32) for name in past})[0]
+        for length in (0, 1)
+    )
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_beam_search_that_steps_through_onnx_runtime_equals_the_plain_one(exported, beam):
+    from translume.interchange.onnx.stepper import OnnxStepper
+
+    model, out, _ = exported
+    plain = load(model, device="cpu", engine="plain")
+    stepping = plain.step_with(OnnxStepper(out))
+    stepping = pickle.loads(pickle.dumps(stepping))
+    options = {"strategy": "beam", "beam": beam, "nbest": beam, "max_length": 9}
+    for ours, theirs in zip(
+        plain.translate_all(TEXTS, **options), stepping.translate_all(TEXTS, **options), strict=True
+    ):
+        assert [each.ids for each in ours.hypotheses] == [each.ids for each in theirs.hypotheses]
+        for one, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
+
+
+def test_the_tokenizer_beside_the_graphs_gives_the_same_ids(exported):
+    from tokenizers import Tokenizer
+
+    model, out, _ = exported
+    ours, theirs = (
+        load(model, device="cpu").checkpoint.source_tokenizer,
+        Tokenizer.from_file(str(out / "tokenizer.json")),
+    )
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    assert settings["eos_token"] == ours.pieces()[ours.specials.eos]
+    for text in TEXTS:
+        assert theirs.encode(text).ids == [*ours.encode(text), ours.specials.eos]
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "message"),
+    [
+        ({"head": {"kind": "entmax"}}, "float32",
+         "model.head.kind: found 'entmax', expected a linear map and a softmax for onnx"),
+        ({"decoder_mixing": "ssru"}, "float32",
+         "model.decoder_mixing: found 'ssru', expected 'attention' for onnx"),
+        ({}, "int16", "export: found weights as 'int16', expected 'float32' or 'int8' for onnx"),
+    ],
+    ids=["head", "ssru", "int16"],
+)  # fmt: skip
+def test_what_the_graphs_cannot_express_is_refused_by_name_and_nothing_is_written(tmp_path, changes, dtype, message):
+    save_model(tmp_path / "model", checkpoint_of(**changes))
+    with pytest.raises(SettingsError) as caught:
+        export(tmp_path / "model", "onnx", tmp_path / "out", dtype=dtype)
+    assert str(caught.value) == message
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_without_graphs_and_a_damaged_graph_are_named(tmp_path, exported):
+    from translume.interchange.onnx.stepper import OnnxStepper, open_session
+
+    missing = tmp_path / "onnx" / "encoder_model_quantized.onnx"
+    with pytest.raises(ModelFolderError) as caught:
+        OnnxStepper(tmp_path)
+    assert str(caught.value) == f"{missing}: no such file, expected one as `translume export … onnx` writes it"
+    damaged = tmp_path / "encoder_model.onnx"
+    damaged.write_bytes((exported[1] / "onnx" / "encoder_model.onnx").read_bytes()[:999])
+    with pytest.raises(ModelFolderError, match=r"encoder_model\.onnx: not a model that ONNX Runtime reads: "):
+        open_session(damaged)
