@@ -247,6 +247,7 @@ def test_tokens_follow_from_the_data(run, tmp_path: Path, pairs, kinds, metric) 
     tokenizer = settings["tokenizer"]
     assert (tokenizer["kind"], tokenizer.get("target_kind", tokenizer["kind"])) == kinds
     assert tokenizer.get("normalization", "nfc") == ("nfd" if kinds == ("character", "word") else "nfc")
+    assert settings["model"]["head"].get("kind", "softmax") == ("copy" if kinds[1] == "character" else "softmax")
     found = settings["evaluation"]["metrics"]
     assert ([found] if isinstance(found, str) else found) == metric
     smoothing = settings["training"].get("label_smoothing", 0.1)

@@ -170,7 +170,10 @@ def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
     positions = _positions(source, target)
     if positions is not None and positions > ModelSettings().max_positions:
         yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
-    tie = "all" if shares_vocabulary(source, target) else "target"
+    shared = shares_vocabulary(source, target)
+    if shared and token_kinds(source, target) == ("character", "character"):
+        yield Choice(path="model.head.kind", value="copy", why="forms repeat most letters of their sources")
+    tie = "all" if shared else "target"
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
 
