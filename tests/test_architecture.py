@@ -45,7 +45,10 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
 ONLY_IN = {
-    "interchange": {"transformers", "ctranslate2", "sentencepiece", "onnx", "onnx_ir", "onnxruntime", "onnxscript"},
+    "interchange": {
+        "transformers", "ctranslate2", "sentencepiece", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
+        "huggingface_hub", "filelock",
+    },  # fmt: skip
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
     "documents": {"lxml", "pypdf"},
     "text": {"sentencex"},

@@ -41,6 +41,7 @@ from translume.checkpoint.loading import (
     stale_decoding_files,
 )
 from translume.checkpoint.model_card import Card, write_card
+from translume.checkpoint.source import is_hub, model_folder
 from translume.checkpoint.temperature import Temperature, store_temperature
 from translume.checkpoint.weights import fill, read_metadata, read_tensors, tensor_file, unique_tensors
 
@@ -68,12 +69,14 @@ __all__ = [
     "copy_decoding_files",
     "data_of_history",
     "fill",
+    "is_hub",
     "load_any",
     "load_checkpoint",
     "load_classifier_checkpoint",
     "load_pretrained",
     "mark_separators",
     "model_files",
+    "model_folder",
     "read_committed",
     "read_config",
     "read_history",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import interrupt_hint
-from translume.cli.options import FOLDER, Compute, changed, compute_options, json_option, set_option
+from translume.cli.options import MODEL, Compute, changed, compute_options, json_option, set_option
 from translume.cli.terminal import ProgressBar, warn
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     short_help="Label lines of text.",
     epilog="Example: translume classify models/trec6 --nbest 3 < questions > labels",
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("file", default="-", metavar="[FILE]")
 @click.option("--nbest", type=click.IntRange(min=1), default=1, metavar="N", help="Labels printed for each line.")
 @json_option

@@ -13,7 +13,7 @@ from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
-    FOLDER,
+    MODEL,
     CalibrationOptions,
     Compute,
     calibration_options,
@@ -58,14 +58,14 @@ class EvaluateOptions:
     short_help="Measure a model, or compare two.",
     epilog="Example: translume evaluate models/en-de test.en test.de --lowercase --compare models/other",
 )
-@click.argument("paths", type=FILE, nargs=-1, metavar="[MODEL] FILE...")
+@click.argument("paths", type=MODEL, nargs=-1, metavar="[MODEL] FILE...")
 @click.option(
     "--hypotheses",
     type=FILE,
     help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references.",
 )
 @click.option("--source", type=FILE, help="With --hypotheses: the sources, for metrics that compare with them.")
-@click.option("--compare", "compared", type=FOLDER, help="Another model: is the difference significant?")
+@click.option("--compare", "compared", type=MODEL, help="Another model: is the difference significant?")
 @click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
 @click.option("--record", is_flag=True, help="Add the scores to the model's history and its README.md.")
 @ensemble_options

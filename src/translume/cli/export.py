@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from translume.cli.options import FOLDER, Compute, json_option, limit_threads, threads_option
+from translume.cli.options import FOLDER, MODEL, Compute, json_option, limit_threads, threads_option
 
 DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 
@@ -15,7 +15,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
     short_help="Convert a model for another toolkit.",
     epilog="Example: translume export models/en-de ctranslate2 out/ --weights int8",
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("target")
 @click.argument("out", type=FOLDER)
 @click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import interrupt_hint
-from translume.cli.options import FOLDER, Compute, decoding_options, engine_compute_options, json_option, set_option
+from translume.cli.options import MODEL, Compute, decoding_options, engine_compute_options, json_option, set_option
 from translume.cli.terminal import ProgressBar, warn
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SEPARATOR = "-----"
     short_help="Continue prompts with a language model.",
     epilog='Example: translume generate models/plays "To be" --strategy sampling --top-p 0.95 --max-length 200',
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("prompt", required=False)
 @click.option(
     "--prompt", "named", metavar="TEXT", help="The prompt, instead of PROMPT, such as one that begins with -."

@@ -83,6 +83,7 @@ def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) 
 _QUIET_OPTION = click.Option(
     ["--quiet"],
     is_flag=True,
+    is_eager=True,  # models are downloaded while the other parameters are read
     expose_value=False,
     callback=_set_quiet,
     help="Print no notes and no progress; warnings and errors remain.",

@@ -13,7 +13,7 @@ import click
 from translume.atomic import check_writable, write_file
 from translume.cli.options import (
     FILE,
-    FOLDER,
+    MODEL,
     Compute,
     changed,
     compute_options,
@@ -83,7 +83,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     short_help="Show what the model predicted, token by token.",
     epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("inputs", nargs=-1, metavar="TEXT | SOURCE TARGET | FILE")
 @click.option(
     "--corpus",
@@ -93,7 +93,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
 @click.option(
     "--compare",
     "other",
-    type=FOLDER,
+    type=MODEL,
     metavar="OTHER_MODEL",
     help="With --corpus: compare with another model, and list where the two differ.",
 )

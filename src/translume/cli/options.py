@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from translume.cli.terminal import is_quiet
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,6 +24,23 @@ Values = dict[str, Any]
 FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path)
 FOLDER.name = "directory"  # for --help
+
+
+class _ModelPath(click.Path):
+    """The folder of a model; for hf://owner/name[@revision], of its import in the user's cache."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.startswith("hf:"):
+            from translume.checkpoint.source import model_folder
+
+            return model_folder(value, progress=not is_quiet())
+        return super().convert(value, param, ctx)
+
+
+MODEL = _ModelPath(path_type=Path)
+"""A model that is read. It may be a repository of the Hub."""
 
 
 def _group(
@@ -318,7 +336,7 @@ def ensemble_options(command: Command) -> Command:
     another = click.option(
         "--ensemble",
         "others",
-        type=FOLDER,
+        type=MODEL,
         multiple=True,
         help="Another model with the same tokenizers to average predictions with. May be repeated.",
     )

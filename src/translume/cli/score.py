@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option
+from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option
 from translume.cli.terminal import ProgressBar, warn
 
 
@@ -15,7 +15,7 @@ from translume.cli.terminal import ProgressBar, warn
     short_help="Print log-probabilities of given translations.",
     epilog="Example: translume score models/en-de test.en test.de > log_probs.txt",
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
 @json_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import interrupt_hint
-from translume.cli.options import FILE, FOLDER, Compute, engine_compute_options, set_option
+from translume.cli.options import FILE, MODEL, Compute, engine_compute_options, set_option
 from translume.cli.terminal import note, warn
 from translume.errors import SettingsError
 
@@ -33,7 +33,7 @@ serve.toml may be:
 
 
 @click.command("serve", short_help="Serve models over HTTP.", epilog=EXAMPLES)
-@click.argument("models", type=FOLDER, nargs=-1, metavar="[MODEL]...")
+@click.argument("models", type=MODEL, nargs=-1, metavar="[MODEL]...")
 @click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
 @click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 for any free port.  [default: 8000]")
@@ -120,6 +120,7 @@ def _settings_reader(
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
     """Return a function that reads the settings file again and applies the options of the command line."""
+    from translume.checkpoint.source import model_folder
     from translume.config.base import literal
     from translume.serving.settings import ServeSettings
 
@@ -133,7 +134,8 @@ def _settings_reader(
 
     def read() -> ServeSettings:
         settings = ServeSettings.read(config, assignments)
-        return (settings.model_copy(update={"models": named}) if named else settings).must_have_models()
+        models = {name: str(model_folder(source)) for name, source in (named or settings.models).items()}
+        return settings.model_copy(update={"models": models}).must_have_models()
 
     return read
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from translume.cli.options import FILE, FOLDER, json_option
+from translume.cli.options import FILE, MODEL, json_option
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     short_help="Show what a model is: size, data, scores, settings, curves.",
     epilog="Example: translume show models/en-de --plot curves.png",
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.option("--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf).")
 @click.option("--settings", "part", flag_value="settings", help="Print all settings instead, as TOML.")
 @click.option("--data", "part", flag_value="data", help="Print the training files instead: digests, counts, drops.")

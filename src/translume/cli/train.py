@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option
 from translume.cli.terminal import warn
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.argument("config", type=FILE)
 @click.option("--out", type=FOLDER, help="Model folder.  [default: models/NAME for NAME.toml]")
-@click.option("--from", "source", type=FOLDER, help="Fine-tune a copy of this model.")
+@click.option("--from", "source", type=MODEL, help="Fine-tune a copy of this model.")
 @click.option(
     "--dry-run", is_flag=True, help="Measure memory and time with a few updates instead, and leave nothing behind."
 )

@@ -16,7 +16,7 @@ from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
-    FOLDER,
+    MODEL,
     Compute,
     changed,
     decoding_options,
@@ -45,7 +45,7 @@ Constraints = Iterable[Iterable[str]] | None
     short_help="Translate lines of text, or a document.",
     epilog="Example: translume translate models/en-de < test.en > test.de",
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=MODEL)
 @click.argument("file", default="-", metavar="[FILE]")
 @decoding_options
 @click.option(

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from translume.atomic import make_folder
-from translume.checkpoint import load_checkpoint
+from translume.checkpoint import load_checkpoint, model_folder
 from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 
@@ -37,7 +37,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     write = _writer(target)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
-    checkpoint = load_checkpoint(model, device="cpu", dtype="fp32")
+    checkpoint = load_checkpoint(model_folder(model), device="cpu", dtype="fp32")
     try:
         make_folder(folder.parent)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from pydantic import Field, field_validator
 
+from translume.checkpoint import is_hub
 from translume.config import Settings
 from translume.config.base import Names
 from translume.config.tree import build, parse_toml, read_text
@@ -74,7 +75,8 @@ class ServeSettings(Settings):
     log_clients: bool = False
     """Whether to log the address of each client and the id of its key."""
     models: dict[str, str] = Field(default_factory=dict)
-    """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`."""
+    """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`; or repositories of the
+    Hub, such as `en-fr = "hf://Helsinki-NLP/opus-mt-en-fr"`."""
     keys: KeySettings = KeySettings()
     limits: Limits = Limits()
 
@@ -97,7 +99,7 @@ class ServeSettings(Settings):
         values = parse_toml(read_text(path), str(path))
         build(cls, values, (), str(path))
         models, keys = values.get("models", {}), values.get("keys", {})
-        moved = {name: str(path.parent / folder) for name, folder in models.items()}
+        moved = {name: folder if is_hub(folder) else str(path.parent / folder) for name, folder in models.items()}
         files = {name: str(path.parent / keys[name]) for name in ("file", "usage") if keys.get(name)}
         return build(cls, {**values, "models": moved, "keys": {**keys, **files}}, overrides, str(path))
 

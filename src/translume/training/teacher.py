@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from translume.checkpoint import AnyCheckpoint, Manifest, load_any
+from translume.checkpoint import AnyCheckpoint, Manifest, load_any, model_folder
 from translume.errors import SettingsError
 from translume.model.attention import AttentionBackend
 from translume.model.head import Teacher
@@ -31,7 +31,7 @@ def load_teacher(model: ModelDescription, device: torch.device, backend: Attenti
     if not settings.teacher:
         return TeacherModel(None, "")
     place = f"training.teacher: {settings.teacher}"
-    found = load_any(settings.teacher, device=str(device))
+    found = load_any(model_folder(settings.teacher), device=str(device))
     _refuse_other_vocabularies(found, model, place)
     if not found.model.head.normalised:
         kind = found.config.model.head.kind
@@ -47,7 +47,7 @@ def load_teacher(model: ModelDescription, device: torch.device, backend: Attenti
 
 
 def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, place: str) -> None:
-    folder = Path(model.config.training.teacher)
+    folder = model_folder(model.config.training.teacher)
     task, other = task_of(model.config), task_of(found.config)
     if other is not task:
         raise SettingsError(f"{place} is a {other.model}, expected a {task.model}, as data.task = '{task.name}' trains")

@@ -13,6 +13,7 @@ from translume.checkpoint import (
     build_network,
     choose_device,
     data_of_history,
+    model_folder,
     read_history,
     refuse_threads,
     write_card,
@@ -57,9 +58,9 @@ def train(
 ) -> Iterator[Event]:
     """Train a model into `folder`, and yield events. The same call again resumes where the last one ended.
 
-    source: a model folder; a copy of it is fine-tuned. Settings that `config` does not state are those of this model,
-    except [training]; see `inherit_settings`.  threads: None for the number with which the run began; for a new run,
-    torch's number.
+    source: a model folder or hf://owner/name[@revision]; a copy of it is fine-tuned. Settings that `config` does not
+    state are those of this model, except [training]; see `inherit_settings`.
+    threads: None for the number with which the run began; for a new run, torch's number.
     A run in `folder` is resumed, even if its process was killed; on the same machine's CPU the result is the same, bit
     for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
     any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT, SIGTERM and
@@ -70,7 +71,7 @@ def train(
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
     refuse_threads(threads)
     folder = Path(folder)
-    origin = Path(source) if source is not None else None
+    origin = model_folder(source) if source is not None else None
     for split in SPLITS:
         origins(config.data, split)  # refuses impossible settings before the folder is made
     _refuse_another_readme(folder)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from translume.checkpoint import ClassifierCheckpoint, load_classifier_checkpoint
+from translume.checkpoint import ClassifierCheckpoint, load_classifier_checkpoint, model_folder
 from translume.config import Config
 from translume.data.cleaning import truncated_ids
 from translume.errors import SettingsError
@@ -65,7 +65,7 @@ class Classifier:
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Classifier":
         """The classifier in a model folder, which has no engine; ModelFolderError if the folder holds none."""
-        folder, options = Path(folder), options or ComputeOptions()
+        folder, options = model_folder(folder), options or ComputeOptions()
         if options.engine == "fast":
             raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a classifier has no engine")
         dtype = options.plain_dtype

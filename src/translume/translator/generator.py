@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import NextToken
-from translume.checkpoint import LanguageModelCheckpoint, load_any
+from translume.checkpoint import LanguageModelCheckpoint, load_any, model_folder
 from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import (
     BestHypotheses,
@@ -130,7 +130,7 @@ class Generator:
         Raises ModelFolderError if the folder holds no language model, EngineError (a SettingsError) if the engine that
         the options name cannot be built.
         """
-        folder, options = Path(folder).absolute(), options or ComputeOptions()
+        folder, options = model_folder(folder).absolute(), options or ComputeOptions()
         generator = cls._load(folder, options)
         generator.folder, generator._options = folder, options
         return generator

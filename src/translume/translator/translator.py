@@ -13,6 +13,7 @@ from translume.belief import NextToken
 from translume.checkpoint import (
     Checkpoint,
     load_checkpoint,
+    model_folder,
     read_config,
 )
 from translume.config import Config, DecodingOptions, DecodingSettings, Direction, Directions
@@ -101,7 +102,7 @@ class Translator:
         Raises ModelFolderError if the folder holds no translator, EngineError (a SettingsError) if the engine that the
         options name cannot be built.
         """
-        folder, options = Path(folder), options or ComputeOptions()
+        folder, options = model_folder(folder), options or ComputeOptions()
         found = folder.absolute()  # messages name the folder as given
         return cls._load(folder, options)._remember(found, cls.load, found, options)
 
@@ -460,6 +461,7 @@ def load(
 ) -> Translator | Classifier | Generator:
     """The translator, the classifier or the language model in a model folder.
 
+    folder: may be hf://owner/name[@revision], a repository of the Hugging Face Hub, which is imported into the cache.
     The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the
     fast engine, built at the first translation, or with the plain model where there is none. See `ComputeOptions`.
     threads: number of torch's threads in the whole process.
@@ -467,7 +469,8 @@ def load(
     """
     options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
     set_threads(threads)
-    task = task_of(read_config(Path(folder)))
+    folder = model_folder(folder)
+    task = task_of(read_config(folder))
     user_class: type[Translator] | type[Classifier] | type[Generator] = task.part("user_class")
     return user_class.load(folder, options)
 

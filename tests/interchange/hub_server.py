@@ -1,0 +1,142 @@
+"""A local HTTP server with the file API of the Hugging Face Hub, for tests."""
+
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LARGE = (".safetensors", ".bin")
+"""Endings of files that are stored as LFS, with a SHA-256."""
+
+
+@dataclass
+class StoredRepository:
+    """Files of one commit.  cut: names whose first answer ends in the middle.  wrong: sent with another content."""
+
+    files: dict[str, bytes]
+    commit: str = "c0ffee" + "0" * 34
+    gated: bool = False
+    unlisted: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, folder: Path, **values) -> "StoredRepository":
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return cls(files=files, **values)
+
+    def described(self, name: str) -> dict[str, object]:
+        """Return the digests of a file under the names of the API."""
+        content = self.files[name]
+        found: dict[str, object] = {"size": len(content), "oid": git_digest(content)}
+        if name.endswith(LARGE):
+            digest = hashlib.sha256(content).hexdigest()  # named "oid" in a tree, "sha256" in a description of a model
+            found["lfs"] = {"sha256": digest, "oid": digest, "size": len(content), "pointerSize": 134}
+        return found
+
+    def etag(self, name: str) -> str:
+        found = self.described(name)
+        return found["lfs"]["sha256"] if "lfs" in found else found["oid"]
+
+
+def git_digest(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class HubServer:
+    """The server.  repositories: by "owner/name".  requests: "METHOD path [Range]" of each request so far."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, StoredRepository] = {}
+        self.requests: list[str] = []
+        self.uploaded: dict[str, bytes] = {}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                hub.answer(self)
+
+            do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 (the names of the base class)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def transferred(self) -> list[str]:
+        """Return the names of the files that were downloaded, in order."""
+        return [
+            each.split("/")[-1].split()[0] for each in self.requests if each.startswith("GET") and "resolve" in each
+        ]
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path = unquote(urlsplit(handler.path).path)
+        ranged = handler.headers.get("Range")
+        self.requests.append(" ".join(filter(None, (handler.command, path, ranged))))
+        api = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/(revision|tree)/([^/]+))?", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        found = api or file
+        repository = self.repositories.get(found[1]) if found else None
+        if repository is None:
+            return self.refuse(handler, 401, "RepoNotFound")
+        if repository.gated and "authorization" not in handler.headers:
+            return self.refuse(handler, 401, "GatedRepo")
+        revision = api[3] if api else file[2]
+        if revision not in (None, "main", repository.commit):
+            return self.refuse(handler, 404, "RevisionNotFound")
+        if api:
+            listed = {name: repository.described(name) for name in repository.files}
+            if api[2] == "tree":
+                values = [{"type": "file", "path": name, **each} for name, each in listed.items()]
+            else:
+                siblings = [{"rfilename": name, "blobId": each["oid"], **each} for name, each in listed.items()]
+                values = {"id": found[1], "sha": repository.commit, "siblings": siblings, "private": False}
+            return self.send(handler, 200, json.dumps(values).encode(), {"Content-Type": "application/json"})
+        name = file[3]
+        if name not in repository.files or name in repository.unlisted:
+            return self.refuse(handler, 404, "EntryNotFound")
+        return self.send_file(handler, repository, name, ranged)
+
+    def send_file(self, handler, repository: StoredRepository, name: str, ranged: str | None) -> None:
+        content, size = repository.files[name], len(repository.files[name])
+        headers = {"ETag": f'"{repository.etag(name)}"', "X-Repo-Commit": repository.commit}
+        if name.endswith(LARGE):
+            headers |= {"X-Linked-Etag": f'"{repository.etag(name)}"', "X-Linked-Size": str(size)}
+        if name in repository.wrong:
+            content = content[::-1]
+        status, start = 200, 0
+        if ranged:
+            status, start = 206, int(ranged.removeprefix("bytes=").split("-")[0])
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+        if handler.command == "GET" and name in repository.cut:
+            repository.cut.remove(name)
+            self.send(handler, status, content[start : size // 2], headers, announced=size - start)
+            handler.close_connection = True
+            return
+        self.send(handler, status, content[start:], headers)
+
+    def refuse(self, handler, status: int, code: str) -> None:
+        self.send(
+            handler, status, json.dumps({"error": code}).encode(), {"X-Error-Code": code, "X-Error-Message": code}
+        )
+
+    def send(self, handler, status: int, content: bytes, headers: dict[str, str], announced: int | None = None) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content) if announced is None else announced)}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(content)

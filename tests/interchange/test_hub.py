@@ -1,0 +1,219 @@
+"""Models of the Hub are downloaded, checked and imported into a cache; each failure is one line."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import translume
+from translume.checkpoint import load_checkpoint
+from translume.checkpoint.source import model_folder
+from translume.cli import main
+from translume.errors import ModelFolderError, SettingsError
+
+pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
+constants = pytest.importorskip("huggingface_hub").constants
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
+sys.path.append(str(Path(__file__).parent))
+from hub_server import HubServer, StoredRepository  # noqa: E402
+
+NAME = "someone/opus-en-de"
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def files(opus, tmp_path_factory):
+    """The files of a small MarianMTModel."""
+    return StoredRepository.of(
+        opus.write(tmp_path_factory.mktemp("opus"), tokenizer={"normalization_rule_name": "identity"})
+    ).files
+
+
+@pytest.fixture
+def hub(files, tmp_path, monkeypatch):
+    server = HubServer()
+    server.repositories[NAME] = StoredRepository(files=dict(files))
+    monkeypatch.setattr(constants, "ENDPOINT", server.address)
+    template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "downloads"))
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield server
+    server.close()
+
+
+def refused(source=f"hf://{NAME}", error=ModelFolderError):
+    with pytest.raises(error) as caught:
+        model_folder(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_repository_is_imported_once_and_then_used_without_a_connection(hub, tmp_path, monkeypatch, capsys):
+    repository = hub.repositories[NAME]
+    repository.files |= {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"onnx"}
+    model = translume.load(f"hf://{NAME}", device="cpu", engine="plain")
+    assert model.folder == tmp_path / f"cache/hub/someone--opus-en-de/{repository.commit}-1/opus-en-de"
+    assert model.translate("A man reads.").text
+    assert json.loads(next(model.folder.glob("import-*.json")).read_text())["difference"] < 1e-4
+    transferred = hub.transferred()
+    assert transferred[-1] == WEIGHTS
+    assert not capsys.readouterr().err
+    assert not {"modeling.py", "pytorch_model.bin", "model.onnx"} & set(transferred)
+    asked = len(hub.requests)
+    assert model_folder(Path(f"hf://{NAME}")) == model.folder
+    assert hub.requests[asked:] == [f"GET /api/models/{NAME}/revision/main"]
+    assert model_folder(f"hf://{NAME}@{repository.commit}") == model.folder
+    assert len(hub.requests) == asked + 1
+    hub.close()
+    assert model_folder(f"hf://{NAME}") == model.folder
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert model_folder(f"hf://{NAME}") == model.folder
+    assert refused(f"hf://{NAME}@v2") == f"hf://{NAME}@v2: not in the cache, and HF_HUB_OFFLINE forbids to download it"
+
+
+def test_a_cut_download_is_resumed(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    repository = hub.repositories[NAME]
+    repository.cut = {WEIGHTS}
+    folder = model_folder(f"hf://{NAME}")
+    received = len(repository.files[WEIGHTS]) // 2 // 1000 * 1000
+    assert f"GET /{NAME}/resolve/{repository.commit}/{WEIGHTS} bytes={received}-" in hub.requests
+    assert load_checkpoint(folder).config.model.width == 34
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "vocab.json"])
+def test_a_wrong_digest_is_refused_and_the_file_is_downloaded_again(hub, tmp_path, monkeypatch, name):
+    hub.repositories[NAME].wrong = {name}
+    message = refused()
+    assert message.startswith(f"hf://{NAME}: {name}: damaged in transfer: found the digest ")
+    assert message.endswith("…; run the same command again")
+    hub.repositories[NAME].wrong = set()
+    monkeypatch.setattr("translume.interchange.hub.import_model", lambda source, folder: None)
+    before = len(hub.transferred())
+    model_folder(f"hf://{NAME}")
+    assert name in hub.transferred()[before:]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "hf://nobody/nothing",
+            "no such repository at {address}; if it is private, set HF_TOKEN or run `hf auth login`",
+        ),
+        (f"hf://{NAME}@v2", "no revision 'v2', expected a branch, a tag or a commit"),
+        ("hf://t5-base", "expected hf://owner/name or hf://owner/name@revision"),
+    ],
+)  # fmt: skip
+def test_an_unknown_repository_or_revision_is_named(hub, source, message):
+    assert refused(source) == f"{source}: {message.format(address=hub.address)}"
+
+
+def test_a_gated_repository_names_its_page(hub):
+    hub.repositories[NAME].gated = True
+    assert refused() == (
+        f"hf://{NAME}: gated: accept its conditions at {hub.address}/{NAME}, and set HF_TOKEN or run `hf auth login`"
+    )
+
+
+def test_a_listed_file_that_is_missing_is_named(hub):
+    hub.repositories[NAME].unlisted = {"source.spm"}
+    message = refused()
+    assert message.startswith(f"hf://{NAME}: a file of the repository is missing: ")
+
+
+def test_a_missing_connection_is_named(hub):
+    hub.close()
+    assert refused() == f"hf://{NAME}: transfer from {hub.address} failed: [Errno 111] Connection refused"
+
+
+def test_a_full_disk_is_named(hub, monkeypatch):
+    def full(self, *arguments, **options):
+        raise OSError(28, "No space left on device", "/full/blob")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    assert refused() == f"hf://{NAME}: cannot be stored: /full/blob: No space left on device"
+
+
+def test_a_repository_without_weights_names_what_it_has(hub):
+    files = hub.repositories[NAME].files
+    files["tf_model.h5"] = files.pop(WEIGHTS)
+    assert refused() == f"hf://{NAME}: found tf_model.h5, expected model.safetensors or pytorch_model.bin"
+    assert "tf_model.h5" not in hub.transferred()
+    del files["config.json"]
+    assert refused() == f"hf://{NAME}: has no config.json, expected a model of transformers"
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_repository_with_a_malicious_pickle_is_refused(hub, tmp_path):
+    files = hub.repositories[NAME].files
+    trace = tmp_path / "executed"
+    torch.save({"payload": Malicious(trace)}, tmp_path / "evil.bin")
+    del files[WEIGHTS]
+    files["pytorch_model.bin"] = (tmp_path / "evil.bin").read_bytes()
+    assert "refused by torch's weights-only reader, which executes nothing" in refused()
+    assert not trace.exists()
+    assert not list((tmp_path / "cache").rglob("manifest.json"))
+
+
+def test_an_unknown_architecture_is_refused_before_its_weights_are_downloaded(hub):
+    files = hub.repositories[NAME].files
+    files["config.json"] = b'{"architectures": ["LlamaForCausalLM"]}'
+    assert "architectures: found 'LlamaForCausalLM'" in refused(error=SettingsError)
+    assert WEIGHTS not in hub.transferred()
+
+
+def test_a_model_folder_of_translume_is_copied(hub, tmp_path):
+    made = tmp_path / "model"
+    translume.import_model(hub_files(hub, tmp_path / "opus"), made)
+    hub.repositories["us/ours"] = StoredRepository.of(made)
+    folder = model_folder("hf://us/ours")
+    assert folder.name == "ours"
+    shutil.rmtree(tmp_path / "downloads")
+    assert load_checkpoint(folder).config == load_checkpoint(made).config
+
+
+def test_commands_take_a_repository_where_they_take_a_model(hub, tmp_path, monkeypatch):
+    from translume.cli.options import MODEL
+    from translume.cli.serve import _settings_reader
+
+    made = tmp_path / "made"
+    monkeypatch.setattr(
+        "translume.interchange.hub.cached_model", lambda source, progress: made / source.rpartition("/")[2]
+    )
+    for command, arguments in {
+        "show": [], "translate": [], "classify": [], "generate": [], "score": ["a", "b"], "inspect": ["a"],
+        "evaluate": ["a", "b"], "export": ["huggingface", "out"],
+    }.items():  # fmt: skip
+        result = CliRunner().invoke(main, [command, "hf://a/model", *arguments])
+        assert f"Error: {made / 'model'}: not a model folder: there is no such folder\n" == result.stderr, command
+    settings = tmp_path / "serve.toml"
+    settings.write_text('[models]\nfirst = "hf://a/one"\nsecond = "local"\n')
+    read = _settings_reader(settings, {}, (), ())
+    assert read().models == {"first": str(made / "one"), "second": str(tmp_path / "local")}
+    given = tuple(MODEL.convert(each, None, None) for each in ("hf://a/one", "second=hf://b/two@v1"))
+    assert _settings_reader(None, {}, given, ())().models == {"one": str(made / "one"), "second": str(made / "two@v1")}
+
+
+def hub_files(hub, folder):
+    folder.mkdir()
+    for name, content in hub.repositories[NAME].files.items():
+        (folder / name).write_bytes(content)
+    return folder
