@@ -46,9 +46,16 @@ NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 NEVER_CALLED = {"eval", "exec", "torch.load", "torch.save", "pickle.load", "pickle.loads"}
 ONLY_IN = {
     "interchange": {
-        "transformers", "ctranslate2", "sentencepiece", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
-        "huggingface_hub", "filelock",
-    },  # fmt: skip
+        "transformers",
+        "ctranslate2",
+        "sentencepiece",
+        "onnx",
+        "onnx_ir",
+        "onnxruntime",
+        "onnxscript",
+        "huggingface_hub",
+        "filelock",
+    },
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
     "documents": {"lxml", "pypdf"},
     "text": {"sentencex"},
