@@ -156,8 +156,11 @@ def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choi
 
 
 def shares_vocabulary(source: Side, target: Side) -> bool:
-    """Return whether both sides have the same script and kind of tokens, and so many tokens in common."""
-    return source.script == target.script and not target.symbols
+    """Return whether both sides have many tokens in common: the same kind, and the target's script in the source too.
+
+    The tags of inflection are Latin letters beside a lemma of any script.
+    """
+    return target.script in source.scripts | {source.script} and not target.symbols
 
 
 def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:

@@ -32,7 +32,8 @@ _PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")
 class Side:
     """One side of a corpus.
 
-    script: of most letters, such as "latin" or "han".  characters: distinct ones that occur at least five times.
+    script: of most letters, such as "latin" or "han".  scripts: those of at least a fifth of the letters.
+    characters: distinct ones that occur at least five times.
     words: mean number of space-separated words.  length: mean number of characters.
     cased: whether capitals occur.  tokenized: whether there are spaces before final punctuation.
     texts: number of texts counted.  types: distinct space-separated words.  recurring: share of all words whose type
@@ -48,6 +49,7 @@ class Side:
     length: float
     cased: bool
     tokenized: bool
+    scripts: frozenset[str] = frozenset()
     texts: int = 0
     types: int = 0
     recurring: float = 0.0
@@ -113,6 +115,7 @@ def survey(texts: Iterable[str], language: str) -> Side:
         length=counts.total() / read,
         cased=any(character.isupper() for character in counts),
         tokenized=ended > 0 and apart / ended > 0.5,
+        scripts=frozenset(script for script, count in scripts.items() if count >= scripts.total() / 5),
         texts=min(sentences, _MAX_SURVEYED),
         types=len(types),
         recurring=sum(count for count in types.values() if count >= _RARE) / (types.total() or 1),
