@@ -13,7 +13,7 @@ import translume
 from translume.checkpoint import load_checkpoint
 from translume.checkpoint.source import model_folder
 from translume.cli import main
-from translume.errors import ModelFolderError, SettingsError
+from translume.errors import ModelFolderError, SettingsError, TranslumeError
 
 pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
@@ -91,6 +91,13 @@ def test_a_cut_download_is_resumed(hub, monkeypatch):
     assert load_checkpoint(folder).config.model.width == 34
 
 
+def test_import_makes_a_model_folder_of_a_repository(hub, tmp_path):
+    commit = hub.repositories[NAME].commit
+    result = CliRunner().invoke(main, ["import", f"hf://{NAME}@main", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.stderr
+    assert f"imported from {NAME} at {commit} of transformers" in (tmp_path / "out" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("name", [WEIGHTS, "vocab.json"])
 def test_a_wrong_digest_is_refused_and_the_file_is_downloaded_again(hub, tmp_path, monkeypatch, name):
     hub.repositories[NAME].wrong = {name}
@@ -98,7 +105,7 @@ def test_a_wrong_digest_is_refused_and_the_file_is_downloaded_again(hub, tmp_pat
     assert message.startswith(f"hf://{NAME}: {name}: damaged in transfer: found the digest ")
     assert message.endswith("…; run the same command again")
     hub.repositories[NAME].wrong = set()
-    monkeypatch.setattr("translume.interchange.hub.import_model", lambda source, folder: None)
+    monkeypatch.setattr("translume.interchange.hub.import_folder", lambda *arguments: None)
     before = len(hub.transferred())
     model_folder(f"hf://{NAME}")
     assert name in hub.transferred()[before:]
@@ -185,6 +192,10 @@ def test_a_model_folder_of_translume_is_copied(hub, tmp_path):
     translume.import_model(hub_files(hub, tmp_path / "opus"), made)
     hub.repositories["us/ours"] = StoredRepository.of(made)
     folder = model_folder("hf://us/ours")
+    assert refused_import("hf://us/ours", tmp_path / "out") == (
+        "hf://us/ours: is a model folder of Translume already; use it under this name, or copy it with "
+        "`hf download us/ours`"
+    )
     assert folder.name == "ours"
     shutil.rmtree(tmp_path / "downloads")
     assert load_checkpoint(folder).config == load_checkpoint(made).config
@@ -210,6 +221,13 @@ def test_commands_take_a_repository_where_they_take_a_model(hub, tmp_path, monke
     assert read().models == {"first": str(made / "one"), "second": str(tmp_path / "local")}
     given = tuple(MODEL.convert(each, None, None) for each in ("hf://a/one", "second=hf://b/two@v1"))
     assert _settings_reader(None, {}, given, ())().models == {"one": str(made / "one"), "second": str(made / "two@v1")}
+
+
+def refused_import(source, folder):
+    with pytest.raises(TranslumeError) as caught:
+        translume.import_model(source, folder)
+    assert not folder.exists()
+    return str(caught.value)
 
 
 def hub_files(hub, folder):

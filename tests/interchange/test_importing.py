@@ -194,7 +194,13 @@ def folder(original, tmp_path):
     [
         ({"architectures": ["MarianModel"]}, "architectures: found 'MarianModel'; did you mean 'MarianMTModel'?"),
         ({"architectures": ["GPT2LMHeadModel"]},
-         f"architectures: found 'GPT2LMHeadModel'; known: {', '.join(ARCHITECTURES)}"),
+         "architectures: found 'GPT2LMHeadModel', a language model without an encoder, expected one with an encoder "
+         f"and a decoder: {', '.join(ARCHITECTURES)}"),
+        ({"auto_map": {"AutoModel": "modeling.Model"}},
+         "auto_map: the model needs Python code of its repository, which Translume never executes"),
+        ({"architectures": ["BertForMaskedLM"]},
+         "architectures: found 'BertForMaskedLM', an encoder without a decoder, expected one with an encoder and "
+         f"a decoder: {', '.join(ARCHITECTURES)}"),
         ({"architectures": "absent"}, f"architectures: found None; known: {', '.join(ARCHITECTURES)}"),
         ({"static_position_embeddings": False},
          "static_position_embeddings: found false, expected true for MarianMTModel"),

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from translume.errors import SettingsError
 
 _HUB = re.compile(r"hf:/{1,2}(?!/)")
 """The start of the name of a repository. A Path of "hf://owner/name" has one slash."""
-_IMPORTER = "translume.interchange.hub:cached_model"
 
 
 def is_hub(source: Path | str) -> bool:
@@ -25,9 +25,18 @@ def model_folder(source: Path | str, *, progress: bool = True) -> Path:
     """
     if not is_hub(source):
         return Path(source)
-    try:
-        cached_model = resolve_name(_IMPORTER)
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"{source}: {error.name} is not installed; pip install 'translume[export]'") from None
-    folder: Path = cached_model(f"hf://{_HUB.sub('', str(source), count=1)}", progress=progress)
+    folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
     return folder
+
+
+def repository_name(source: Path | str) -> str:
+    """Return the name of a repository with both slashes, which a Path loses."""
+    return f"hf://{_HUB.sub('', str(source), count=1)}"
+
+
+def hub_function(name: str) -> Any:
+    """Return a function of the module for the Hub. Raises SettingsError if a library that it needs is missing."""
+    try:
+        return resolve_name(f"translume.interchange.hub:{name}")
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"hf://: {error.name} is not installed; pip install 'translume[export]'") from None

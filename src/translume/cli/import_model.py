@@ -13,9 +13,9 @@ from translume.cli.terminal import warn
 @click.command(
     "import",
     short_help="Convert a model of transformers.",
-    epilog="Example: translume import opus-mt-en-de/ models/en-de",
+    epilog="Example: translume import hf://Helsinki-NLP/opus-mt-en-de models/en-de",
 )
-@click.argument("folder", type=FOLDER)
+@click.argument("source", type=FOLDER)
 @click.argument("out", type=FOLDER)
 @click.option(
     "--positions",
@@ -26,18 +26,18 @@ from translume.cli.terminal import warn
 )
 @json_option
 @threads_option
-def command(folder: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool, compute: Compute) -> None:
-    """Convert the model of transformers in FOLDER to the new model folder OUT.
+def command(source: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool, compute: Compute) -> None:
+    """Convert the model of transformers in SOURCE to the new model folder OUT.
 
-    FOLDER contains a MarianMTModel, such as OPUS-MT's, or a PegasusForConditionalGeneration: config.json,
-    model.safetensors and a tokenizer, either source.spm, target.spm and vocab.json or the tokenizer.json of
+    SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
+    the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of
     `translume export`. OUT is loaded, and its forced log-probabilities are compared with those of transformers. The
     difference is printed and stored in OUT. Features that Translume does not support are refused by name.
     """
     from translume.interchange.importing import import_model
 
     limit_threads(compute)
-    found = import_model(folder, out, positions=positions)
+    found = import_model(source, out, positions=positions)
     if as_json:
         click.echo(json.dumps(found.to_dict()))
         return

@@ -33,8 +33,9 @@ from translume.checkpoint.folder import MANIFEST
 from translume.errors import ModelFolderError, TranslumeError
 from translume.interchange.huggingface.config import CONFIG, read_json
 from translume.interchange.huggingface.families import family_named
+from translume.interchange.huggingface.reader import Sinusoids
 from translume.interchange.huggingface.weights_files import INDEX, PICKLED, SAFETENSORS
-from translume.interchange.importing import import_model
+from translume.interchange.importing import Imported, import_folder
 from translume.kernels.cpu import cache_folder
 
 IMPORT_VERSION = 1
@@ -127,10 +128,22 @@ def cached_model(source: str, *, progress: bool = True) -> Path:
                 if found.is_model_folder:
                     found.copy(folder)
                 else:
-                    import_model(found.folder, folder)
+                    import_folder(found.folder, folder, "hf", found.origin)
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return folder
+
+
+def import_repository(source: str, folder: Path, positions: Sinusoids) -> Imported:
+    """Import hf://owner/name[@revision] into the new model folder `folder`; see `import_model`."""
+    repository = Repository.parse(source)
+    found = download(repository, resolve(repository))
+    if found.is_model_folder:
+        raise ModelFolderError(
+            f"{repository}: is a model folder of Translume already; use it under this name, or copy it with "
+            f"`hf download {repository.name}`"
+        )
+    return import_folder(found.folder, folder, positions, found.origin)
 
 
 def resolve(repository: Repository) -> Listing:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from translume.atomic import make_folder
 from translume.checkpoint import Card, load_checkpoint, save_model
+from translume.checkpoint.source import hub_function, is_hub, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.huggingface.reader import ForeignModel, Sinusoids, read_huggingface
@@ -35,15 +36,23 @@ class Imported:
 
 @suggest_keywords
 def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf") -> Imported:
-    """Import the MarianMTModel or PegasusForConditionalGeneration in `source` into the new model folder `folder`.
+    """Import the model of transformers in `source` into the new model folder `folder`.
 
+    source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
-    source, folder = Path(source), Path(folder)
     if positions not in get_args(Sinusoids):
         raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    if is_hub(source):
+        found: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions)
+        return found
+    return import_folder(Path(source), Path(folder), positions, Path(source).resolve().name)
+
+
+def import_folder(source: Path, folder: Path, positions: Sinusoids, origin: str) -> Imported:
+    """Import a folder as `import_model` does.  origin: the name of the model on the model card."""
     if not source.is_dir():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -59,7 +68,7 @@ def import_model(source: Path | str, folder: Path | str, *, positions: Sinusoids
         made = around / folder.name  # the card has the name of its folder
         save_model(made, foreign.checkpoint)
         certificate = compare(load_checkpoint(made, device="cpu", dtype="fp32"), source)
-        _certify(made, source, foreign, certificate)
+        _certify(made, origin, foreign, certificate)
         made.replace(folder)
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
@@ -78,10 +87,10 @@ def _comparison() -> Callable[..., Certificate]:
     return compare
 
 
-def _certify(made: Path, source: Path, foreign: ForeignModel, certificate: Certificate) -> None:
+def _certify(made: Path, origin: str, foreign: ForeignModel, certificate: Certificate) -> None:
     """Save the model again with its certificate, and the certificate on its model card."""
     checkpoint = foreign.checkpoint
-    found = {"source": source.resolve().name, **asdict(certificate), "notes": list(foreign.notes)}
+    found = {"source": origin, **asdict(certificate), "notes": list(foreign.notes)}
     line = (
         f"imported from {found['source']} of transformers; {certificate.tokens} tokens of {certificate.sentences} "
         f"random sentences differ by at most {certificate.difference:.2g} nats, "

@@ -23,12 +23,31 @@ ARCHITECTURES: dict[str, str] = {
     "PegasusForConditionalGeneration": f"{_HERE}.pegasus:Pegasus",
 }
 """The class of each architecture. An export takes the first family whose `describes` holds."""
+_OTHER_KINDS = {
+    "ForCausalLM": "a language model without an encoder",
+    "LMHeadModel": "a language model without an encoder",
+    "ForMaskedLM": "an encoder without a decoder",
+    "ForPreTraining": "an encoder without a decoder",
+    "ForSequenceClassification": "a classifier",
+    "ForTokenClassification": "a classifier",
+}
+"""What the names of other architectures end with."""
 
 
 def family_named(place: Path, values: Mapping[str, Any]) -> Family:
     """Return the family that the config.json at `place` names. Raises SettingsError for one that we do not have."""
     named = values.get("architectures")
     architecture = named[0] if isinstance(named, list) and len(named) == 1 else named
+    if values.get("auto_map"):
+        raise SettingsError(
+            f"{place}: auto_map: the model needs Python code of its repository, which Translume never executes"
+        )
+    for ending, kind in _OTHER_KINDS.items():
+        if str(architecture).endswith(ending):
+            raise SettingsError(
+                f"{place}: architectures: found {architecture!r}, {kind}, expected one with an encoder and a decoder: "
+                f"{', '.join(ARCHITECTURES)}"
+            )
     if architecture not in ARCHITECTURES:
         word = architecture if isinstance(architecture, str) else ""
         raise SettingsError(f"{place}: architectures: found {architecture!r}{nearest(word, ARCHITECTURES)}")
