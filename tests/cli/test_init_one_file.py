@@ -256,9 +256,10 @@ def test_tokens_follow_from_the_data(run, tmp_path: Path, pairs, kinds, metric) 
 
 def test_a_lemma_of_another_script_than_its_tags_shares_letters_with_its_form(run, tmp_path: Path) -> None:
     file = write(tmp_path / "train.tsv", [f"ܫܘܒܩܢ\tN;SG;PSS2\tܫܘܒܩܢܟܝ{number}" for number in range(30)])
-    settings = tomllib.loads(run("init", file, "--template", "{0} {1}", "--columns", "2").stdout)
+    settings = tomllib.loads(run("init", file, "--template", "{0}|{1}", "--columns", "2").stdout)
     assert settings["tokenizer"]["shared"]
     assert settings["model"]["head"] == {"kind": "copy", "tie": "all"}
+    assert settings["model"]["segments"] == 2
 
 
 def test_columns_option_needs_a_single_file(run, files: Path) -> None:

@@ -67,19 +67,22 @@ def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
     choices = (
         Choice(path="data.source_language", value=source.language),
         Choice(path="data.target_language", value=target.language),
-        *choose(count, source, target),
+        *choose(count, source, target, data.template.count(ModelSettings().segment_separator) + 1),
     )
     scripts = " to ".join(side.script or "no letters" for side in (source, target))
     return Proposal(choices=choices, description=f", {scripts}")
 
 
-def choose(pairs: int, source: Side, target: Side) -> list[Choice]:
-    """Return the settings for surveyed sides, without files and languages, in the order in which they are printed."""
+def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choice]:
+    """Return the settings for surveyed sides, without files and languages, in the order in which they are printed.
+
+    parts: number of parts of a source, between which its template has the segment separator.
+    """
     size = next(size for size in SIZES if pairs <= size.pairs)
     return [
         *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
-        *_model(size, source, target),
+        *_model(size, source, target, parts),
         *_training(size, source, target, pairs),
         *_evaluation(source, target),
         Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
@@ -163,7 +166,7 @@ def shares_vocabulary(source: Side, target: Side) -> bool:
     return target.script in source.scripts | {source.script} and not target.symbols
 
 
-def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
+def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choice]:
     yield Choice(path="model.width", value=size.width)
     yield Choice(path="model.feed_forward", value=size.feed_forward)
     yield Choice(path="model.encoder_layers", value=size.encoder_layers)
@@ -173,6 +176,8 @@ def _model(size: Size, source: Side, target: Side) -> Iterable[Choice]:
     positions = _positions(source, target)
     if positions is not None and positions > ModelSettings().max_positions:
         yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
+    if parts > 1:
+        yield Choice(path="model.segments", value=parts, why="the parts of the template have embeddings of their own")
     shared = shares_vocabulary(source, target)
     if shared and token_kinds(source, target) == ("character", "character"):
         yield Choice(path="model.head.kind", value="copy", why="forms repeat most letters of their sources")
