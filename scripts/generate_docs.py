@@ -107,8 +107,9 @@ def group(settings: type[Settings], path: str) -> Iterator[str]:
     rows = [row(name, field) for name, field in fields if not settings_in(field.annotation)]
     yield from table(f"[{path}]", settings, rows)
     for name, field in fields:
+        listed = get_origin(field.annotation) is tuple
         for inner in settings_in(field.annotation):
-            yield from group(inner, f"{path}.{name}")
+            yield from group(inner, f"[{path}.{name}]" if listed else f"{path}.{name}")
 
 
 def table(title: str, settings: type[Settings], rows: list[str]) -> Iterator[str]:
@@ -131,7 +132,8 @@ def settings_of_one_kind(settings: type[Settings]) -> bool:
 
 def row(name: str, field: FieldInfo) -> str:
     text = escaped(" ".join((field.description or "").split()))
-    default = f"`{escaped(literal(field.get_default(call_default_factory=True)))}`"
+    value = field.get_default(call_default_factory=True)
+    default = "" if field.is_required() else f"`{escaped(literal(value))}`"
     kind = escaped(choices(field) or type_name(field.annotation))
     return f"| `{name}` | {kind} | {default} | {bounds(field)} | {text} |"
 
@@ -149,6 +151,8 @@ def settings_in(annotation: Any) -> list[type[Settings]]:
         return settings_in(get_args(annotation)[0])
     if get_origin(annotation) in (typing.Union, types.UnionType):
         return [found for member in get_args(annotation) for found in settings_in(member)]
+    if get_origin(annotation) is tuple:
+        return settings_in(get_args(annotation)[0])
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, Settings) else []
 
 

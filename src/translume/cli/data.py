@@ -127,4 +127,6 @@ def _prepared(
 
 
 def _has_validation(config: "Config") -> bool:
-    return bool(config.data.valid_source or config.data.valid)
+    from translume.data.pairs import origins
+
+    return bool(origins(config.data, "valid"))

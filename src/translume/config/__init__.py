@@ -1,7 +1,7 @@
 """Settings: an immutable tree read from TOML and validated strictly. Does not import torch."""
 
 from translume.config.base import Settings, to_toml
-from translume.config.data import CleaningSettings, DataSettings
+from translume.config.data import CleaningSettings, CorpusSettings, DataSettings
 from translume.config.decoding import DecodingOptions, DecodingSettings
 from translume.config.evaluation import EvaluationSettings
 from translume.config.heads import (
@@ -31,6 +31,7 @@ __all__ = [
     "CleaningSettings",
     "Config",
     "CopySettings",
+    "CorpusSettings",
     "DataSettings",
     "DecodingOptions",
     "DecodingSettings",

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Final, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -36,6 +36,8 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
         group = _group(root, parts[:-1], _kind_in(fault["loc"], parts))
         known = [".".join([*above, *parts[:-1], name]) for name in group.model_fields] if group else []
         return f"{path}: no such setting{nearest(path, known)}"
+    if fault["type"] == "missing":
+        return f"{path}: missing"
     if fault["type"] == "value_error":
         return f"{path}: {fault['ctx']['error']}" if path else str(fault["ctx"]["error"])
     if fault["type"] == "union_tag_invalid":
@@ -72,7 +74,7 @@ def _kinds(root: type[BaseModel], parts: list[str]) -> dict[str, type[BaseModel]
     """Return the classes of a union of groups, by kind; empty for a single class."""
     group = _group(root, parts[:-1])
     field = group.model_fields.get(parts[-1]) if group else None
-    members = get_args(field.annotation) if field else ()
+    members = get_args(field.annotation) if field and not _member(field.annotation) else ()
     if not any(isinstance(member, type) and issubclass(member, BaseModel) for member in members):
         return {}
     return {member.model_fields["kind"].default: member for member in members}
@@ -81,17 +83,28 @@ def _kinds(root: type[BaseModel], parts: list[str]) -> dict[str, type[BaseModel]
 def _group(root: type[BaseModel], parts: list[str], kind: str = "") -> type[BaseModel] | None:
     group: type[BaseModel] = root
     for place, part in enumerate(parts):
+        if part.isdecimal():
+            continue  # the place in a list of tables
         field = group.model_fields.get(part)
         if field is None:
             return None
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             group = field.annotation
             continue
+        if member := _member(field.annotation):
+            group = member
+            continue
         kinds = _kinds(root, parts[: place + 1])
         if kind not in kinds:
             return None
         group = kinds[kind]
     return group
+
+
+def _member(annotation: Any) -> type[BaseModel] | None:
+    """Return the class of the tables in a list, such as [[data.corpus]]; None for other types."""
+    first = next(iter(get_args(annotation)), None) if get_origin(annotation) is tuple else None
+    return first if isinstance(first, type) and issubclass(first, BaseModel) else None
 
 
 LARGEST = 2**53
@@ -198,6 +211,11 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
             path = f"{table}.{name}" if table else name
             body = to_toml(value, comments=comments, table=path)
             tables.append(f"\n[{path}]\n{body}".rstrip("\n"))
+            continue
+        if isinstance(value, tuple) and value and isinstance(value[0], Settings):
+            path = f"{table}.{name}" if table else name
+            bodies = (to_toml(each, comments=comments, table=path) for each in value)
+            tables += [f"\n[[{path}]]\n{body}".rstrip("\n") for body in bodies]
             continue
         if comments and field.description:
             lines.append(f"# {' '.join(field.description.split())}")

@@ -1,10 +1,17 @@
 """[data]: the training and validation files, and the cleaning rules."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from translume.config.base import Names, Numbers, OneOf, Settings
+
+PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
+"""The settings of [data] and [[data.corpus]] that are paths."""
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _as_columns(value: object) -> object:
@@ -30,6 +37,31 @@ class CleaningSettings(Settings):
     """Drop pairs whose source is mostly not in this script: "latin", "han", "cyrillic", …; empty keeps all."""
     target_script: str = ""
     """The same for the target."""
+
+
+class CorpusSettings(Settings):
+    """[[data.corpus]]: the files of one direction of a model of several languages."""
+
+    table: ClassVar[str] = "data.corpus"
+
+    source_language: str = Field(min_length=1)
+    """Code of the language of its sources, such as "en"."""
+    target_language: str = Field(min_length=1)
+    """Code of the language of its targets, such as "de"."""
+    train_source: Names = ()
+    """As `data.train_source`."""
+    train_target: Names = ()
+    """As `data.train_target`."""
+    train: Names = ()
+    """As `data.train`."""
+    valid_source: Names = ()
+    """As `data.valid_source`."""
+    valid_target: Names = ()
+    """As `data.valid_target`."""
+    valid: Names = ()
+    """As `data.valid`."""
+    weight: float = Field(default=1.0, gt=0.0, lt=1e6)
+    """Number of times that its pairs count in an epoch, before `data.sampling_temperature`."""
 
 
 class DataSettings(Settings):
@@ -83,9 +115,37 @@ class DataSettings(Settings):
     """TSV, CSV or JSONL validation files with both sides; for a language model, text files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
+    corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(_as_tuple)] = ()
+    """The corpora of a model of several languages, one [[data.corpus]] table each, instead of the files above."""
+    sampling_temperature: float = Field(default=1.0, ge=1.0, le=1000.0)
+    """T of Arivazhagan et al. (2019): a corpus of n pairs has a share of an epoch ∝ (n · weight) ** (1/T).
+
+    1: in proportion to its pairs. Larger values read small corpora more often, and large ones less. An epoch has the
+    same number of pairs, and the joint vocabulary is learned from texts in the same shares.
+    """
     cleaning: CleaningSettings = CleaningSettings()
+
+    def of_corpus(self, corpus: CorpusSettings) -> Self:
+        """Return the settings with the languages and files of one corpus."""
+        named = {name: getattr(corpus, name) for name in type(corpus).model_fields if name != "weight"}
+        count = len(corpus.train_source) + len(corpus.train)
+        return self.model_copy(
+            update={**named, "weights": (corpus.weight,) * count, "corpus": (), "sampling_temperature": 1.0}
+        )
+
+    @model_validator(mode="after")
+    def _files_are_in_one_place(self) -> Self:
+        if self.corpus:
+            for name in (*PATHS, "weights"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is set with [[data.corpus]], expected it there")
+        elif self.sampling_temperature != 1:
+            raise ValueError(f"sampling_temperature is {self.sampling_temperature}, expected 1 without [[data.corpus]]")
+        return self
 
     @property
     def translation(self) -> bool:
         """Whether both languages are named and differ, so that a text can be translated sentence by sentence."""
+        if self.corpus:
+            return all(each.source_language != each.target_language for each in self.corpus)
         return bool(self.source_language and self.target_language) and self.source_language != self.target_language

@@ -1,6 +1,6 @@
 """The languages and directions of a model, and the choice of one direction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
@@ -49,7 +49,7 @@ class Directions:
     def of(cls, data: DataSettings, model: ModelSettings, languages: Iterable[str] = ()) -> Self:
         """Return the directions of a model.  languages: codes of the tags in its vocabulary."""
         default = Direction(source=data.source_language, target=data.target_language)
-        trained: tuple[Direction, ...] = ()
+        trained = tuple(_trained(data))
         tags, tagged = tuple(languages), model.language_tags != "none"
         if not trained and (not tagged or {default.source, default.target} >= set(tags)):
             trained = (default,) if default.source and default.target else ()
@@ -127,3 +127,10 @@ class Directions:
         offered = self.offered
         more = f" and {len(offered) - SHOWN:,} more directions" if len(offered) > SHOWN else ""
         return ", ".join(map(str, offered[:SHOWN])) + more
+
+
+def _trained(data: DataSettings) -> Iterator[Direction]:
+    """Yield the directions of the corpora, each once."""
+    yield from dict.fromkeys(
+        Direction(source=corpus.source_language, target=corpus.target_language) for corpus in data.corpus
+    )

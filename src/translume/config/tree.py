@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError, field_validator
 
 from translume.config.base import RAISE_RAW, Settings, explain, to_toml
-from translume.config.data import DataSettings
+from translume.config.data import PATHS, DataSettings
 from translume.config.decoding import DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
@@ -93,8 +93,6 @@ def _variable(match: re.Match[str], place: str) -> str:
 
 FORMAT = 1
 """Format of the settings and model folders that this version writes, and the newest that it reads."""
-
-PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
 
 
 class Config(Settings):
@@ -181,9 +179,12 @@ class Config(Settings):
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
+        data = with_moved(self.data, *PATHS)
+        if data.corpus:
+            data = data.model_copy(update={"corpus": tuple(with_moved(each, *PATHS) for each in data.corpus)})
         return self.model_copy(
             update={
-                "data": with_moved(self.data, *PATHS),
+                "data": data,
                 "tokenizer": with_moved(self.tokenizer, "path", "target_path"),
                 "model": with_moved(self.model, "pretrained_source", "pretrained_target"),
                 "training": with_moved(self.training, "teacher"),

@@ -1,7 +1,7 @@
 """Cleaning rules, duplicate detection, and the counts of pairs used, held out and dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
 
@@ -34,6 +34,28 @@ class Account:
     """How many of the used or held-out texts were truncated."""
     unit: str = "pairs"
     """What is counted: "pairs" or "documents"."""
+    directions: dict[str, "Account"] = field(default_factory=dict)
+    """The counts of each direction, such as "en→de", if there are several."""
+
+    @classmethod
+    def joined(cls, directions: dict[str, "Account"]) -> "Account":
+        """Return the sums of the accounts of one or more directions."""
+        every = list(directions.values())
+        if len(every) == 1:
+            return every[0]
+        reasons = [reason for reason in REASONS if any(reason in each.dropped for each in every)]
+        return cls(
+            read=sum(each.read for each in every),
+            used=sum(each.used for each in every),
+            held_out=sum(each.held_out for each in every),
+            dropped={reason: sum(each.dropped.get(reason, 0) for each in every) for reason in reasons},
+            examples={
+                reason: next(each.examples[reason] for each in every if reason in each.examples) for reason in reasons
+            },
+            truncated=sum(each.truncated for each in every),
+            unit=every[0].unit,
+            directions=directions,
+        )
 
     def __post_init__(self) -> None:
         if self.read != self.used + self.held_out + sum(self.dropped.values()):
@@ -52,16 +74,20 @@ class Account:
             "dropped": dict(self.dropped),
             "examples": examples,
         }
-        unit = {} if self.unit == "pairs" else {"unit": self.unit}
-        return {**values, **unit, **({"truncated": self.truncated} if self.truncated else {})}
+        more: dict[str, object] = {} if self.unit == "pairs" else {"unit": self.unit}
+        if self.truncated:
+            more["truncated"] = self.truncated
+        if self.directions:
+            more["directions"] = {name: account.to_dict() for name, account in self.directions.items()}
+        return {**values, **more}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Account":
         """Read what `to_dict` returned. Raises KeyError, TypeError or ValueError for other mappings."""
         counts = {name: values[name] for name in ("read", "used", "held_out")}
-        dropped, examples = values["dropped"], values["examples"]
-        if not isinstance(dropped, dict) or not isinstance(examples, dict):
-            raise TypeError("dropped and examples are mappings")
+        dropped, examples, directions = values["dropped"], values["examples"], values.get("directions", {})
+        if not isinstance(dropped, dict) or not isinstance(examples, dict) or not isinstance(directions, dict):
+            raise TypeError("dropped, examples and directions are mappings")
         read, used, held_out = (int(str(count)) for count in counts.values())
         return cls(
             read=read,
@@ -71,10 +97,21 @@ class Account:
             examples={str(reason): Pair(**pair) for reason, pair in examples.items()},
             truncated=int(str(values.get("truncated", 0))),
             unit=str(values.get("unit", "pairs")),
+            directions={str(name): cls.from_dict(account) for name, account in directions.items()},
         )
 
     def summary(self, *, examples: bool = False) -> str:
-        """Return the sums in one line, and one line for each reason, followed by its example if `examples`."""
+        """Return the sums in one line, and one line for each reason, followed by its example if `examples`.
+
+        With several directions, the same follows for each of them.
+        """
+        lines = self._lines(examples=examples and not self.directions)
+        for name, account in self.directions.items():
+            first, *rest = account._lines(examples=examples)
+            lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
+        return "\n".join(lines)
+
+    def _lines(self, *, examples: bool) -> list[str]:
         parts = [f"{self.read:,} {self.unit} read", f"{self.used:,} used"]
         if self.held_out:
             parts.append(f"{self.held_out:,} held out for validation")
@@ -87,7 +124,7 @@ class Account:
             if examples and reason in self.examples:
                 pair = self.examples[reason]
                 lines.append(f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}")
-        return "\n".join(lines)
+        return lines
 
 
 class Ledger:

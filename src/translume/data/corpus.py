@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import DataSettings
+from translume.config.languages import Direction
 from translume.data.batch import BatchTags, Ragged
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin, origins
@@ -52,6 +53,8 @@ class TokenizedCorpus:
     line_numbers: NDArray[np.uint32] = field(repr=False)
     block_length: int = 0
     """Above 0: the pairs are documents, targets with end marks and without sources, to be cut into such blocks."""
+    temperature: float = 1.0
+    """`data.sampling_temperature`: how the shares of the directions in an epoch are flattened."""
     tags: BatchTags | None = field(default=None, repr=False)
     """The ids of the tags of languages in each origin: [origins, 0 or 1] of sources and of targets; None: no tags."""
     documents: NDArray[np.int64] | None = field(default=None, repr=False)
@@ -63,7 +66,11 @@ class TokenizedCorpus:
     @property
     def weights(self) -> tuple[float, ...]:
         """Number of times that the pairs of each origin are read in an epoch."""
-        return tuple(origin.weight for origin in self.origins)
+        weights = [origin.weight for origin in self.origins]
+        if self.temperature == 1:
+            return tuple(weights)
+        counts = np.diff(self.first).tolist()
+        return sampling_weights([origin.direction for origin in self.origins], counts, weights, self.temperature)
 
     def source(self, index: int) -> NDArray[Any]:
         """Return the ids of one source [S], without eos."""
@@ -146,6 +153,23 @@ class TokenizedCorpus:
         lengths = self.source_lengths[before].astype(np.int64) + self.target_lengths[before]
         starts: NDArray[np.int64] = self.starts[block] + np.where(column < inside[:, None], lengths, 0).sum(1)
         return starts
+
+
+def sampling_weights(
+    groups: Sequence[Direction], counts: Sequence[int], weights: Sequence[float], temperature: float
+) -> tuple[float, ...]:
+    """Return the number of times that an epoch reads each of some origins, whose directions are `groups`.
+
+    A direction with n pairs, times their weights, has a share ∝ n ** (1/temperature) (Arivazhagan et al. 2019), and an
+    epoch has as many pairs as without temperature.  counts: the pairs of each origin.
+    """
+    sizes: dict[Direction, float] = {}
+    for group, count, weight in zip(groups, counts, weights, strict=True):
+        sizes[group] = sizes.get(group, 0.0) + count * weight
+    shares = {group: size ** (1 / temperature) for group, size in sizes.items()}
+    scale = sum(sizes.values()) / sum(shares.values())
+    factors = {group: scale * shares[group] / size if size else 0.0 for group, size in sizes.items()}
+    return tuple(weight * factors[group] for group, weight in zip(groups, weights, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +294,8 @@ def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
         reason: replace(pair, file=origins[pair.file].file if pair.file in origins else pair.file)
         for reason, pair in account.examples.items()
     }
-    return replace(account, examples=examples)
+    directions = {name: _renamed(each, origins) for name, each in account.directions.items()}
+    return replace(account, examples=examples, directions=directions)
 
 
 def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
@@ -302,7 +327,7 @@ def cached_target_counts(
     cache: the folder of token caches. The one built from the training files in `settings` is read, so the counts are
     those after cleaning, even if the files have changed since.
     """
-    places = origins(settings, "train") if settings.train or settings.train_source else ()
+    places = origins(settings, "train") if settings.train or settings.train_source or settings.corpus else ()
     files = [place.file for place in places]
     for folder in sorted(path.parent for path in cache.glob("*/index.json")):
         try:

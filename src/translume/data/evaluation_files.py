@@ -32,12 +32,13 @@ class EvaluationSet:
 
 def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
     """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
-    unset = {"train": (), "train_source": (), "train_target": (), "valid": (), "weights": ()}
+    names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
+    unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
     if len(files) == 1:
         return data.model_copy(update={**unset, "train": (str(files[0]),)})
     source, target = map(str, files)
-    names = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
-    return data.model_copy(update={**unset, **names})
+    given = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
+    return data.model_copy(update={**unset, **given})
 
 
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:
@@ -46,7 +47,7 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target. Line ends in a
     source become spaces, so that one row stays one line.
     """
-    if not (data.template or data.train) or suffix_of(file) not in KINDS:
+    if not (data.template or data.train or any(each.train for each in data.corpus)) or suffix_of(file) not in KINDS:
         return read_lines(file)
     template = Template.parse(data.template) if data.template else None
     columns = source_columns(data, file)

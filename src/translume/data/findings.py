@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from translume.config.data import DataSettings
 from translume.data.cleaning import Seen
 from translume.data.held_out import chunks
-from translume.data.pairs import Pair, read_pairs
+from translume.data.pairs import Pair, origins, read_pairs
 
 HEADER_WORDS = frozenset(
     [
@@ -110,13 +110,14 @@ class Finder:
     def __init__(self, settings: DataSettings) -> None:
         self._settings = settings
         codes = {settings.source_language, settings.target_language} - {""}
+        codes |= {code for each in settings.corpus for code in (each.source_language, each.target_language)}
         self._header_words = HEADER_WORDS | {code.lower() for code in codes}
         self._seen = Seen()
         self._counts = dict.fromkeys(KINDS, 0)
         self._examples: dict[str, Pair] = {}
         self._headers: list[Pair] = []
         self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
-        if settings.valid_source or settings.valid:
+        if origins(settings, "valid"):
             for pairs in chunks(read_pairs(settings, "valid"), _CHUNK):
                 for side, found in enumerate((_hashes(pairs), _source_hashes(pairs))):
                     self._valid[side] = np.concatenate([self._valid[side], found])

@@ -98,6 +98,8 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
             f"data.{split}_source: {len(sources)} files, but data.{split}_target has {len(targets)}; "
             "expected as many of each"
         )
+    if settings.corpus:
+        return _of_corpora(settings, split)
     count = len(sources) + len(both)
     documents = settings.documents if find_task(settings.task).reads == "documents" else ""
     if documents and sources:
@@ -138,6 +140,22 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
             for file, weight in rest
         ),
     )
+
+
+def _of_corpora(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
+    """Return the origins of all corpora, corpus after corpus."""
+    found = []
+    for number, corpus in enumerate(settings.corpus):
+        try:
+            found.append(origins(settings.of_corpus(corpus), split))
+        except SettingsError as error:
+            raise SettingsError(str(error).replace("data", f"data.corpus.{number}", 1)) from None
+    for number, places in enumerate(found):
+        if not places and any(found):
+            raise SettingsError(
+                f"data.corpus.{number}: no validation files, but another corpus has some; expected them in all or none"
+            )
+    return tuple(place for places in found for place in places)
 
 
 def _check_columns(settings: DataSettings) -> None:

@@ -18,7 +18,7 @@ from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import held_out
 from translume.data.batch import BatchTags, Ragged, flat, starts_of
-from translume.data.cleaning import KEPT, REASONS, Ledger, Rules, truncated_ids
+from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules, truncated_ids
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
 from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
@@ -77,6 +77,7 @@ class DataFile:
 
 def files_of(corpus: TokenizedCorpus, split: Split, folder: Path) -> list[DataFile]:
     """Return the files of a corpus that `prepare` made with the cache folder `folder`."""
+    weights = corpus.weights
     return [
         DataFile(
             split=split,
@@ -84,7 +85,7 @@ def files_of(corpus: TokenizedCorpus, split: Split, folder: Path) -> list[DataFi
             size=os.stat(path).st_size,
             digest=file_digest(path, folder / DIGESTS),
             pairs=corpus.first[number + 1] - corpus.first[number],
-            weight=origin.weight,
+            weight=weights[number],
         )
         for number, origin in enumerate(corpus.origins)
         for path in origin.files
@@ -135,6 +136,8 @@ class Builder:
         self._sample = sample
         self._progress = progress
         self._ledger = Ledger(task.reads)
+        self._ledgers: dict[str, Ledger] = {}
+        self._unit = task.reads
         small = max(map(len, tokenizers)) <= 1 << 16
         short = limit is not None and limit < 1 << 16
         self._layout = Layout(token="uint16" if small else "int32", length="uint16" if short else "int32")
@@ -145,6 +148,7 @@ class Builder:
         writers = {name: Writer(folder, name, self._layout) for name in names}
         try:
             for place in self._places:
+                self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
                 for writer in writers.values():
                     writer.begin_origin()
                 for chunk in chunks(place.read(), _CHUNK):
@@ -152,7 +156,7 @@ class Builder:
                         self._look(chunk)
                     self._append(chunk, writers)
                     if self._progress:
-                        self._progress(self._ledger.read)
+                        self._progress(sum(ledger.read for ledger in self._ledgers.values()))
             parts = {name: writer.close() for name, writer in writers.items()}
         finally:
             for writer in writers.values():
@@ -162,7 +166,7 @@ class Builder:
             "length": self._layout.length,
             "parts": parts,
             "files": [place.file for place in self._places],
-            "account": self._ledger.close().to_dict(),
+            "account": Account.joined({name: each.close() for name, each in self._ledgers.items()}).to_dict(),
             "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
         }
 
@@ -268,7 +272,8 @@ def prepare(
             found = _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
             if documents:
                 return replace(found, block_length=settings.block_length)
-            return replace(found, tags=_tags(places, tokenizers, language_tags))
+            temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
+            return replace(found, temperature=temperature, tags=_tags(places, tokenizers, language_tags))
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
@@ -287,7 +292,9 @@ def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | L
     def ids(tokenizer: Tokenizer, codes: list[str]) -> NDArray[np.int64]:
         for place, code in zip(places, codes, strict=True):
             if code not in tokenizer.languages:
-                raise DataError(f"{place.file}: found the language '{code}'{nearest(code, tokenizer.languages)}")
+                raise DataError(
+                    f"{place.file}: found the language '{code}', which has no tag{nearest(code, tokenizer.languages)}"
+                )
         return np.array([[tokenizer.languages[code]] for code in codes], np.int64)
 
     sources, targets = ([getattr(place.direction, side) for place in places] for side in ("source", "target"))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
     if model.pretrained_target:
         raise SettingsError(f"{place}: model.pretrained_target: a classifier has no target embedding")
+    if data.corpus:
+        raise SettingsError(f"{place}: data.corpus: a classifier has no languages of targets; expected data.train")
     if model.language_tags != "none":
         raise SettingsError(f"{place}: model.language_tags: found '{model.language_tags}', a classifier has no target")
     if getattr(model.head, "labels", "one") == "several" and not data.label_separator:

@@ -33,6 +33,8 @@ def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSett
         found, usual = getattr(settings, name), type(settings).model_fields[name].default
         if found != usual:
             raise SettingsError(f"{place}: {group}.{name}: found {found!r}, must be {usual!r} for a language model")
+    if data.corpus:
+        raise SettingsError(f"{place}: data.corpus: a language model has no pairs of languages; expected data.train")
     if data.block_length > model.max_positions:
         raise SettingsError(
             f"{place}: data.block_length: found {data.block_length}, "

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from translume.errors import SettingsError
 from translume.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -11,7 +12,13 @@ if TYPE_CHECKING:
 
 
 def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
-    """Every combination of settings fits this task."""
+    """Raise SettingsError for a model of several target languages that does not read which one is meant."""
+    targets = list(dict.fromkeys(corpus.target_language for corpus in data.corpus))
+    if len(targets) > 1 and model.language_tags == "none":
+        raise SettingsError(
+            f"{place}: model.language_tags: found 'none' with the target languages {', '.join(targets)}; "
+            "expected 'source' or 'target'"
+        )
 
 
 def _describe_vocabulary(source: int, target: int, shared: bool) -> str:

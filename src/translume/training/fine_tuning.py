@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from translume.config import Config, Settings
-from translume.config.tree import PATHS
+from translume.config.data import PATHS
 from translume.errors import SettingsError
 
 Group = TypeVar("Group", bound=Settings)
@@ -15,7 +15,7 @@ DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout", "final
 SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "head.tie")
 """Settings in [model] that `translume init` proposes for any data. The base model's are used instead."""
 
-_OF_FILES = (*PATHS, "columns", "weights")
+_OF_FILES = (*PATHS, "columns", "weights", "corpus", "sampling_temperature")
 
 
 def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, str]:

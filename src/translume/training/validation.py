@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
-from translume.config import Config
+from translume.config import Config, Direction
 from translume.data import Batch, BatchPlan, TokenizedCorpus
 from translume.data.corpus import texts_of
 from translume.heads.token_statistics import spread_evenly
@@ -139,6 +141,7 @@ def translation_metrics(
 ) -> Metrics | None:
     """Return a function that measures `training.metric` on translations of validation sentences; None for the nll.
 
+    With several directions, the metric is the mean of those of the directions, which are named "bleu en→de".
     Sources and references are read again from their files, translated with [decoding] and measured with [evaluation].
     Raises SettingsError or DataError for invalid settings in [decoding] or [evaluation], whatever the metric.
     """
@@ -160,24 +163,45 @@ def translation_metrics(
 
     # No temperature is fitted before training ends.
     decoding = model.config.decoding.model_copy(update={"calibrated": False})
-    translator.check(decoding)
+    groups = _by_direction(corpus, spread(corpus.pairs, model.config.training.validation_sentences))
+    several = len(groups) > 1
+    parts = []
+    for direction, numbers in groups.items():
+        own = decoding
+        if several:
+            own = decoding.model_copy(update={"from_": direction.source, "to": direction.target})
+        translator.check(own)
+        settings = model.config.evaluation.of_language(direction.target).of_training(metric)
+        parts.append((str(direction), own, settings, numbers))
     if metric == "nll":
         return None
-    settings = evaluation.model_copy(update={"metrics": (metric,)})
-    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
-    sources, references = texts_of(corpus, numbers)
+    texts = [texts_of(corpus, numbers) for *_, numbers in parts]
 
     def translate(stop: Stop) -> TaskMetrics | None:
-        found: list[Translation] = []
-        for begin in range(0, len(sources), _AT_ONCE):
-            if stop():
-                return None
-            part = sources[begin : begin + _AT_ONCE]
-            found += translator.translate_all(part, settings=decoding)
-        value = measure([each.text for each in found], references, settings, sources=sources).scores[0].value
-        return TaskMetrics(values={metric: value}, reached_limit=sum(each.reached_limit for each in found))
+        values, limited = {}, 0
+        for (name, own, settings, _), (sources, references) in zip(parts, texts, strict=True):
+            found: list[Translation] = []
+            for begin in range(0, len(sources), _AT_ONCE):
+                if stop():
+                    return None
+                found += translator.translate_all(sources[begin : begin + _AT_ONCE], settings=own)
+            chosen = settings.model_copy(update={"metrics": (metric,)})
+            scores = measure([each.text for each in found], references, chosen, sources=sources).scores
+            values[f"{metric} {name}"] = scores[0].value
+            limited += sum(each.reached_limit for each in found)
+        mean = {metric: fmean(values.values())}
+        return TaskMetrics(values={**mean, **values} if several else mean, reached_limit=limited)
 
     return translate
+
+
+def _by_direction(corpus: TokenizedCorpus, numbers: Sequence[int]) -> dict[Direction, list[int]]:
+    """Return the numbers of pairs by the direction of their files, directions in the order of the files."""
+    found: dict[Direction, list[int]] = {origin.direction: [] for origin in corpus.origins}
+    places = np.searchsorted(corpus.first, numbers, side="right") - 1
+    for number, place in zip(numbers, places.tolist(), strict=True):
+        found[corpus.origins[place].direction].append(number)
+    return {direction: own for direction, own in found.items() if own}
 
 
 def spread(count: int, wanted: int) -> Sequence[int]:

@@ -1,11 +1,13 @@
 """The vocabularies of a run: read from the files that the settings name, else learnt from the training files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from translume.config import Config
-from translume.data import read_pairs
+from translume.config import Config, DataSettings
+from translume.data import Pair, read_pairs
+from translume.data.corpus import sampling_weights
+from translume.data.pairs import origins
 from translume.errors import SettingsError
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer, train_tokenizer
@@ -57,16 +59,33 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
         return Tokenizer.load(Path(path))
     if learning is not None:
         learning(sides)
-    pairs = read_pairs(config.data, "train")
-    texts = (getattr(pair, side) for pair in pairs for side in sides)
+    texts = (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
     return train_tokenizer(config.tokenizer, texts, _languages(config))
+
+
+def _sampled_pairs(data: DataSettings) -> Iterator[Pair]:
+    """Yield the training pairs, each as often as its direction's share with `data.sampling_temperature` demands."""
+    if data.sampling_temperature == 1:
+        yield from read_pairs(data, "train")
+        return
+    places = origins(data, "train")
+    counts = [sum(1 for _ in place.read()) for place in places]
+    groups, weights = [place.direction for place in places], [place.weight for place in places]
+    for place, weight in zip(places, sampling_weights(groups, counts, weights, data.sampling_temperature), strict=True):
+        due = 0.0
+        for pair in place.read():
+            due += weight
+            for _ in range(int(due)):
+                yield pair
+            due -= int(due)
 
 
 def _languages(config: Config) -> tuple[str, ...]:
     """Return the codes of the languages that get a tag."""
     if config.model.language_tags == "none":
         return ()
-    codes = (config.data.source_language, config.data.target_language)
+    data = config.data
+    codes = [code for each in data.corpus or (data,) for code in (each.source_language, each.target_language)]
     if not all(codes):
         raise SettingsError(
             f"model.language_tags: found '{config.model.language_tags}', "
