@@ -61,7 +61,8 @@ tokenizer = {kind = "character", size = 300}
 model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2%s}
 training = {updates = 3, max_tokens = 512, warmup_updates = 2, validate_every = 3, save_every = 3}
 """
-    pairs = 'data = {train_source = "train.en", train_target = "train.de"}\ndecoding = {strategy = "greedy"}'
+    pairs = 'data = {train_source = "train.en", train_target = "train.de"}\n'
+    pairs += 'decoding = {strategy = "greedy", max_length = 5}'
     labels = 'data = {task = "classification", train = "labels.tsv"}'
     (folder / "en-de.toml").write_text(pairs + rest % "", encoding="utf-8")
     (folder / "trec6.toml").write_text(labels + rest % ', head = {kind = "classify"}', encoding="utf-8")

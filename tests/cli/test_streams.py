@@ -26,7 +26,7 @@ def shell(words: str, redirections: str, folder: Path) -> Done:
     )
 
 
-@pytest.mark.parametrize("words", ["config en-de.toml", "--help", "--version", "train --help"])
+@pytest.mark.parametrize("words", ["config en-de.toml", "--help"])
 @pytest.mark.parametrize(
     ("redirections", "code", "errors"),
     [
