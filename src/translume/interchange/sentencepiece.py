@@ -1,8 +1,9 @@
 """Read a SentencePiece model from its .spm file, a protocol buffer. Unsupported options are refused by name."""
 
+import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +20,21 @@ NORMAL, SYMBOL = 1, 4
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Value = int | bytes
+RECENT = 2048
+"""Number of units at the end of a growing double array that are searched for free ones."""
+_VALUE = -1
+"""Key of a node's value in the tree of a double array."""
 
 
-def read_sentencepiece(path: Path) -> SentencePieces:
+def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> SentencePieces:
     """Read the unigram model in a file.
 
+    reserved: matches whole pieces that do not segment text, although the file may say that they do.
     Raises DataError for a damaged file, SettingsError naming an option that would change the segmentation here.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        file = _File.of(content)
-    except (ValueError, IndexError, struct.error, UnicodeDecodeError):
-        raise DataError(f"{path}: damaged, or not a model of SentencePiece") from None
+    file = _read(path)
+    if reserved is not None:
+        file = replace(file, pieces=[each for each in file.pieces if not reserved.fullmatch(each[0])])
     for name, found, wanted in (
         ("model_type", KINDS.get(file.kind, str(file.kind)), "unigram"),
         ("byte_fallback", file.byte_fallback, False),
@@ -50,6 +51,20 @@ def read_sentencepiece(path: Path) -> SentencePieces:
     if not scores or "" in scores:
         raise DataError(f"{path}: damaged: it has no pieces, or an empty one")
     return SentencePieces(scores=scores, rules=file.rules)
+
+
+def read_pieces(path: Path) -> tuple[str, ...]:
+    """Return all pieces of a model in order of ids, as the file has them. Raises DataError for a damaged file."""
+    return tuple(piece for piece, _, _ in _read(path).pieces)
+
+
+def _read(path: Path) -> "_File":
+    try:
+        return _File.of(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, IndexError, struct.error, UnicodeDecodeError):
+        raise DataError(f"{path}: damaged, or not a model of SentencePiece") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +96,7 @@ class _File:
             collapse=bool(_integer(normalizer, 4, 1)),
             escape=bool(_integer(normalizer, 5, 1)),
             denormalizes=bool(_message(denormalizer.get(2, b""))),
-            rules=_rules(_message(normalizer.get(2, b""))),
+            rules=read_charsmap(_message(normalizer.get(2, b""))),
         )
 
 
@@ -142,8 +157,8 @@ def _piece(message: bytes) -> tuple[str, float, int]:
     return _message(fields.get(1, b"")).decode(), score, _integer(fields, 3, NORMAL)
 
 
-def _rules(charsmap: bytes) -> dict[str, str]:
-    """Return the replacements of the normaliser: the keys of a double array (Aoe 1989) and the texts they point to.
+def read_charsmap(charsmap: bytes) -> dict[str, str]:
+    """Return the replacements of a normaliser: the keys of a double array (Aoe 1989) and the texts they point to.
 
     The blob holds the array's size in bytes, the array in the format of Darts-clone, and zero-terminated texts.
     """
@@ -176,3 +191,74 @@ def _keys(units: NDArray[np.int64], texts: bytes) -> dict[str, str]:
         for row, begin in zip(leaves.tolist(), (units[nodes[leaves]] & 0x7FFFFFFF).tolist(), strict=True):
             found[keys[row].decode()] = texts[begin : texts.index(0, begin)].decode()
     return found
+
+
+def write_charsmap(rules: Mapping[str, str]) -> bytes:
+    """Return the bytes from which `read_charsmap` reads these rules; empty for none."""
+    if not rules:
+        return b""
+    texts, places = bytearray(), {}
+    for put in rules.values():
+        if put not in places:
+            places[put] = len(texts)
+            texts += put.encode() + b"\0"
+    units = _double_array({given.encode(): places[put] for given, put in rules.items()})
+    return struct.pack("<I", 4 * len(units)) + struct.pack(f"<{len(units)}I", *units) + bytes(texts)
+
+
+def _double_array(values: Mapping[bytes, int]) -> list[int]:
+    """Return the units of a double array (Aoe 1989) in the format of Darts-clone: 256 times a whole number of them.
+
+    A node at index i with base b = i ^ offset has its child by byte c at b ^ c, and its value, if it has one, at b.
+    Nodes below which the same keys and values follow have the same base, so that they need space once.
+    """
+    nodes = _shared_nodes(values)
+    units, used = [0] * 256, {0}
+    bases: dict[int, int] = {}
+    taken: set[int] = set()
+    waiting = [(0, len(nodes) - 1)]
+    while waiting:
+        place, number = waiting.pop()
+        node = nodes[number]
+        known, base = number in bases, bases.get(number, 0)
+        if not known:
+            labels = [max(label, 0) for label, _ in node]
+            free = max(1, len(units) - RECENT)
+            while free in used or (base := free ^ labels[0]) in taken or any(base ^ each in used for each in labels):
+                free += 1
+            bases[number] = base
+            taken.add(base)
+            used.update(base ^ each for each in labels)
+            units += [0] * (256 * (base // 256 + 1) - len(units))
+        units[place] |= (place ^ base) << 10 | (node[0][0] == _VALUE) << 8
+        for label, child in () if known else node:
+            if label == _VALUE:
+                units[base] = child | 1 << 31
+            else:
+                units[base ^ label] = label
+                waiting.append((base ^ label, child))
+    return units
+
+
+def _shared_nodes(values: Mapping[bytes, int]) -> list[tuple[tuple[int, int], ...]]:
+    """Return the different nodes of a tree of keys, children before parents.
+
+    A node is its labels in ascending order, each with the number of the child; `_VALUE` first, with the value.
+    """
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    path: list[list[tuple[int, int]]] = [[]]
+    before = b""
+
+    def close(depth: int) -> None:
+        while len(path) > depth + 1:
+            node = tuple(path.pop())
+            path[-1].append((before[len(path) - 1], numbers.setdefault(node, len(numbers))))
+
+    for key in sorted(values):
+        same = next((i for i, (one, other) in enumerate(zip(before, key, strict=False)) if one != other), len(before))
+        close(same)
+        path += [[] for _ in key[same:]]
+        path[-1].append((_VALUE, values[key]))
+        before = key
+    close(0)
+    return [*numbers, tuple(path[0])]

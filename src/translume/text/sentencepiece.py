@@ -29,14 +29,17 @@ class SentencePieces:
     """A unigram model of SentencePiece, with spaces written as spaces; a piece that begins a word starts with one.
 
     scores: log-probability of each piece, nats.  rules: replacements of the normaliser; the longest match wins.
+    codes: whether `>>…<<` at the beginning of a text is one token, as in Marian's multilingual models.
     """
 
     scores: Mapping[str, float]
     rules: Mapping[str, str] = field(default_factory=dict)
+    codes: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"scores": dict(self.scores), "rules": dict(self.rules)}
+        codes = {} if self.codes else {"codes": False}
+        return {"scores": dict(self.scores), "rules": dict(self.rules), **codes}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -45,26 +48,27 @@ class SentencePieces:
         rules = {str(given): str(put) for given, put in values["rules"].items()}
         if not scores or not all((*scores, *rules)):
             raise ValueError("a piece or a rule of SentencePiece is empty")
-        return cls(scores=scores, rules=rules)
+        return cls(scores=scores, rules=rules, codes=values.get("codes", True) is True)
 
 
 class SentenceIds:
     """Encodes texts: segments them with SentencePiece, and looks the pieces up in a vocabulary."""
 
     def __init__(
-        self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds, tags: Set[int] = frozenset()
+        self, sentences: SentencePieces, pieces: Sequence[str], specials: SpecialIds, silent: Set[int] = frozenset()
     ) -> None:
-        """tags: ids of the tags of languages."""
+        """silent: ids that no text is encoded to."""
         assert specials.unk is not None  # checked where the vocabulary is read
-        special = {specials.pad, specials.bos, specials.eos, specials.unk, *tags}
+        special = {specials.pad, specials.bos, specials.eos, specials.unk, *silent}
         self._unknown = specials.unk
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ not in special}
+        self._codes = sentences.codes
         self._rules = _Rules(sentences.rules)
         self._unigram = _Unigram(sentences.scores)
 
     def normalise(self, text: str) -> str:
         """Return the text as the model reads it: rules applied, runs of spaces collapsed, no space at either end."""
-        code, rest = _language(text)
+        code, rest = self._language(text)
         return code + self._rules.normalise(rest).strip()
 
     def encode(self, text: str) -> list[int]:
@@ -74,7 +78,7 @@ class SentenceIds:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
-        code, _ = _language(text)
+        code, _ = self._language(text)
         pieces, last = self._pieces(text), len(self.normalise(text))
         ends = list(accumulate(map(len, pieces), initial=0))
         # The first piece after a code begins with a space that is not in the text.
@@ -82,16 +86,16 @@ class SentenceIds:
         return list(pairwise(places))
 
     def _pieces(self, text: str) -> list[str]:
-        code, rest = _language(text)
+        code, rest = self._language(text)
         found = [code] if code else []
         if normalised := self._rules.normalise(rest):
             found += self._unigram.segment(" " + normalised)
         return found
 
-
-def _language(text: str) -> tuple[str, str]:
-    found = CODE.match(text)
-    return (found.group(), text[found.end() :]) if found else ("", text)
+    def _language(self, text: str) -> tuple[str, str]:
+        """Return the code at the beginning of a text, or an empty one, and the rest."""
+        found = CODE.match(text) if self._codes else None
+        return (found.group(), text[found.end() :]) if found else ("", text)
 
 
 class _Rules:

@@ -92,15 +92,13 @@ class Tokenizer:
         self.specials: SpecialIds = vocabulary.specials
         sentences = vocabulary.sentences
         self._sentences = (
-            None
-            if sentences is None
-            else SentenceIds(sentences, vocabulary.pieces, self.specials, frozenset(vocabulary.languages.values()))
+            None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
         )
         self.normalise = normaliser(vocabulary.settings) if self._sentences is None else self._sentences.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
         self.languages: Mapping[str, int] = vocabulary.languages
         """The id of each language's tag, by its code. No text is encoded to a tag, and `decode` drops tags."""
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._kind = vocabulary.settings.kind
         self._segments = segmenter(self._kind)
         self._segment_ids = _SegmentIds(vocabulary)
@@ -109,7 +107,7 @@ class Tokenizer:
 
     def __len__(self) -> int:
         """Return V, the number of ids."""
-        return len(self._vocabulary.pieces)
+        return len(self.vocabulary.pieces)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the normalised text, without bos and eos."""
@@ -152,10 +150,10 @@ class Tokenizer:
 
     @cached_property
     def _dropout(self) -> MergeDropout:
-        pieces = self._vocabulary.pieces
+        pieces = self.vocabulary.pieces
         ids = {piece: id_ for id_, piece in enumerate(pieces)}
-        pairs = {(ids[left], ids[right]): ids[left + right] for left, right in self._vocabulary.merges}
-        return MergeDropout(pieces, pairs, self._vocabulary.first)
+        pairs = {(ids[left], ids[right]): ids[left + right] for left, right in self.vocabulary.merges}
+        return MergeDropout(pieces, pairs, self.vocabulary.first)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
@@ -208,7 +206,7 @@ class Tokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return pieces for display: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
-        pieces, first = self._vocabulary.pieces, self._vocabulary.first
+        pieces, first = self.vocabulary.pieces, self.vocabulary.first
         return [_display(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
 
     def pieces(self) -> list[str]:
@@ -231,7 +229,7 @@ class Tokenizer:
         """
         if self._kind not in MODELS:
             raise SettingsError(f"tokenizer.kind: found '{self._kind}', expected {', '.join(MODELS)} for an export")
-        return self._vocabulary.model()
+        return self.vocabulary.model()
 
     @cached_property
     def digest(self) -> str:
@@ -240,7 +238,7 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """Return the content of tokenizer.json: a format number, the settings and the library's tokenizer."""
-        return self._vocabulary.to_json()
+        return self.vocabulary.to_json()
 
     @classmethod
     def from_json(cls, text: str, place: str = "tokenizer.json") -> "Tokenizer":
@@ -273,7 +271,7 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     specials = vocabulary.specials
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]
-    for id_ in (specials.pad, specials.bos, specials.eos, *vocabulary.languages.values()):
+    for id_ in (specials.pad, specials.bos, specials.eos, *vocabulary.dropped):
         result[id_] = b""
     if specials.unk is not None:
         result[specials.unk] = unknown.encode()

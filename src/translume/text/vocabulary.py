@@ -18,6 +18,8 @@ from translume.text.specials import SpecialIds
 FORMAT = 1
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
+BYTE_PIECES = (PAD, BOS, EOS, *BYTES)
+"""The pieces of kind "byte", and the first ones of vocabularies with byte fallback."""
 MODELS = {"bpe": "BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 """The library's model for each kind; the other kinds are look-ups."""
 
@@ -40,6 +42,13 @@ class Vocabulary:
     """The SentencePiece model; only for "sentencepiece", whose special tokens may have any ids."""
     languages: Mapping[str, int] = field(default_factory=dict)
     """The id of the tag of each language code: a special token that tells the model a language. Any text stays text."""
+    silent: frozenset[int] = frozenset()
+    """Ids that no text is encoded to and that add nothing to a text, such as the sentinels of T5."""
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """Ids that no text is encoded to and that add nothing to a text: `silent` ones and the tags of languages."""
+        return self.silent | set(self.languages.values())
 
     @classmethod
     def of(
@@ -92,7 +101,11 @@ class Vocabulary:
         }
         if self.languages:
             document["languages"] = dict(self.languages)
-        if self.sentences is not None:
+        if self.silent:
+            document["silent"] = sorted(self.silent)
+        if self.sentences is None and self.settings.kind == "byte" and self.pieces[: len(BYTE_PIECES)] != BYTE_PIECES:
+            document["pieces"] = self.pieces
+        elif self.sentences is not None:
             document |= {"pieces": self.pieces, "sentencepiece": self.sentences.to_dict()}
         else:
             document["tokenizer"] = json.loads(LibraryTokenizer(self.model()).to_str())
@@ -124,6 +137,8 @@ class Vocabulary:
         settings = TokenizerSettings.model_validate(document["settings"], context=RAISE_RAW)
         if settings.kind == "sentencepiece":
             return cls._checked_sentences(settings, document)
+        if settings.kind == "byte" and "pieces" in document:
+            return cls._checked_bytes(settings, document)
         model = document["tokenizer"]["model"]
         if settings.kind == "unigram":
             pieces = tuple(piece for piece, _ in model["vocab"])
@@ -176,6 +191,25 @@ class Vocabulary:
             first=0,
             sentences=SentencePieces.from_dict(document["sentencepiece"]),
             languages=_checked_languages(document, len(pieces)),
+            silent=_silent(document, len(pieces)),
+        )
+
+    @classmethod
+    def _checked_bytes(cls, settings: TokenizerSettings, document: dict[str, Any]) -> "Vocabulary":
+        """Read the bytes of an imported model, whose special tokens may have any ids."""
+        pieces, ids = tuple(document["pieces"]), document["specials"]
+        first = pieces.index(BYTES[0]) if BYTES[0] in pieces else 0
+        if pieces[first : first + len(BYTES)] != BYTES or len(set(pieces)) != len(pieces):
+            raise ValueError("a piece of the vocabulary occurs twice, or the bytes are not in order")
+        for name in ("pad", "bos", "eos"):
+            if not isinstance(ids[name], int) or not 0 <= ids[name] < len(pieces) or pieces[ids[name]] in BYTES:
+                raise ValueError(f"the special id {ids[name]} is not one of the vocabulary, or that of a byte")
+        return cls(
+            settings=id_settings(settings),
+            specials=SpecialIds(pad=ids["pad"], bos=ids["bos"], eos=ids["eos"], unk=None),
+            pieces=pieces,
+            first=len(pieces),
+            silent=_silent(document, len(pieces)),
         )
 
 
@@ -190,7 +224,7 @@ def id_settings(settings: TokenizerSettings) -> TokenizerSettings:
 def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
     """Return the special tokens and bytes that come first in every learned vocabulary."""
     if settings.kind == "byte" or settings.unknown == "bytes":
-        return (PAD, BOS, EOS, *BYTES)
+        return BYTE_PIECES
     return (PAD, BOS, EOS, UNK)
 
 
@@ -206,6 +240,14 @@ def _checked_languages(document: dict[str, Any], size: int) -> dict[str, int]:
         if not isinstance(id_, int) or not 0 <= id_ < size:
             raise ValueError(f"the tag of {code!r} has the id {id_!r}, not one of the {size} of the vocabulary")
     return languages
+
+
+def _silent(document: dict[str, Any], size: int) -> frozenset[int]:
+    found = frozenset(document.get("silent", ()))
+    for id_ in found:
+        if not isinstance(id_, int) or not 0 <= id_ < size:
+            raise ValueError(f"the reserved id {id_} is not one of the {size} of the vocabulary")
+    return found
 
 
 def _reason(error: Exception) -> str:

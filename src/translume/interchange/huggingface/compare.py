@@ -22,14 +22,16 @@ TOLERANCE = 1e-3
 
 @contextmanager
 def suppress_transformers_output() -> Iterator[None]:
-    """Suppress transformers' progress bars and its recommendation of sacremoses, which it does not use."""
-    shown = logging.is_progress_bar_enabled()
+    """Suppress transformers' progress bars and warnings, such as its recommendation of sacremoses, which it ignores."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers' has no types
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
             yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
 

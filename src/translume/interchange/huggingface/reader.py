@@ -54,6 +54,8 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
     source, target = family.tokenizers(folder, foreign)
     if positions == "marian":
         values["model"]["positions"] = "marian"
+    if source.languages:
+        values["model"]["language_tags"] = family.language_tags
     values["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}
     config = build_config(place, values)
     model = build_model(config.model, len(source), len(target))

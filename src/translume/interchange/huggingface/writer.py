@@ -32,14 +32,18 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     theirs = _model(checkpoint)
     theirs.generation_config = _generation(checkpoint)
     theirs.save_pretrained(str(folder))
-    _tokenizer(checkpoint).save_pretrained(str(folder))
+    family = family_for(checkpoint.config.model)
+    tokenizer = family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)
+    tokenizer.save_pretrained(str(folder))
     certificate = _compare(checkpoint, folder)
     if certificate.difference > TOLERANCE:
         raise TranslumeError(
             f"{folder}: transformers differs by {certificate.difference:.2g} nats a token, expected at most {TOLERANCE}"
         )
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"translume": certificate.to_dict()}, indent=2) + "\n")
+    stored = family.stored_values(checkpoint.config.model)
+    values = json.loads(path.read_text()) | {**stored, "translume": certificate.to_dict()}
+    path.write_text(json.dumps(values, indent=2) + "\n")
     return certificate
 
 
@@ -56,7 +60,7 @@ def _model(checkpoint: Checkpoint) -> Any:
         decoder_start_token_id=specials.bos,
         **family.config_values(checkpoint),
     )
-    theirs: Any = getattr(transformers, family.architecture)(config)
+    theirs: Any = family.prepared(getattr(transformers, family.architecture)(config), settings)
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     missing = set(missing) - family.computed(settings)
     if missing or unexpected:

@@ -34,6 +34,7 @@ class RelativeBias(PositionEncoding):
 
     in_attention = True
     ctranslate2 = None
+    huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)

@@ -16,6 +16,8 @@ __all__ = ["ARCHITECTURES", "Family", "TiedTable", "family_for", "family_named"]
 
 _HERE = "translume.interchange.huggingface.families"
 ARCHITECTURES: dict[str, str] = {
+    "T5ForConditionalGeneration": f"{_HERE}.t5:T5",
+    "MT5ForConditionalGeneration": f"{_HERE}.t5:Mt5",
     "BartForConditionalGeneration": f"{_HERE}.bart:Bart",
     "MBartForConditionalGeneration": f"{_HERE}.mbart:MBart",
     "M2M100ForConditionalGeneration": f"{_HERE}.m2m100:M2M100",

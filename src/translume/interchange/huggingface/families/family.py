@@ -37,6 +37,8 @@ class Family(ABC):
     """Values of [model] settings that the family can express, for `refuse`."""
     ties: ClassVar[tuple[str, ...]] = ("all",)
     """Values of `model.head.tie` that the family can express."""
+    language_tags: ClassVar[str] = "target"
+    """`model.language_tags` of a model whose tokenizer has tags of languages."""
     logit_bias: ClassVar[str] = ""
     """Name of the bias [1, V] of the logits; empty if there is none."""
 
@@ -93,6 +95,18 @@ class Family(ABC):
             raise SettingsError(
                 f"model.head.tie: found {settings.head.tie!r}, expected {wanted} for {self.architecture}"
             )
+
+    def stored_values(self, settings: ModelSettings) -> Mapping[str, Any]:
+        """Return values of the exported config.json that transformers would write differently."""
+        return {}
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        """Return the tokenizer of transformers to save, or None for the one made from our rules."""
+        return None
+
+    def prepared(self, theirs: Any, settings: ModelSettings) -> Any:
+        """Return a new model of transformers, changed so that it can take the weights."""
+        return theirs
 
     # Weights
 

@@ -1,0 +1,230 @@
+"""T5's layout: T5 and T5 v1.1, mT5, Flan-T5, ByT5 and MADLAD-400.
+
+T5 does not divide attention scores by √d, and the original T5 divides the states that a tied output layer reads by √D.
+Here the first factor belongs to the weights of the queries, the second to those of the embedding, which our models
+multiply by √D (`scale_embeddings`).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from translume.checkpoint import Checkpoint
+from translume.config import ModelSettings, SoftmaxSettings
+from translume.config.model import GATED
+from translume.errors import SettingsError, nearest
+from translume.interchange.huggingface.config import ForeignConfig, read_whole_number
+from translume.interchange.huggingface.families.family import Family, TiedTable
+from translume.interchange.huggingface.t5_tokenizer import read_t5_tokenizer, t5_tokenizer
+from translume.interchange.weight_names import Row, stacked
+from translume.model import Transformer
+from translume.text import Tokenizer
+
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "silu": "swish", "gated-gelu": "geglu", "gated-silu": "swiglu",
+}  # fmt: skip
+"""Our activation of each `feed_forward_proj`."""
+OURS = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
+EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+HEAD = "lm_head.weight"
+TABLES: dict[str, list[TiedTable]] = {
+    "all": [(OURS, (*EMBEDDINGS, HEAD))],
+    "embeddings": [(OURS[:2], EMBEDDINGS), (OURS[2:], (HEAD,))],
+}
+UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+"""A weight of old checkpoints that transformers ignores too."""
+MIN_POSITIONS = 1024
+"""Least `max_positions`: relative positions work beyond the lengths of the training, which config.json states."""
+
+
+class T5(Family):
+    """T5ForConditionalGeneration."""
+
+    architecture = "T5ForConditionalGeneration"
+    model_type = "t5"
+    required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True}
+    possible: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "norm": ("pre",), "normalization": ("rms",), "activation": tuple(ACTIVATIONS.values()), "bias": (False,),
+        "segments": (0,), "decoder_mixing": ("attention",),
+    }  # fmt: skip
+    ties = tuple(TABLES)
+    language_tags = "source"
+
+    def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
+        given = {name: value for name, value in values.items() if value is not None}
+        pad = given.get("pad_token_id", 0)
+        return super().read_config(
+            place, {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": pad, **given}
+        )
+
+    def scales_logits(self, config: ForeignConfig) -> bool:
+        """Return whether the output layer reads states divided by √D."""
+        return bool(config.values.get("scale_decoder_outputs", config.values.get("tie_word_embeddings", True)))
+
+    def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        values, place = config.values, config.place
+        projection = values.get("feed_forward_proj", "relu")
+        if projection not in ACTIVATIONS:
+            raise SettingsError(
+                f"{place}: feed_forward_proj: found {projection!r}{nearest(str(projection), ACTIVATIONS)}"
+            )
+        tied, scaled = _tied(state), self.scales_logits(config)
+        if scaled and not tied:
+            raise SettingsError(
+                f"{place}: tie_word_embeddings: found true, but {HEAD} differs from {EMBEDDINGS[0]}; expected false"
+            )
+        layers, dropout = read_whole_number(place, values, "num_layers"), values.get("dropout_rate", 0.1)
+        if layers < 1:
+            raise SettingsError(f"{place}: num_layers: found {layers}, expected at least 1")
+        return {
+            "width": read_whole_number(place, values, "d_model"),
+            "head_width": read_whole_number(place, values, "d_kv"),
+            "feed_forward": read_whole_number(place, values, "d_ff"),
+            "encoder_layers": layers,
+            "decoder_layers": values.get("num_decoder_layers", layers),
+            "attention_heads": read_whole_number(place, values, "num_heads"),
+            "dropout": dropout,
+            "attention_dropout": dropout,
+            "activation_dropout": dropout,
+            "final_dropout": dropout,
+            "norm": "pre",
+            "normalization": "rms",
+            "norm_epsilon": values.get("layer_norm_epsilon", 1e-6),
+            "activation": ACTIVATIONS[projection],
+            "positions": "relative",
+            "relative_buckets": values.get("relative_attention_num_buckets", 32),
+            "relative_max_distance": values.get("relative_attention_max_distance", 128),
+            "max_positions": max(values.get("n_positions", 0), MIN_POSITIONS),
+            "scale_embeddings": scaled,
+            "bias": False,
+            "head": {"kind": "softmax", "tie": "all" if tied else "embeddings", "bias": False},
+        }
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        tokenizer = read_t5_tokenizer(folder, config)
+        return tokenizer, tokenizer
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.positions == "relative"
+
+    def refuse(self, settings: ModelSettings) -> None:
+        super().refuse(settings)
+        if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
+            raise SettingsError(f"model.head.bias: found true, expected false for {self.architecture}")
+
+    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        settings = checkpoint.config.model
+        projections = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+        return {
+            "d_model": settings.width,
+            "d_kv": settings.size_per_head,
+            "d_ff": settings.feed_forward,
+            "num_layers": settings.encoder_layers,
+            "num_decoder_layers": settings.decoder_layers,
+            "num_heads": settings.attention_heads,
+            "relative_attention_num_buckets": settings.relative_buckets,
+            "relative_attention_max_distance": settings.relative_max_distance,
+            "dropout_rate": settings.dropout,
+            "layer_norm_epsilon": settings.norm_epsilon,
+            "feed_forward_proj": projections[settings.activation],
+            "n_positions": settings.max_positions,
+            "tie_word_embeddings": _scaled_logits(settings),
+        }
+
+    def stored_values(self, settings: ModelSettings) -> dict[str, Any]:
+        # transformers 5 writes true for every T5, which other releases and CTranslate2 take for the original T5.
+        return {"tie_word_embeddings": _scaled_logits(settings)}
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return t5_tokenizer(checkpoint)
+
+    def prepared(self, theirs: Any, settings: ModelSettings) -> Any:
+        if settings.head.tie != "all":  # transformers 5 ties every new T5
+            theirs.lm_head.weight = nn.Parameter(torch.empty_like(theirs.lm_head.weight))
+            theirs.all_tied_weights_keys.pop(HEAD, None)
+        return theirs
+
+    def tables(self, settings: ModelSettings) -> Sequence[TiedTable]:
+        return TABLES[settings.head.tie]
+
+    def computed(self, settings: ModelSettings) -> frozenset[str]:
+        return frozenset({UNUSED})
+
+    def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
+        return _scaled(super().weights_to(model, settings), settings, to_ours=False)
+
+    def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
+        return super().weights_from(_scaled(state, settings, to_ours=True), settings)
+
+    def rows(self, settings: ModelSettings) -> Iterator[Row]:
+        return (row for row in _rows(settings) if row.theirs[0][0].endswith(".weight"))
+
+
+class Mt5(T5):
+    """MT5ForConditionalGeneration, which never divides the states that its output layer reads."""
+
+    architecture = "MT5ForConditionalGeneration"
+    model_type = "mt5"
+
+    def scales_logits(self, config: ForeignConfig) -> bool:
+        return False
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return False  # exported as T5
+
+
+def _tied(state: Mapping[str, Tensor]) -> bool:
+    head, table = state.get(HEAD), next((state[name] for name in EMBEDDINGS if name in state), None)
+    return head is None or table is None or torch.equal(head, table)
+
+
+def _scaled_logits(settings: ModelSettings) -> bool:
+    return settings.head.tie == "all" and settings.scale_embeddings
+
+
+def _scaled(state: Mapping[str, Tensor], settings: ModelSettings, *, to_ours: bool) -> dict[str, Tensor]:
+    """Return their weights with the factors that T5 does not have in its weights, or without them."""
+    power = 1 if to_ours else -1
+    scaled = dict(state)
+    for name, tensor in state.items():
+        if name.endswith("Attention.q.weight"):
+            scaled[name] = tensor * math.sqrt(settings.size_per_head) ** power
+        elif settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
+            scaled[name] = tensor * math.sqrt(settings.width) ** -power
+    return scaled
+
+
+def _rows(settings: ModelSettings) -> Iterator[Row]:
+    gated = settings.activation in GATED
+    for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        if count:
+            yield Row(
+                ((f"{side}.embedding.positions.bias", 1),),
+                ((f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", 1),),
+            )
+        yield from stacked([(f"{side}.norm", 1)], [(f"{side}.final_layer_norm", 1)])
+        for number in range(count):
+            ours, theirs = f"{side}.layers.{number}", f"{side}.block.{number}.layer"
+            attention = f"{theirs}.0.SelfAttention"
+            parts = [(f"{attention}.{name}", 1) for name in ("q", "k", "v")]
+            yield from stacked([(f"{ours}.self_attention.query_key_value", 3)], parts)
+            yield from stacked([(f"{ours}.self_attention.output", 1)], [(f"{attention}.o", 1)])
+            around = "around_attention" if side == "encoder" else "around_self"
+            yield from stacked([(f"{ours}.{around}.norm", 1)], [(f"{theirs}.0.layer_norm", 1)])
+            if side == "decoder":
+                attention = f"{theirs}.1.EncDecAttention"
+                yield from stacked([(f"{ours}.cross_attention.query", 1)], [(f"{attention}.q", 1)])
+                parts = [(f"{attention}.{name}", 1) for name in ("k", "v")]
+                yield from stacked([(f"{ours}.cross_attention.key_value", 2)], parts)
+                yield from stacked([(f"{ours}.cross_attention.output", 1)], [(f"{attention}.o", 1)])
+                yield from stacked([(f"{ours}.around_cross.norm", 1)], [(f"{theirs}.1.layer_norm", 1)])
+            last = f"{theirs}.{1 if side == 'encoder' else 2}"
+            inner = [(f"{last}.DenseReluDense.wi_{part}", 1) for part in (0, 1)]
+            inner = inner if gated else [(f"{last}.DenseReluDense.wi", 1)]
+            yield from stacked([(f"{ours}.feed_forward.inner", len(inner))], inner)
+            yield from stacked([(f"{ours}.feed_forward.outer", 1)], [(f"{last}.DenseReluDense.wo", 1)])
+            yield from stacked([(f"{ours}.around_feed_forward.norm", 1)], [(f"{last}.layer_norm", 1)])

@@ -1,0 +1,186 @@
+"""Tokenizers of T5 and its relatives: SentencePiece with sentinels, and the bytes of ByT5; read and written."""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from translume.checkpoint import Checkpoint
+from translume.config import TokenizerSettings
+from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.interchange.huggingface.config import ForeignConfig, read_json
+from translume.interchange.huggingface.tokenizer import (
+    NAME,
+    UNKNOWN,
+    read_exported_tokenizer,
+    sentencepiece_settings,
+)
+from translume.interchange.sentencepiece import (
+    SPACE,
+    read_charsmap,
+    read_pieces,
+    read_sentencepiece,
+    write_charsmap,
+)
+from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
+from translume.text.vocabulary import BYTES
+
+FILE = "spiece.model"
+BYTE_CLASS = "ByT5Tokenizer"
+SENTINEL = re.compile(f"{SPACE}?<extra_id_([0-9]+)>")
+"""A span that T5 learned to fill in. mT5 has them in its SentencePiece model, with a space."""
+LANGUAGE = re.compile("<2([^<>]+)>")
+"""The tag of the target's language at the beginning of a source of MADLAD-400."""
+UNUSED = re.compile("<unused_[0-9]+>")
+"""Our name for ids of a model that its tokenizer lacks; they come last."""
+RESERVED = re.compile(f"{SENTINEL.pattern}|{LANGUAGE.pattern}")
+SENTINELS = 100
+"""Number of sentinels that transformers adds unless tokenizer_config.json says otherwise."""
+
+
+def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
+    """Read the tokenizer of a folder: ByT5's bytes, spiece.model or tokenizer.json.
+
+    Sentinels and ids beyond the tokenizer's are reserved: no text is encoded to them.
+    Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
+    """
+    path = folder / "tokenizer_config.json"
+    stated = read_json(path) if path.exists() else {}
+    if str(stated.get("tokenizer_class")).startswith(BYTE_CLASS.removesuffix("Tokenizer")):
+        return _byte_tokenizer(config)
+    if (folder / FILE).is_file():
+        place, pieces = folder / FILE, list(read_pieces(folder / FILE))
+        sentences = read_sentencepiece(place, reserved=RESERVED)
+        if not any(map(SENTINEL.fullmatch, pieces)):
+            count = stated.get("extra_ids", SENTINELS)
+            pieces += [f"<extra_id_{number}>" for number in reversed(range(count))]
+    elif (folder / NAME).is_file():
+        place = folder / NAME
+        document = read_json(place)
+        if _part(document, "pre_tokenizer") == "Split":
+            return read_exported_tokenizer(folder, config)[0]
+        sentences, pieces = _from_json(place, document)
+    else:
+        raise ModelFolderError(f"{folder}: no tokenizer, expected {FILE} or {NAME} as T5Tokenizer saves them")
+    if len(pieces) > config.vocabulary:
+        raise DataError(f"{place}: found {len(pieces):,} tokens, expected at most {config.vocabulary:,} by config.json")
+    pieces += [f"<unused_{number}>" for number in range(len(pieces), config.vocabulary)]
+    return _sentence_tokenizer(place, sentences, pieces, config)
+
+
+def _sentence_tokenizer(
+    place: Path, sentences: SentencePieces, pieces: Sequence[str], config: ForeignConfig
+) -> Tokenizer:
+    tags = ((LANGUAGE.fullmatch(piece), id_) for id_, piece in enumerate(pieces))
+    languages = {found.group(1): id_ for found, id_ in tags if found}
+    spaced = tuple(piece.replace(SPACE, " ") for piece in pieces)
+    if UNKNOWN not in pieces or len(set(spaced)) != len(spaced) or "" in spaced:
+        raise DataError(f"{place}: a token is empty or occurs twice, or {UNKNOWN} is missing")
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNKNOWN))
+    if specials.eos in (specials.pad, specials.bos, specials.unk):
+        raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
+    used = {specials.pad, specials.bos, specials.eos, specials.unk}
+    silent = frozenset(id_ for id_, piece in enumerate(spaced) if piece not in sentences.scores and id_ not in used)
+    return Tokenizer(
+        Vocabulary(
+            settings=sentencepiece_settings(len(spaced)),
+            specials=specials,
+            pieces=spaced,
+            first=0,
+            sentences=SentencePieces(scores=sentences.scores, rules=sentences.rules, codes=False),
+            languages=languages,
+            silent=silent - set(languages.values()),
+        )
+    )
+
+
+def _part(document: Mapping[str, Any], name: str) -> str:
+    """Return the type of a part of a tokenizer.json, or the types of its steps with "+" between them."""
+    part = document.get(name) or {}
+    steps = part.get("pretokenizers") or part.get("normalizers") or [part]
+    return "+".join(str(step.get("type", "none")) for step in steps)
+
+
+def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces, list[str]]:
+    """Return the SentencePiece model and all pieces of a tokenizer.json that transformers made from one."""
+    for name, expected in (
+        ("model", ("Unigram",)),
+        ("pre_tokenizer", ("WhitespaceSplit+Metaspace", "Metaspace")),
+        ("normalizer", ("none", "Precompiled", "Precompiled+Replace")),
+    ):
+        if (found := _part(document, name)) not in expected:
+            raise SettingsError(f"{place}: {name}: found {found}, expected {' or '.join(expected)} as for T5")
+    model, normalizer = document["model"], document.get("normalizer") or {}
+    if model.get("byte_fallback"):
+        raise SettingsError(f"{place}: model.byte_fallback: found true, expected false")
+    try:
+        scored = [(str(piece), float(score)) for piece, score in model["vocab"]]
+        added = {int(each["id"]): str(each["content"]) for each in document.get("added_tokens") or ()}
+        steps = normalizer.get("normalizers") or [normalizer]
+        charsmap = next((step["precompiled_charsmap"] for step in steps if "precompiled_charsmap" in step), None)
+        rules = read_charsmap(base64.b64decode(charsmap)) if charsmap else {}
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(f"{place}: damaged: {error}") from None
+    pieces = [piece for piece, _ in scored]
+    for id_ in range(len(pieces), max((*added, -1)) + 1):
+        pieces.append(added.get(id_, f"<unused_{id_}>"))
+    special = {model.get("unk_id"), *added}
+    scores = {
+        piece.replace(SPACE, " "): score
+        for id_, (piece, score) in enumerate(scored)
+        if id_ not in special and not RESERVED.fullmatch(piece)
+    }
+    return SentencePieces(scores=scores, rules=rules), pieces
+
+
+def _byte_tokenizer(config: ForeignConfig) -> Tokenizer:
+    """Return ByT5's tokenizer: three special tokens, the bytes, and reserved ids."""
+    names = ["<pad>", "</s>", UNKNOWN, *BYTES]
+    if config.vocabulary < len(names):
+        raise SettingsError(
+            f"{config.place}: vocab_size: found {config.vocabulary}, expected at least {len(names)} for {BYTE_CLASS}"
+        )
+    rest = range(config.vocabulary - len(names))
+    pieces = (*names, *(f"<extra_id_{number}>" for number in rest))
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=None)
+    used = {specials.pad, specials.bos, specials.eos, *range(3, 3 + len(BYTES))}
+    return Tokenizer(
+        Vocabulary(
+            settings=TokenizerSettings(
+                kind="byte", size=config.vocabulary, normalization="none", whitespace="keep", unknown="bytes"
+            ),
+            specials=specials,
+            pieces=pieces,
+            first=len(pieces),
+            silent=frozenset(range(len(pieces))) - used,
+        )
+    )
+
+
+def t5_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Return the tokenizer of transformers for a model with an imported one; None for one that we learned."""
+    from transformers import ByT5Tokenizer, T5Tokenizer
+
+    tokenizer = checkpoint.source_tokenizer
+    vocabulary, longest = tokenizer.vocabulary, checkpoint.config.model.max_positions
+    if tokenizer.settings.kind == "byte" and vocabulary.pieces[3] == BYTES[0]:
+        extra = len(vocabulary.pieces) - 3 - len(BYTES)
+        return ByT5Tokenizer(extra_ids=extra, model_max_length=longest)
+    if vocabulary.sentences is None:
+        return None
+    pieces = [piece.replace(" ", SPACE) for piece in vocabulary.pieces if not UNUSED.fullmatch(piece)]
+    scores = vocabulary.sentences.scores
+    specials = tokenizer.specials
+    sentinels = [piece for piece in pieces if SENTINEL.fullmatch(piece)]
+    assert specials.unk is not None
+    return T5Tokenizer(
+        vocab=[(piece, scores.get(piece.replace(SPACE, " "), 0.0)) for piece in pieces],
+        eos_token=pieces[specials.eos],
+        unk_token=pieces[specials.unk],
+        pad_token=pieces[specials.pad],
+        _spm_precompiled_charsmap=write_charsmap(vocabulary.sentences.rules) or None,
+        extra_ids=len(sentinels),
+        additional_special_tokens=[*sentinels, *(pieces[id_] for id_ in vocabulary.languages.values())],
+        model_max_length=longest,
+    )
