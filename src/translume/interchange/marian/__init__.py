@@ -1,0 +1,18 @@
+"""Models of Marian: a file of weights with its options, beside vocabularies and a decoder.yml."""
+
+from pathlib import Path
+
+WEIGHTS = (".npz",)
+"""Suffixes of files of weights."""
+
+
+def is_marian(source: Path) -> bool:
+    """Return whether a file or folder is a model of Marian rather than of transformers."""
+    if source.is_dir():
+        return not (source / "config.json").exists() and bool(weights_in(source))
+    return source.suffix in WEIGHTS
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder."""
+    return sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS)
