@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import translume
-from translume.checkpoint import load_checkpoint
-from translume.config import DecodingSettings
+from translume.checkpoint import load_checkpoint, read_config
+from translume.config import Config, DecodingSettings
 from translume.engine import Choice, Engine, self_test
 from translume.errors import SettingsError
 from translume.interchange.huggingface.config import read_json
@@ -17,6 +17,7 @@ from translume.interchange.huggingface.families.t5 import T5
 from translume.interchange.huggingface.t5_tokenizer import read_t5_tokenizer
 from translume.interchange.sentencepiece import read_charsmap, write_charsmap
 from translume.text import Tokenizer
+from translume.training import Validated, train
 from translume.translator import load
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
@@ -166,6 +167,32 @@ def test_reserved_ids_add_nothing_to_a_text(imported):
     assert len(silent) >= 3
     ids = tokenizer.encode("A man")
     assert tokenizer.decode([*ids, *silent]) == "A man"
+
+
+@pytest.mark.parametrize("imported", ["t5"], indirect=True)
+def test_an_imported_model_is_fine_tuned_with_a_prompt(imported, tmp_path):
+    rows = [{"en": LINES[0], "de": LINES[3]}, {"en": LINES[1], "de": LINES[4]}]
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 5))
+    prompt = "translate English to German: "
+    files = {
+        "train": [str(tmp_path / "train.jsonl")], "valid": [str(tmp_path / "valid.jsonl")], "columns": ["de"],
+        "template": prompt + "{en}",
+    }  # fmt: skip
+    options = {
+        "updates": 12, "warmup_updates": 1, "learning_rate": 0.01, "max_tokens": 611, "validate_every": 4,
+        "precision": "fp32",
+    }  # fmt: skip
+    config = Config.build({"data": files, "training": options})
+    losses = [
+        event.nll for event in train(config, tmp_path / "out", source=imported[1]) if isinstance(event, Validated)
+    ]
+    assert losses[-1] < losses[0] - 0.3
+    found = read_config(tmp_path / "out")
+    assert found.model == read_config(imported[1]).model
+    assert found.data.template == prompt + "{en}"
+    (said, *_) = load(tmp_path / "out", device="cpu").translate(prompt + LINES[0]).hypotheses
+    assert said.text
 
 
 def tokenizer_of(folder):

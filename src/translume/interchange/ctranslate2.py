@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ctranslate2
+import numpy as np
 import torch
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
@@ -13,18 +14,26 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
+from translume.config.model import GATED
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.layers import FeedForward, Residual
-from translume.model.positions import encoding_class, encodings_where
+from translume.model.positions import encoding_class
+from translume.model.positions.relative import RelativeBias
 from translume.text import Tokenizer
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 TOLERANCE = {"float32": 1e-3}
 """Largest accepted |Δ log p| of a token, in nats. For quantised weights it is reported but not limited."""
 
-_ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swish": Activation.SWISH, "swiglu": Activation.SWISH}
+_ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "swish": Activation.SWISH,
+    "swiglu": Activation.SWISH,
+    "geglu": Activation.GELUTanh,
+}
 
 
 def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
@@ -38,10 +47,6 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
         )
     if settings.segments:
         raise SettingsError(f"model.segments: found {settings.segments}, expected 0 for CTranslate2")
-    known = encodings_where(lambda encoding: encoding.ctranslate2 is not None)
-    if settings.positions not in known:
-        wanted = " or ".join(map(repr, known))
-        raise SettingsError(f"model.positions: found {settings.positions!r}, expected {wanted} for CTranslate2")
     if settings.decoder_mixing != "attention":
         raise SettingsError(
             f"model.decoder_mixing: found {settings.decoder_mixing!r}, expected 'attention' for CTranslate2"
@@ -79,11 +84,12 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     options: dict[str, Any] = {
         "pre_norm": settings.norm == "pre",
         "activation": _ACTIVATIONS[settings.activation],
-        "ffn_glu": settings.activation == "swiglu",
+        "ffn_glu": settings.activation in GATED,
         "rms_norm": settings.normalization == "rms",
+        "head_dim": settings.head_width or None,
         "layernorm_embedding": settings.embedding_norm,
     }
-    options |= encoding_class(settings.positions).ctranslate2 or {}
+    options |= encoding_class(settings.positions).ctranslate2
     heads = settings.attention_heads
     encoder = TransformerEncoderSpec(settings.encoder_layers, heads, **options)
     decoder = TransformerDecoderSpec(settings.decoder_layers, heads, **options)
@@ -103,6 +109,10 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
             _norm(theirs.layernorm_embedding, side.embedding.norm)
         if settings.norm == "pre":
             _norm(theirs.layer_norm, side.norm)
+        if isinstance(positions, RelativeBias):
+            for layer in theirs.layer:
+                layer.self_attention.relative_attention_bias = _copy(positions.bias)
+                layer.self_attention.relative_attention_max_distance = np.int32(settings.relative_max_distance)
     for layer, each in zip(model.encoder.stack, encoder.layer, strict=True):
         _self_attention(each.self_attention, layer.self_attention, layer.around_attention)
         _feed_forward(each.ffn, layer.feed_forward, layer.around_feed_forward)
@@ -147,7 +157,7 @@ def _cross_attention(theirs: Any, ours: CrossAttention, around: Residual) -> Non
 def _feed_forward(theirs: Any, ours: FeedForward, around: Residual) -> None:
     _norm(theirs.layer_norm, around.norm)
     _linear(theirs.linear_1, ours.outer)
-    if ours.activation != "swiglu":
+    if ours.activation not in GATED:
         _linear(theirs.linear_0, ours.inner)
         return
     weights, biases = ours.inner.weight.chunk(2), (None, None) if ours.inner.bias is None else ours.inner.bias.chunk(2)

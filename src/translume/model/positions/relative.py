@@ -1,6 +1,8 @@
 """Relative position biases in buckets of distances, as in T5 (Raffel et al. 2020, section 2.1)."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,7 @@ class RelativeBias(PositionEncoding):
     """A learned bias for each attention head and bucket of distances, shared by all layers of a stack."""
 
     in_attention = True
-    ctranslate2 = None
+    ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
     huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
