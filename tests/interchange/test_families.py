@@ -1,15 +1,21 @@
 """Models of transformers' families give the same numbers here, and the same weights on the way back."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, pre_tokenizers, trainers
 
+import translume
 from translume.checkpoint import build_model
 from translume.config import ModelSettings
 from translume.engine import build_engine, self_test
 from translume.errors import SettingsError
 from translume.interchange.huggingface.families import family_for, family_named
+from translume.translator import load
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 
@@ -32,7 +38,7 @@ def random_model(family, **changes):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
         if family.logit_bias:
-            model.final_logits_bias.copy_(torch.randn(1, SIZE))
+            model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
     return model, config.to_dict()
 
 
@@ -103,3 +109,120 @@ def test_unsupported_settings_of_a_family_are_refused_by_name(architecture, valu
     with pytest.raises(SettingsError) as error:
         family.model_values(family.read_config(PLACE, whole), {})
     assert str(error.value) == f"config.json: {message}"
+
+
+HOSTILE = (
+    "", "a", "  a  b ", "\u00a0A man\u00a0", "全角　スペース", "👨\u200d👩\u200d👧 e\u0301 a\u0308",
+    "</s> <s> <mask> <unk> eng_Latn en_XX",
+    "\x00\x01 tab\tnew\u2028line\r\n", "w" * 300, "ﬁne ①",
+    "▁a ▁ ▁▁b", "\ud800", "Two dogs play... 1,234.5 don't",
+)  # fmt: skip
+LINES = [
+    *HOSTILE[1:5],
+    "A man is riding a bicycle.",
+    "Ein Mann fährt Fahrrad, 1,234 mal!",
+    "Two dogs play in the snow.",
+]
+
+
+def bart_tokenizer(opus):
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=331, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(LINES, trainer)
+    model = json.loads(library.to_str())["model"]
+    return transformers.BartTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+
+
+def wrapped(opus, name, kind, folder):
+    (folder / "sentencepiece.bpe.model").write_bytes(opus.sentencepiece_of(LINES, model_type=kind, vocab_size=151))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    return getattr(transformers, name).from_pretrained(folder)
+
+
+def nllb_tokenizer(opus, folder):
+    """A tokenizer with tags: reading a SentencePiece file alone gives one without."""
+    document = json.loads(wrapped(opus, "NllbTokenizer", "bpe", folder).backend_tokenizer.to_str())
+    charsmap = document["normalizer"]["normalizers"][0]["precompiled_charsmap"]
+    vocabulary = {piece: id_ for piece, id_ in document["model"]["vocab"].items() if piece != "<mask>"}
+    return transformers.NllbTokenizer(
+        vocab=vocabulary, merges=[tuple(pair) for pair in document["model"]["merges"]],
+        _spm_precompiled_charsmap=base64.b64decode(charsmap),
+    )  # fmt: skip
+
+
+def m2m100_tokenizer(opus, folder):
+    model = opus.sentencepiece_of(LINES, model_type="bpe", vocab_size=151)
+    (folder / "sentencepiece.bpe.model").write_bytes(model)
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *opus.pieces_of(model)]
+    (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    return transformers.M2M100Tokenizer(str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"))
+
+
+def imported(architecture, tokenizer, folder, extra):
+    """Save a random model with a tokenizer as transformers does, and import it."""
+    family = family_named(PLACE, {"architectures": [architecture]})
+    tokenizer.save_pretrained(folder)
+    theirs, _ = random_model(family, vocab_size=len(tokenizer) + extra)
+    theirs.generation_config.num_beams, theirs.generation_config.forced_eos_token_id = 3, None
+    theirs.save_pretrained(folder)
+    found = translume.import_model(folder, folder.parent / "out")
+    assert found.certificate.difference < 1e-4
+    return theirs.eval(), load(folder.parent / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "extra", "direction"),
+    [
+        ("bart", "BartForConditionalGeneration", 0, {}),
+        ("mbart50", "MBartForConditionalGeneration", 0, {"from_": "de_DE", "to": "fr_XX"}),
+        ("nllb", "M2M100ForConditionalGeneration", 2, {"from_": "deu_Latn", "to": "fra_Latn"}),
+        ("m2m100", "M2M100ForConditionalGeneration", 108, {"from_": "de", "to": "fr"}),
+    ],
+)
+def test_an_imported_model_reads_and_writes_the_same_tokens(opus, tmp_path, name, architecture, extra, direction):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    tokenizer = {
+        "bart": lambda: bart_tokenizer(opus),
+        "mbart50": lambda: wrapped(opus, "MBart50Tokenizer", "unigram", folder),
+        "nllb": lambda: nllb_tokenizer(opus, folder),
+        "m2m100": lambda: m2m100_tokenizer(opus, folder),
+    }[name]()
+    theirs, ours = imported(architecture, tokenizer, folder, extra)
+    reads = ours.checkpoint.source_tokenizer
+    for text in HOSTILE:
+        given = text.replace("\ud800", "\ufffd")  # half a surrogate pair cannot be encoded
+        wanted = tokenizer(given, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert reads.encode(text) == wanted, text
+        assert len(reads.spans_in(text)) == len(reads.encode(text))
+        if reads.specials.unk not in wanted:
+            assert reads.decode(wanted) == reads.normalise(text)
+    first = 0
+    if direction:
+        tokenizer.src_lang, first = direction["from_"], reads.languages[direction["to"]]
+    text = "Two dogs play."
+    written = theirs.generate(
+        **tokenizer(text, return_tensors="pt"), forced_bos_token_id=first, max_length=17, length_penalty=0.0
+    )
+    found = ours.translate(text, max_length=15, length_penalty=0.0, max_length_ratio=99.0, split="never", **direction)
+    assert [2, first, *found.hypotheses[0].ids] == written[0].tolist()[: 2 + len(found.hypotheses[0].ids)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "known"),
+    [
+        ("MBartForConditionalGeneration", "MBartTokenizer", "'MBart50Tokenizer'"),
+        ("M2M100ForConditionalGeneration", "SMALL100Tokenizer", "'NllbTokenizer' or 'M2M100Tokenizer'"),
+    ],
+)
+def test_other_tokenizers_are_refused_by_name(tmp_path, architecture, name, known):
+    family = family_named(PLACE, {"architectures": [architecture]})
+    config = family.read_config(PLACE, {**SHAPE, "pad_token_id": 1, "eos_token_id": 2})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    with pytest.raises(SettingsError) as error:
+        family.tokenizers(tmp_path, config)
+    assert str(error.value) == f"{tmp_path}: tokenizer_class: found '{name}', expected {known}"

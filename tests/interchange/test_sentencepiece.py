@@ -43,10 +43,11 @@ def tokenizer_of(opus, path, model):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["nmt_nfkc", "identity"])
+@pytest.fixture(scope="module", params=[("nmt_nfkc", "unigram"), ("identity", "unigram"), ("nmt_nfkc", "bpe")])
 def pair(opus, request, tmp_path_factory):
     """Our tokenizer and SentencePiece's, of one model."""
-    model = opus.sentencepiece_of(LINES, normalization_rule_name=request.param)
+    rules, kind = request.param
+    model = opus.sentencepiece_of(LINES, normalization_rule_name=rules, model_type=kind)
     ours = tokenizer_of(opus, tmp_path_factory.mktemp("spm") / "a.spm", model)
     peer = sentencepiece.SentencePieceProcessor(model_proto=model)
     words = opus.vocabulary_of(model)
@@ -157,7 +158,7 @@ def test_the_most_probable_segmentation_in_an_example_by_hand():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "bpe"}, "model_type: found 'bpe', expected 'unigram'"),
+        ({"model_type": "char"}, "model_type: found 'char', expected 'unigram'"),
         ({"byte_fallback": True, "vocab_size": 351}, "byte_fallback: found True, expected False"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found True, expected False"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols: found ['<x>'], expected []"),

@@ -50,7 +50,8 @@ class Directions:
         """Return the directions of a model.  languages: codes of the tags in its vocabulary."""
         default = Direction(source=data.source_language, target=data.target_language)
         trained = tuple(_trained(data))
-        tags, tagged = tuple(languages), model.language_tags != "none"
+        tags = tuple(code for code in languages if code)  # without that of texts whose language has no code
+        tagged = bool(tags) and model.language_tags != "none"
         if not trained and (not tagged or {default.source, default.target} >= set(tags)):
             trained = (default,) if default.source and default.target else ()
         known = tags if tagged and not trained else ()
@@ -60,7 +61,7 @@ class Directions:
             targets=known or tuple(dict.fromkeys(each.target for each in trained)),
             default=default,
             tagged=tagged,
-            reads_source=model.language_tags == "target",
+            reads_source=tagged and model.language_tags == "target",
         )
 
     @property

@@ -35,8 +35,13 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedTargets:
-    """Pairs of ids without special tokens, and our log-probabilities of each target's tokens, EOS last."""
+    """Pairs of ids, and our log-probabilities of each target's tokens, EOS last.
 
+    Ids include the tags of languages, but no other special tokens.
+    given: the number of tokens at the beginning of each target that are tags, whose log-probabilities do not count.
+    """
+
+    given: int
     sources: list[list[int]]
     targets: list[list[int]]
     log_probs: list[list[float]]
@@ -44,7 +49,9 @@ class ForcedTargets:
     def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
         """Compare the log-probabilities `found` with ours. Raises ValueError if their number differs."""
         pairs = [
-            pair for ours, theirs in zip(self.log_probs, found, strict=True) for pair in zip(ours, theirs, strict=True)
+            pair
+            for ours, theirs in zip(self.log_probs, found, strict=True)
+            for pair in list(zip(ours, theirs, strict=True))[self.given :]
         ]
         differences = [abs(ours - theirs) for ours, theirs in pairs]
         return Certificate(
@@ -60,16 +67,22 @@ class ForcedTargets:
 def forced_targets(checkpoint: Checkpoint) -> ForcedTargets:
     """Score random sentences of 1 to LONGEST tokens, drawn from the vocabulary without special tokens."""
     generator = torch.Generator().manual_seed(1)
-    longest = min(LONGEST, checkpoint.config.model.max_positions - 1)
+    settings = checkpoint.config.model
+    longest = min(LONGEST, settings.max_positions - 1 - settings.source_tags)
     sides = []
-    for tokenizer in (checkpoint.source_tokenizer, checkpoint.target_tokenizer):
+    for tokenizer, tags in (
+        (checkpoint.source_tokenizer, settings.source_tags),
+        (checkpoint.target_tokenizer, settings.target_tags),
+    ):
         specials = {tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos, tokenizer.specials.unk}
         ids = torch.tensor([number for number in range(len(tokenizer)) if number not in specials])
         lengths = torch.randint(1, longest + 1, (SENTENCES,), generator=generator).tolist()
-        sides.append([ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths])
+        rows = [ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths]
+        codes = [*tokenizer.languages.values()]
+        sides.append([[codes[place % len(codes)], *row] if tags else row for place, row in enumerate(rows)])
     sources, targets = sides
     log_probs = [_log_probs(checkpoint, source, target) for source, target in zip(sources, targets, strict=True)]
-    return ForcedTargets(sources=sources, targets=targets, log_probs=log_probs)
+    return ForcedTargets(given=settings.target_tags, sources=sources, targets=targets, log_probs=log_probs)
 
 
 def _log_probs(checkpoint: Checkpoint, source: list[int], target: list[int]) -> list[float]:

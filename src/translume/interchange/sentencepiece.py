@@ -27,7 +27,7 @@ _VALUE = -1
 
 
 def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> SentencePieces:
-    """Read the unigram model in a file.
+    """Read the model in a file, unigram or byte-pair encoding.
 
     reserved: matches whole pieces that do not segment text, although the file may say that they do.
     Raises DataError for a damaged file, SettingsError naming an option that would change the segmentation here.
@@ -35,8 +35,9 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> S
     file = _read(path)
     if reserved is not None:
         file = replace(file, pieces=[each for each in file.pieces if not reserved.fullmatch(each[0])])
+    kind = KINDS.get(file.kind, str(file.kind))
     for name, found, wanted in (
-        ("model_type", KINDS.get(file.kind, str(file.kind)), "unigram"),
+        ("model_type", "unigram" if kind == "bpe" else kind, "unigram"),
         ("byte_fallback", file.byte_fallback, False),
         ("treat_whitespace_as_suffix", file.suffix, False),
         ("add_dummy_prefix", file.dummy_prefix, True),
@@ -50,7 +51,7 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> S
     scores = {piece.replace(SPACE, " "): score for piece, score, kind in file.pieces if kind == NORMAL}
     if not scores or "" in scores:
         raise DataError(f"{path}: damaged: it has no pieces, or an empty one")
-    return SentencePieces(scores=scores, rules=file.rules)
+    return SentencePieces(scores=scores, rules=file.rules, merges=kind == "bpe")
 
 
 def read_pieces(path: Path) -> tuple[str, ...]:

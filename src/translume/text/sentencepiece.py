@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from ctypes import c_float
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -26,20 +27,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencePieces:
-    """A unigram model of SentencePiece, with spaces written as spaces; a piece that begins a word starts with one.
+    """A model of SentencePiece, with spaces written as spaces; a piece that begins a word starts with one.
 
-    scores: log-probability of each piece, nats.  rules: replacements of the normaliser; the longest match wins.
+    scores: of each piece: log-probabilities in nats, or with `merges` numbers that order the merges, largest first.
+    rules: replacements of the normaliser; the longest match wins.  merges: whether it is byte-pair encoding.
     codes: whether `>>…<<` at the beginning of a text is one token, as in Marian's multilingual models.
     """
 
     scores: Mapping[str, float]
     rules: Mapping[str, str] = field(default_factory=dict)
+    merges: bool = False
     codes: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        codes = {} if self.codes else {"codes": False}
-        return {"scores": dict(self.scores), "rules": dict(self.rules), **codes}
+        merges, codes = {"merges": True} if self.merges else {}, {} if self.codes else {"codes": False}
+        return {"scores": dict(self.scores), "rules": dict(self.rules), **merges, **codes}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -48,7 +51,8 @@ class SentencePieces:
         rules = {str(given): str(put) for given, put in values["rules"].items()}
         if not scores or not all((*scores, *rules)):
             raise ValueError("a piece or a rule of SentencePiece is empty")
-        return cls(scores=scores, rules=rules, codes=values.get("codes", True) is True)
+        merges, codes = values.get("merges") is True, values.get("codes", True) is True
+        return cls(scores=scores, rules=rules, merges=merges, codes=codes)
 
 
 class SentenceIds:
@@ -64,7 +68,7 @@ class SentenceIds:
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ not in special}
         self._codes = sentences.codes
         self._rules = _Rules(sentences.rules)
-        self._unigram = _Unigram(sentences.scores)
+        self._model = _Merges(sentences.scores) if sentences.merges else _Unigram(sentences.scores)
 
     def normalise(self, text: str) -> str:
         """Return the text as the model reads it: rules applied, runs of spaces collapsed, no space at either end."""
@@ -75,6 +79,10 @@ class SentenceIds:
         """Return the ids of the normalised text, without eos. A language code at its beginning is one token."""
         ids, unknown = self._ids, self._unknown
         return [ids.get(piece, unknown) for piece in self._pieces(text)]
+
+    def without_mark(self, text: str) -> str:
+        """Return a text that was spelt without the mark of its first word, and without spaces at the end."""
+        return text.strip()
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
@@ -89,7 +97,7 @@ class SentenceIds:
         code, rest = self._language(text)
         found = [code] if code else []
         if normalised := self._rules.normalise(rest):
-            found += self._unigram.segment(" " + normalised)
+            found += self._model.segment(" " + normalised)
         return found
 
     def _language(self, text: str) -> tuple[str, str]:
@@ -173,6 +181,46 @@ class _Unigram:
             if "" not in self._trie.get(text[begin], ()):
                 reach(begin, begin + 1, score + self._least, False)
         return _path(text, begins, known)
+
+
+class _Merges:
+    """Byte-pair encoding: merges the adjacent pair whose piece has the largest score, the leftmost first."""
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self._scores = scores
+
+    def segment(self, text: str) -> list[str]:
+        """Return pieces that join to the text. Adjacent unknown characters form one piece."""
+        scores, parts = self._scores, list(text)
+        before, after = list(range(-1, len(parts) - 1)), list(range(1, len(parts) + 1))
+        queue: list[tuple[float, int, int, str]] = []
+
+        def offer(left: int, right: int) -> None:
+            if left >= 0 and right < len(parts) and (piece := parts[left] + parts[right]) in scores:
+                heappush(queue, (-scores[piece], left, right, piece))
+
+        for left in range(len(parts) - 1):
+            offer(left, left + 1)
+        while queue:
+            _, left, right, piece = heappop(queue)
+            if not parts[left] or not parts[right] or parts[left] + parts[right] != piece or after[left] != right:
+                continue  # one of both has been merged with another
+            parts[left], parts[right] = piece, ""
+            after[left] = after[right]
+            if after[left] < len(parts):
+                before[after[left]] = left
+            offer(before[left], left)
+            offer(left, after[left])
+        pieces: list[str] = []
+        after_known = True
+        for part in filter(None, parts):
+            known = part in scores
+            if known or after_known:
+                pieces.append(part)
+            else:
+                pieces[-1] += part
+            after_known = known
+        return pieces
 
 
 def _path(text: str, begins: Sequence[int], known: Sequence[bool]) -> list[str]:

@@ -94,7 +94,8 @@ class Tokenizer:
         self._sentences = (
             None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
         )
-        self.normalise = normaliser(vocabulary.settings) if self._sentences is None else self._sentences.normalise
+        self._imported = self._sentences or vocabulary.library
+        self.normalise = normaliser(vocabulary.settings) if self._imported is None else self._imported.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
         self.languages: Mapping[str, int] = vocabulary.languages
         """The id of each language's tag, by its code. No text is encoded to a tag, and `decode` drops tags."""
@@ -111,8 +112,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the normalised text, without bos and eos."""
-        if self._sentences is not None:
-            return self._sentences.encode(text)
+        if self._imported is not None:
+            return self._imported.encode(text)
         marked = with_mark(self.normalise(text), self._kind)
         if self._kind in ("character", "byte"):
             segment_ids = self._segment_ids
@@ -157,8 +158,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
-        text = self._text(ids)
-        return without_mark(text, self._kind) if self._sentences is None else text.strip()
+        return self._without_mark(self._text(ids))
 
     def beginning(self, ids: Sequence[int]) -> str:
         """Return a text that `decode` of any continuation of these ids begins with.
@@ -167,7 +167,10 @@ class Tokenizer:
         """
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
-        return (without_mark(text, self._kind) if self._sentences is None else text.lstrip()).rstrip()
+        return self._without_mark(text).rstrip()
+
+    def _without_mark(self, text: str) -> str:
+        return without_mark(text, self._kind) if self._imported is None else self._imported.without_mark(text)
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of ids including the mark of the first word."""
@@ -194,8 +197,8 @@ class Tokenizer:
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
-        if self._sentences is not None:
-            return self._sentences.spans(text)
+        if self._imported is not None:
+            return self._imported.spans(text)
         text = self.normalise(text)
         if self._kind != "word":
             return self.spans(self.encode(text))  # an unknown token stands for one character and is decoded as one
@@ -269,6 +272,8 @@ class Tokenizer:
 def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     """Return what each id adds to a decoded text."""
     specials = vocabulary.specials
+    if vocabulary.library is not None:
+        return vocabulary.library.spellings(specials, UNKNOWN.encode())
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]
     for id_ in (specials.pad, specials.bos, specials.eos, *vocabulary.dropped):

@@ -12,6 +12,7 @@ from tokenizers import models
 from translume.config import TokenizerSettings
 from translume.config.base import RAISE_RAW
 from translume.errors import DataError
+from translume.text.library import LibraryIds
 from translume.text.sentencepiece import SentencePieces
 from translume.text.specials import SpecialIds
 
@@ -40,6 +41,8 @@ class Vocabulary:
     """In merge order; only for "bpe"."""
     sentences: SentencePieces | None = None
     """The SentencePiece model; only for "sentencepiece", whose special tokens may have any ids."""
+    library: LibraryIds | None = None
+    """The tokenizer of the library; only for "library", whose special tokens may have any ids."""
     languages: Mapping[str, int] = field(default_factory=dict)
     """The id of the tag of each language code: a special token that tells the model a language. Any text stays text."""
     silent: frozenset[int] = frozenset()
@@ -75,6 +78,20 @@ class Vocabulary:
             languages={code: reserved.index(tag) for code, tag in zip(languages, tags, strict=True)},
         )
 
+    @classmethod
+    def of_library(
+        cls, settings: TokenizerSettings, specials: SpecialIds, library: LibraryIds, languages: Mapping[str, int]
+    ) -> "Vocabulary":
+        """Build a vocabulary from a tokenizer of the library."""
+        return cls(
+            settings=id_settings(settings),
+            specials=specials,
+            pieces=library.pieces,
+            first=len(library.pieces),  # pieces are shown as the library has them
+            library=library,
+            languages=languages,
+        )
+
     def model(self) -> models.Model:
         """Return the library's model, which segments runs of known characters."""
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
@@ -103,7 +120,9 @@ class Vocabulary:
             document["languages"] = dict(self.languages)
         if self.silent:
             document["silent"] = sorted(self.silent)
-        if self.sentences is None and self.settings.kind == "byte" and self.pieces[: len(BYTE_PIECES)] != BYTE_PIECES:
+        if self.library is not None:
+            document["tokenizer"] = self.library.document
+        elif self.sentences is None and self.settings.kind == "byte" and self.pieces[: len(BYTE_PIECES)] != BYTE_PIECES:
             document["pieces"] = self.pieces
         elif self.sentences is not None:
             document |= {"pieces": self.pieces, "sentencepiece": self.sentences.to_dict()}
@@ -139,6 +158,10 @@ class Vocabulary:
             return cls._checked_sentences(settings, document)
         if settings.kind == "byte" and "pieces" in document:
             return cls._checked_bytes(settings, document)
+        if settings.kind == "library":
+            library = LibraryIds(document["tokenizer"], settings.size)
+            specials = _checked_specials(document, settings.size)
+            return cls.of_library(settings, specials, library, _checked_languages(document, settings.size))
         model = document["tokenizer"]["model"]
         if settings.kind == "unigram":
             pieces = tuple(piece for piece, _ in model["vocab"])
@@ -180,10 +203,7 @@ class Vocabulary:
         pieces = tuple(document["pieces"])
         if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
             raise ValueError("a piece of the vocabulary is empty or occurs twice")
-        specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
-        for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
-            if not isinstance(id_, int) or not 0 <= id_ < len(pieces):
-                raise ValueError(f"the special id {id_} is not one of the {len(pieces)} of the vocabulary")
+        specials = _checked_specials(document, len(pieces))
         return cls(
             settings=id_settings(settings),
             specials=specials,
@@ -211,6 +231,15 @@ class Vocabulary:
             first=len(pieces),
             silent=_silent(document, len(pieces)),
         )
+
+
+def _checked_specials(document: dict[str, Any], size: int) -> SpecialIds:
+    """Return the special ids in tokenizer.json. Raises ValueError for one that is no id of the vocabulary."""
+    specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
+    for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
+        if not isinstance(id_, int) or not 0 <= id_ < size:
+            raise ValueError(f"the special id {id_} is not one of the {size} of the vocabulary")
+    return specials
 
 
 _ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")

@@ -1,7 +1,7 @@
 """Compare a model with its counterpart in transformers: token ids and log-probabilities."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from translume.interchange.certificate import Certificate, ForcedTargets, forced
 from translume.model.positions import encoding_class
 from translume.text import Tokenizer
 
+READ_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What transformers raises for truncated, empty or missing files."""
 TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token, in nats."""
 
@@ -45,11 +47,14 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         _copy_positions(checkpoint, theirs)
     forced = forced_targets(checkpoint)
+    tags = _tags(tokenizer, checkpoint)
     for text in _texts(checkpoint.source_tokenizer, forced.sources):
-        _compare_ids(folder, text, tokenizer(text)["input_ids"], checkpoint.source_tokenizer)
+        found = tokenizer(text, split_special_tokens=True)["input_ids"]
+        _compare_ids(folder, text, found, checkpoint.source_tokenizer, tags)
     if checkpoint.target_tokenizer is not checkpoint.source_tokenizer:
         for text in _texts(checkpoint.target_tokenizer, forced.targets):
-            _compare_ids(folder, text, tokenizer(text_target=text)["input_ids"], checkpoint.target_tokenizer)
+            found = tokenizer(text_target=text, split_special_tokens=True)["input_ids"]
+            _compare_ids(folder, text, found, checkpoint.target_tokenizer)
     certificate = certificate_of(checkpoint, theirs, forced)
     if not certificate.difference <= TOLERANCE:
         raise TranslumeError(
@@ -67,8 +72,7 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
                 str(folder), dtype=torch.float32, weights_only=True, local_files_only=True
             ).eval()
             return model, AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        # transformers raises any of these for truncated, empty or missing files.
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except READ_ERRORS as error:
             first = str(error).strip().splitlines()[:1]
             raise TranslumeError(
                 f"{folder}: transformers cannot read it ({type(error).__name__}: {''.join(first)}), "
@@ -94,8 +98,15 @@ def _special(tokenizer: Tokenizer) -> set[int]:
     return {specials.pad, specials.bos, specials.eos}
 
 
-def _compare_ids(folder: Path, text: str, found: list[int], tokenizer: Tokenizer) -> None:
-    wanted = [*tokenizer.encode(text), tokenizer.specials.eos]
+def _tags(theirs: Any, checkpoint: Checkpoint) -> list[int]:
+    """Return the tag of their source language, with which they begin every text."""
+    if checkpoint.config.model.language_tags != "target":
+        return []
+    return [checkpoint.source_tokenizer.languages[getattr(theirs, "src_lang", None) or ""]]
+
+
+def _compare_ids(folder: Path, text: str, found: list[int], tokenizer: Tokenizer, tags: Sequence[int] = ()) -> None:
+    wanted = [*tags, *tokenizer.encode(text), tokenizer.specials.eos]
     if found != wanted:
         raise TranslumeError(
             f"{folder}: transformers reads {text!r} as the ids {found}, the imported model as {wanted}"

@@ -57,9 +57,12 @@ class ForeignConfig:
         )
 
 
-def decoding_values(folder: Path, config: ForeignConfig) -> tuple[dict[str, Any], list[str]]:
+def decoding_values(
+    folder: Path, config: ForeignConfig, languages: Mapping[str, int]
+) -> tuple[dict[str, Any], list[str]]:
     """Return the [decoding] settings that match `generate`, and a line for each setting that is left out.
 
+    languages: the ids of the tags that begin a target.
     generation_config.json has precedence; older folders have these settings in config.json.
     """
     path = folder / GENERATION
@@ -72,10 +75,18 @@ def decoding_values(folder: Path, config: ForeignConfig) -> tuple[dict[str, Any]
     decoding["stop"] = "first" if values.get("early_stopping") is True else "optimal"
     longest = values.get("max_length")
     if isinstance(longest, int) and longest > 1:
-        decoding["max_length"] = longest - 1  # `generate` counts the start token
+        decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
+    if "" in languages:  # texts of one language, not to be translated sentence by sentence
+        decoding["split"] = "never"
+    first = values.get("forced_bos_token_id")
+    code = next((code for code, id_ in languages.items() if id_ == first), None)
+    if code:
+        decoding["to"] = code
     notes = []
     for name, harmless in _UNCARRIED.items():
         found = values.get(name)
+        if name == "forced_bos_token_id" and code is not None:
+            continue
         if found is not None and found not in harmless:
             notes.append(f"{place}: {name}: {shown(found)} has no setting here and is left out")
     banned = values.get("bad_words_ids") or []

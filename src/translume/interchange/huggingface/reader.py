@@ -46,14 +46,15 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
         )
     foreign = family.read_config(place, found)
     path, stored = read_weights(folder)
-    decoding, notes = decoding_values(folder, foreign)
-    values: dict[str, Any] = {"model": family.model_values(foreign, stored), "decoding": decoding}
+    values: dict[str, Any] = {"model": family.model_values(foreign, stored), "decoding": {}}
     config = build_config(place, values)
     state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
     weights = _weights(path, state, config.model, family, foreign)
     source, target = family.tokenizers(folder, foreign)
     if positions == "marian":
         values["model"]["positions"] = "marian"
+    begins_target = source.languages if family.language_tags == "target" else {}
+    values["decoding"], notes = decoding_values(folder, foreign, begins_target)
     if source.languages:
         values["model"]["language_tags"] = family.language_tags
     values["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}

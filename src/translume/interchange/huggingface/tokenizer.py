@@ -2,7 +2,10 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import torch
@@ -12,22 +15,25 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
-from translume.interchange.huggingface.config import ForeignConfig
+from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import SPACE, read_sentencepiece
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.segmentation import UNSPACED, segment_pattern
+from translume.text.vocabulary import BOS, language_tag
 
 TEXTS, LONGEST = 200, 23
 """Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
 
 _SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
 """White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
-NAME = "tokenizer.json"
+NAME, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+"""The class that `translume export` writes, by its names in releases of transformers, without "Fast"."""
 _COMPARED = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 _FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
 _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-SOURCE, TARGET = "source.spm", "target.spm"
+SOURCE, TARGET, BPE = "source.spm", "target.spm", "sentencepiece.bpe.model"
 UNKNOWN = "<unk>"
 
 
@@ -87,6 +93,32 @@ def _compare_tokenizers(tokenizer: Tokenizer, library: LibraryTokenizer) -> None
             raise TranslumeError(
                 f"tokenizer: {library.decode(theirs)!r} in the export, expected {tokenizer.decode(ours)!r}"
             )
+
+
+def tokenizer_class(folder: Path) -> str:
+    """Return `tokenizer_class` of tokenizer_config.json, or of config.json; empty if there is none."""
+    for name in (TOKENIZER_CONFIG, CONFIG):
+        path = folder / name
+        found = read_json(path).get("tokenizer_class") if path.exists() else None
+        if isinstance(found, str):
+            return found
+    return ""
+
+
+def refuse_tokenizers(folder: Path, known: Sequence[str]) -> None:
+    """Raise SettingsError if the tokenizer of a folder is neither one of these classes nor that of an export."""
+    found = tokenizer_class(folder).removesuffix("Fast")
+    if found not in (*known, *_GENERIC):
+        raise SettingsError(f"{folder}: tokenizer_class: found {found!r}, expected {' or '.join(map(repr, known))}")
+
+
+def read_tokenizer(folder: Path, config: ForeignConfig, codes: str) -> tuple[Tokenizer, Tokenizer]:
+    """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`."""
+    if tokenizer_class(folder).removesuffix("Fast") in _GENERIC:
+        return read_exported_tokenizer(folder, config)
+    wrapped = "translume.interchange.huggingface.library_tokenizer:read_wrapped_tokenizer"
+    tokenizer: Tokenizer = resolve_name(wrapped)(folder, config, codes)  # the module imports transformers
+    return tokenizer, tokenizer
 
 
 def read_exported_tokenizer(folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
@@ -182,20 +214,63 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
 
 
 def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size: int) -> Tokenizer:
-    pieces = _pieces(vocabulary, size)
+    pieces = _pieces(vocabulary)
+    if len(pieces) != size:
+        raise DataError(f"{vocabulary}: found {len(pieces):,} tokens, expected {size:,} by config.json")
+    tokenizer = _sentencepiece_tokenizer(path, vocabulary, config, pieces)
+    if tokenizer.specials.eos in (tokenizer.specials.pad, tokenizer.specials.bos):
+        raise SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
+    return tokenizer
+
+
+def _sentencepiece_tokenizer(
+    path: Path,
+    vocabulary: Path,
+    config: ForeignConfig,
+    pieces: Sequence[str],
+    languages: Mapping[str, int] | None = None,
+) -> Tokenizer:
+    """Return the tokenizer whose model is in `path` and whose pieces, in order of ids, are from `vocabulary`."""
     if UNKNOWN not in pieces:
-        raise DataError(f"{vocabulary}: lacks {UNKNOWN}, which every vocabulary of MarianTokenizer has")
+        raise DataError(f"{vocabulary}: lacks {UNKNOWN}, which every vocabulary of transformers has")
     specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNKNOWN))
-    if specials.eos in (specials.pad, specials.bos, specials.unk):
+    if specials.eos in (specials.pad, specials.unk):
         raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
     return Tokenizer(
         Vocabulary(
-            settings=sentencepiece_settings(size),
+            settings=sentencepiece_settings(len(pieces)),
             specials=specials,
-            pieces=pieces,
+            pieces=tuple(pieces),
             first=0,
-            sentences=read_sentencepiece(path),
+            sentences=replace(read_sentencepiece(path), codes=languages is None),
+            languages=languages or {},
+            silent=frozenset() if languages is None else frozenset({pieces.index(BOS)} if BOS in pieces else ()),
         )
+    )
+
+
+def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
+    """Read the tokenizer of M2M-100: vocab.json, then the tags of 100 languages, then ids without a meaning.
+
+    Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
+    """
+    path, vocabulary = folder / BPE, folder / VOCABULARY
+    for each in (path, vocabulary):
+        if not each.is_file():
+            raise ModelFolderError(f"{each}: no such file, expected one as M2M100Tokenizer saves it")
+    languages: list[str] = resolve_name("transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES")[
+        read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
+    ]
+    pieces = [*_pieces(vocabulary), *map(language_tag, languages)]
+    if len(pieces) > config.vocabulary:
+        raise SettingsError(
+            f"{config.place}: vocab_size: found {config.vocabulary:,}, expected at least {len(pieces):,}, those of "
+            f"{VOCABULARY} and {len(languages)} languages"
+        )
+    first = len(pieces) - len(languages)
+    pieces += [f"<unused {number}>" for number in range(len(pieces), config.vocabulary)]
+    return _sentencepiece_tokenizer(
+        path, vocabulary, config, pieces, {code: first + place for place, code in enumerate(languages)}
     )
 
 
@@ -204,7 +279,7 @@ def sentencepiece_settings(size: int) -> TokenizerSettings:
     return TokenizerSettings(kind="sentencepiece", size=max(size, 8), normalization="none", unknown="token")
 
 
-def _pieces(path: Path, size: int) -> tuple[str, ...]:
+def _pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces in order of ids, with SentencePiece's space marks replaced by spaces."""
     try:
         ids: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -214,8 +289,6 @@ def _pieces(path: Path, size: int) -> tuple[str, ...]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
         raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
-    if len(ids) != size:
-        raise DataError(f"{path}: found {len(ids):,} tokens, expected {size:,} by config.json")
     pieces = tuple(piece.replace(SPACE, " ") for piece in sorted(ids, key=ids.__getitem__))
     if len(set(pieces)) != len(pieces) or "" in pieces:
         raise DataError(f"{path}: a token is empty, or occurs twice")

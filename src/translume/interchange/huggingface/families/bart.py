@@ -1,12 +1,16 @@
 """BartForConditionalGeneration: post-norm, with a norm of the embeddings and learned positions from row 2 on."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
 
 from translume.config import ModelSettings
+from translume.interchange.huggingface.config import ForeignConfig
 from translume.interchange.huggingface.families.bart_layout import BartLayout
+from translume.interchange.huggingface.tokenizer import read_tokenizer
+from translume.text import Tokenizer
 
 
 class Bart(BartLayout):
@@ -25,6 +29,12 @@ class Bart(BartLayout):
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.embedding_norm and settings.norm == "post"
+
+    codes: ClassVar[str] = ""
+    """A regular expression for the tags of languages; empty: every text begins with `<s>` instead of a tag."""
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        return read_tokenizer(folder, config, self.codes)
 
     def positions(self, state: Mapping[str, Tensor]) -> str:
         return "learned"

@@ -10,6 +10,13 @@ from translume.config import ModelSettings
 from translume.errors import SettingsError
 from translume.interchange.huggingface.config import ForeignConfig
 from translume.interchange.huggingface.families.bart_layout import BartLayout
+from translume.interchange.huggingface.tokenizer import (
+    read_m2m100_tokenizer,
+    read_tokenizer,
+    refuse_tokenizers,
+    tokenizer_class,
+)
+from translume.text import Tokenizer
 
 PAD = 1
 """The id whose successor is the first position of the sinusoids."""
@@ -33,6 +40,13 @@ class M2M100(BartLayout):
                 "positions"
             )
         return config
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        refuse_tokenizers(folder, ("NllbTokenizer", "M2M100Tokenizer"))
+        if tokenizer_class(folder) == "M2M100Tokenizer":
+            tokenizer = read_m2m100_tokenizer(folder, config)
+            return tokenizer, tokenizer
+        return read_tokenizer(folder, config, "[a-z]{3}_[A-Z][a-z]{3}")
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.positions == "fairseq"
