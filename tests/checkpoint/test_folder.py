@@ -241,7 +241,7 @@ def test_the_name_of_a_file_holds_its_digest(tmp_path: Path) -> None:
     commit(tmp_path, {"resume/state.json": b"{}"})
     digest = hashlib.sha256(b"{}").hexdigest()
     assert json.loads((tmp_path / "manifest.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "files": {
             "resume/state.json": {"file": f"resume/state-{digest[:16]}.json", "size": 2, "sha256": digest},
         },

@@ -52,7 +52,9 @@ def test_saved_model_round_trips(shared: bool, make: Make, tmp_path: Path) -> No
     for name, tensor in unique_tensors(saved.model).items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
     assert set(Manifest.read(tmp_path).files) == {"config.toml", "weights.safetensors"} | (
-        {"tokenizer.json"} if shared else {"source.json", "target.json"}
+        {"tokenizer.json", "tokenizer_settings.json"}
+        if shared
+        else {"source.json", "source_settings.json", "target.json", "target_settings.json"}
     )
 
 
@@ -72,7 +74,7 @@ def test_tied_embeddings_are_stored_once(checkpoint: Checkpoint, tmp_path: Path)
 def test_separate_vocabularies_take_the_place_of_a_shared_one(make: Make, tmp_path: Path) -> None:
     save_model(tmp_path, make(shared=True))
     save_model(tmp_path, make(shared=False))
-    assert "tokenizer.json" not in Manifest.read(tmp_path).files
+    assert not {"tokenizer.json", "tokenizer_settings.json"} & set(Manifest.read(tmp_path).files)
     loaded = load_checkpoint(tmp_path)
     assert loaded.source_tokenizer.digest != loaded.target_tokenizer.digest
 
@@ -127,7 +129,7 @@ def test_a_truncated_weights_file_is_refused(checkpoint: Checkpoint, tmp_path: P
     assert refusal(tmp_path) == f"{path}: damaged: {size - 1:,} bytes, expected {size:,}"
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "config.toml", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.toml", "tokenizer_settings.json"])
 def test_a_missing_file_is_refused(name: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     path = entry_path(tmp_path, name)
@@ -147,9 +149,9 @@ def test_a_folder_whose_training_saved_nothing_is_refused(checkpoint: Checkpoint
 def test_a_newer_folder_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
     assert refusal(tmp_path) == (
-        f"{tmp_path}: format 2 is newer than format 1, the newest this Translume reads; upgrade Translume"
+        f"{tmp_path}: format 3 is newer than format 2, the newest this Translume reads; upgrade Translume"
     )
 
 
@@ -160,11 +162,11 @@ def test_a_newer_folder_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> No
         ("width = 22", 'width = "22"', "model.width: found '22', expected a valid integer"),
         ("width = 22", "width = 23", "model: width 23 is not divisible by attention_heads 11"),
         (
-            "format = 1",
             "format = 2",
-            "format 2 is newer than format 1, the newest this Translume reads; upgrade Translume",
+            "format = 3",
+            "format 3 is newer than format 2, the newest this Translume reads; upgrade Translume",
         ),
-        ("format = 1", "format = 0", "format: found 0, expected a number from 1 to 1"),
+        ("format = 2", "format = 0", "format: found 0, expected a number from 1 to 2"),
         ("[model]", "[model", "not TOML: "),
     ],
 )
@@ -190,10 +192,10 @@ def test_a_changed_settings_file_is_refused(checkpoint: Checkpoint, tmp_path: Pa
 
 def test_invalid_tokenizer_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_model(tmp_path, checkpoint)
-    commit(tmp_path, {"tokenizer.json": b"{}"})
-    assert refusal(tmp_path).startswith(f"{entry_path(tmp_path, 'tokenizer.json')}: ")
-    commit(tmp_path, {"tokenizer.json": b"\xff"})
-    assert refusal(tmp_path) == f"{entry_path(tmp_path, 'tokenizer.json')}: not UTF-8 text"
+    commit(tmp_path, {"tokenizer_settings.json": b"{}"})
+    assert refusal(tmp_path).startswith(f"{entry_path(tmp_path, 'tokenizer_settings.json')}: ")
+    commit(tmp_path, {"tokenizer_settings.json": b"\xff"})
+    assert refusal(tmp_path) == f"{entry_path(tmp_path, 'tokenizer_settings.json')}: not UTF-8 text"
 
 
 def test_weights_of_other_settings_are_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ def test_folder_that_is_not_a_model_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 2, "layers": []}')
+    (tmp_path / "manifest.json").write_text('{"format": 3, "layers": []}')
     assert refusal(tmp_path) == (
-        f"{tmp_path}: format 2 is newer than format 1, the newest this Translume reads; upgrade Translume"
+        f"{tmp_path}: format 3 is newer than format 2, the newest this Translume reads; upgrade Translume"
     )
 
 

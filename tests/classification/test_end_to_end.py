@@ -25,7 +25,7 @@ def run(*words, text=None):
 
 
 def tokenizer_of(folder):
-    return folder / Manifest.read(folder).files["tokenizer.json"].file
+    return folder / Manifest.read(folder).files["tokenizer_settings.json"].file
 
 
 def weights(folder):

@@ -182,7 +182,7 @@ def test_a_folder_of_a_newer_format(home: Path, copied: Path, verb: str) -> None
     words = [home / "en-de.toml", "--out", copied] if verb == "train" else [copied]
     fails(
         translume(verb, *words, text="one\n"),
-        f"{copied}: format 7 is newer than format 1, the newest this Translume reads; upgrade Translume",
+        f"{copied}: format 7 is newer than format 2, the newest this Translume reads; upgrade Translume",
     )
     assert sorted(copied.rglob("*")) == before
 

@@ -267,7 +267,7 @@ def test_the_tokenizer_is_in_the_folder_before_the_first_update(toy: Make, tmp_p
     run = train(toy(), tmp_path)
     for event in run:
         if isinstance(event, Started):
-            assert set(Manifest.read(tmp_path).files) == {"config.toml", "tokenizer.json"}
+            assert set(Manifest.read(tmp_path).files) == {"config.toml", "tokenizer.json", "tokenizer_settings.json"}
             run.close()
 
 

@@ -86,7 +86,7 @@ def test_run_does_not_resume_with_another_teacher(toy: Make, tmp_path: Path) -> 
 def test_a_teacher_of_other_tokens_is_refused(toy: Make, teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         finish(toy({"tokenizer": {"kind": "byte"}}, teacher=str(teacher)), tmp_path / "model")
-    file = teacher / Manifest.read(teacher).files["tokenizer.json"].file
+    file = teacher / Manifest.read(teacher).files["tokenizer_settings.json"].file
     assert (
         str(caught.value) == f"training.teacher: {teacher} has other source tokens, expected tokenizer.path = '{file}'"
     )
@@ -95,7 +95,7 @@ def test_a_teacher_of_other_tokens_is_refused(toy: Make, teacher: Path, tmp_path
 
 
 def test_a_teacher_of_other_target_tokens_is_refused(toy: Make, teacher: Path, tmp_path: Path) -> None:
-    words = str(teacher / Manifest.read(teacher).files["tokenizer.json"].file)
+    words = str(teacher / Manifest.read(teacher).files["tokenizer_settings.json"].file)
     train_tokenizer(TokenizerSettings(kind="byte"), []).save(tmp_path / "bytes.json")
     configs = []
     for target in (str(tmp_path / "bytes.json"), words):
@@ -104,7 +104,7 @@ def test_a_teacher_of_other_target_tokens_is_refused(toy: Make, teacher: Path, t
     finish(toy(configs[0], updates=2), tmp_path / "teacher")
     with pytest.raises(SettingsError) as caught:
         finish(toy(configs[1], teacher=str(tmp_path / "teacher")), tmp_path / "model")
-    target = tmp_path / "teacher" / Manifest.read(tmp_path / "teacher").files["target.json"].file
+    target = tmp_path / "teacher" / Manifest.read(tmp_path / "teacher").files["target_settings.json"].file
     assert str(caught.value) == (
         f"training.teacher: {tmp_path / 'teacher'} has other target tokens, expected tokenizer.target_path = '{target}'"
     )

@@ -21,6 +21,7 @@ from translume.checkpoint.folder import (
 )
 from translume.checkpoint.history import append_history, data_of_history, read_history, record_evaluation
 from translume.checkpoint.loading import (
+    VOCABULARIES,
     AnyCheckpoint,
     Checkpoint,
     ClassifierCheckpoint,
@@ -32,6 +33,7 @@ from translume.checkpoint.loading import (
     load_checkpoint,
     load_classifier_checkpoint,
     model_files,
+    own_file,
     read_config,
     read_lengths,
     read_tokenizers,
@@ -47,6 +49,7 @@ from translume.checkpoint.weights import fill, read_metadata, read_tensors, tens
 
 __all__ = [
     "FORMAT",
+    "VOCABULARIES",
     "AnyCheckpoint",
     "Card",
     "Checkpoint",
@@ -77,6 +80,7 @@ __all__ = [
     "mark_separators",
     "model_files",
     "model_folder",
+    "own_file",
     "read_committed",
     "read_config",
     "read_history",

@@ -27,13 +27,15 @@ from translume.model.classifier import Classifier
 from translume.model.transformer import Transformer
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
+from translume.text.standard import SETTINGS, tokenizer_files
 
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
 LENGTHS = "lengths.json"
-SHARED_TOKENIZER = "tokenizer.json"
-VOCABULARIES = ("tokenizer.json", "source.json", "target.json", "labels.json")
-"""Files that may contain a model's vocabularies; the task determines which ones."""
+SHARED_TOKENIZER = "tokenizer_settings.json"
+_SIDES = ("tokenizer", "source", "target")
+VOCABULARIES = (*(f"{side}{end}" for side in _SIDES for end in (".json", SETTINGS)), "labels.json")
+"""Files of a model's vocabularies, those for other programs included; the task determines which ones."""
 
 Dtype = Literal["auto", "fp32", "bf16"]
 
@@ -243,7 +245,7 @@ def read_vocabularies(
     manifest = manifest or Manifest.read(folder)
     task = task_of(config or read_config(folder, manifest))
     source_name, target_name = task.vocabulary_files
-    if target_name not in manifest.files and source_name != SHARED_TOKENIZER:
+    if own_file(manifest, target_name) not in manifest.files and source_name != SHARED_TOKENIZER:
         shared = _read_vocabulary(folder, manifest, SHARED_TOKENIZER, Tokenizer)
         return shared, shared
     target_class = task.part("vocabulary")
@@ -251,7 +253,14 @@ def read_vocabularies(
     return source, _read_vocabulary(folder, manifest, target_name, target_class)
 
 
+def own_file(manifest: Manifest, name: str) -> str:
+    """Return the name that the file of a vocabulary has in a folder: in format 1 it was "source.json" and so on."""
+    old = name.replace(SETTINGS, ".json")
+    return old if name not in manifest.files and old in manifest.files else name
+
+
 def _read_vocabulary(folder: Path, manifest: Manifest, name: str, kind: Any) -> Any:
+    name = own_file(manifest, name)
     content = read_committed(folder, manifest, name)
     place = str(folder / manifest.files[name].file)
     try:
@@ -278,10 +287,11 @@ def model_files(
     """
     config = config.model_copy(update={"format": FORMAT})
     files: dict[str, Content] = {CONFIG: config.to_toml().encode(), WEIGHTS: tensor_file(weights)}
-    if source.digest == target.digest:
-        files[SHARED_TOKENIZER] = source.to_json().encode()
-    else:
-        for name, vocabulary in zip(task_of(config).vocabulary_files, (source, target), strict=True):
+    names = [SHARED_TOKENIZER] if source.digest == target.digest else task_of(config).vocabulary_files
+    for name, vocabulary in zip(names, (source, target), strict=False):
+        if isinstance(vocabulary, Tokenizer):
+            files |= tokenizer_files(name.removesuffix(SETTINGS), vocabulary)
+        else:
             files[name] = vocabulary.to_json().encode()
     if lengths is not None:
         files[LENGTHS] = lengths.to_json().encode()

@@ -1,7 +1,8 @@
 """Migrate the settings of older model folders while they are read, with one pure function per format.
 
 A step takes the settings of format n as nested tables and returns those of format n + 1. The folder is not changed.
-There is one format so far, so there are no steps; settings that were removed since are dropped.
+Settings that were removed since are dropped. Formats differ in more than settings: in format 1 the files of the
+tokenizers had the names that the library's files have since (`own_file` in loading.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from translume.errors import ModelFolderError
 
 Tables = dict[str, Any]
 
-STEPS: Mapping[int, Callable[[Tables], Tables]] = {}
+STEPS: Mapping[int, Callable[[Tables], Tables]] = {1: dict}
 """From a format to the function that migrates to the next one; the first format is 1."""
 
 

@@ -26,8 +26,8 @@ def command(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
-    `source.json` and `target.json`) is Translume's tokenizer. For huggingface, post-norm models become MarianMTModel,
-    pre-norm models Pegasus, with a tokenizer.json for AutoTokenizer. For onnx, the folder is what Optimum and
+    `source.json` and `target.json`) is a tokenizer of the library `tokenizers`. For huggingface, post-norm models
+    become MarianMTModel, pre-norm models Pegasus, with AutoTokenizer. For onnx, the folder is what Optimum and
     transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone.
     """
     from translume.interchange.export import export

@@ -21,9 +21,9 @@ class TokenizerSettings(Settings):
     target_size: int = Field(default=0, ge=0, le=10_000_000)
     """Maximum size of the target's vocabulary; 0: `size`."""
     path: str = ""
-    """An existing tokenizer.json to use unchanged; empty trains one."""
+    """An existing file of `translume tokenizer train`, or a model's tokenizer_settings.json; empty trains one."""
     target_path: str = ""
-    """An existing tokenizer.json for the target when `shared` is false."""
+    """The same for the target when `shared` is false."""
     shared: bool = True
     """One vocabulary for both sides."""
     normalization: Literal["nfc", "nfd", "nfkc", "none"] = "nfc"

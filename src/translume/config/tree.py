@@ -91,7 +91,7 @@ def _variable(match: re.Match[str], place: str) -> str:
     return found
 
 
-FORMAT = 1
+FORMAT = 2
 """Format of the settings and model folders that this version writes, and the newest that it reads."""
 
 

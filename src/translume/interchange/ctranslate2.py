@@ -22,6 +22,7 @@ from translume.model.layers import FeedForward, Residual
 from translume.model.positions import encoding_class
 from translume.model.positions.relative import RelativeBias
 from translume.text import Tokenizer
+from translume.text.standard import write_tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 TOLERANCE = {"float32": 1e-3}
@@ -65,9 +66,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
     spec.optimize(None if quantization == "float32" else quantization)
     spec.save(str(folder))
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    source.save(folder / ("tokenizer.json" if source is target else "source.json"))
-    if source is not target:
-        target.save(folder / "target.json")
+    write_tokenizers(folder, source, target)
     certificate = _compare(checkpoint, folder, quantization)
     limit = TOLERANCE.get(quantization)
     if limit is not None and certificate.difference > limit:

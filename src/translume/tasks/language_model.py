@@ -62,7 +62,7 @@ TASK = Task(
     reads="documents",
     missing_target="empty",
     keep_target="tokenizer.path = '{file}'",
-    vocabulary_files=("source.json", "target.json"),
+    vocabulary_files=("source_settings.json", "target_settings.json"),
     predicts="tokens",
     metrics={"perplexity": False, "bits_per_byte": False, "nats_per_character": False},
     check=_check,

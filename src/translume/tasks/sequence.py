@@ -40,7 +40,7 @@ TASK = Task(
     keys=("source", "target"),
     missing_target="empty",
     keep_target="tokenizer.target_path = '{file}'",
-    vocabulary_files=("source.json", "target.json"),
+    vocabulary_files=("source_settings.json", "target_settings.json"),
     predicts="tokens",
     metrics={
         **dict.fromkeys(("bleu", "chrf", "exact_match", "rouge1", "rouge2", "rougeL"), True),

@@ -35,7 +35,7 @@ class Task:
     keep_target: advice for giving a student the target vocabulary of its teacher: `{file}` is the teacher's file,
     `{count}` the size of the student's vocabulary.
     vocabulary_files: the files of the model folder with source and target vocabulary; a shared one is in
-    "tokenizer.json" instead of "source.json" and "target.json".
+    "tokenizer_settings.json" instead of "source_settings.json" and "target_settings.json".
 
     Rules, as functions:
 

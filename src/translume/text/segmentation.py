@@ -109,8 +109,8 @@ def segment_pattern(kind: str) -> str:
         found = character_class(chr(code))
         if found in sets:
             sets[found].append(code)
-    letter, digit, mark = (_ranges(sets[name]) for name in ("letter", "digit", "mark"))
-    unspaced = _ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
+    letter, digit, mark = (ranges(sets[name]) for name in ("letter", "digit", "mark"))
+    unspaced = ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
     other = f"^ {letter}{unspaced}{digit}"
     return (
         f" ?[{letter}{mark}]{{1,{MAX_SEGMENT}}}"
@@ -121,7 +121,7 @@ def segment_pattern(kind: str) -> str:
     )
 
 
-def _ranges(codes: list[int]) -> str:
+def ranges(codes: list[int]) -> str:
     """Return ascending code points as the inside of a character set in a regular expression."""
     ranges: list[list[int]] = []
     for code in codes:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from translume.checkpoint import (
+    VOCABULARIES,
     Content,
     Manifest,
     commit,
@@ -181,7 +182,6 @@ BEST = "resume/best.safetensors"
 FROZEN = "resume/frozen.safetensors"
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
-TOKENIZERS = ("tokenizer.json", "source.json", "target.json", "labels.json")
 
 
 def candidate(update: int) -> str:
@@ -272,7 +272,7 @@ class Store:
         """Commit settings and vocabularies, before the first update."""
         files = self._files(model, {})
         del files[WEIGHTS]
-        self._commit(files, [name for name in TOKENIZERS if name not in files])
+        self._commit(files, [name for name in VOCABULARIES if name not in files])
 
     def save(self, state: State, model: ModelDescription, live: Live, best: Weights | None) -> None:
         """Commit the current state of a run.  best: the best weights if they changed since the last commit."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from translume.checkpoint import AnyCheckpoint, Manifest, load_any, model_folder
+from translume.checkpoint import AnyCheckpoint, Manifest, load_any, model_folder, own_file
 from translume.errors import SettingsError
 from translume.model.attention import AttentionBackend
 from translume.model.head import Teacher
@@ -60,5 +60,6 @@ def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, pl
 
 def _file(folder: Path, side: str) -> Path:
     """Return the file of a side's tokenizer in a model folder."""
-    files = Manifest.read(folder).files
-    return folder / files["tokenizer.json" if "tokenizer.json" in files else f"{side}.json"].file
+    manifest = Manifest.read(folder)
+    shared, own = (own_file(manifest, f"{name}_settings.json") for name in ("tokenizer", side))
+    return folder / manifest.files[shared if shared in manifest.files else own].file

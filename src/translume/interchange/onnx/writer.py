@@ -21,6 +21,7 @@ from translume.interchange.onnx.graphs import Graph, Graphs
 from translume.interchange.onnx.quantizing import quantized
 from translume.interchange.onnx.stepper import OnnxStepper, open_session
 from translume.interchange.onnx.tracing import trace
+from translume.text.standard import write_tokenizers
 
 TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For int8 it is reported but not limited."""
@@ -128,16 +129,14 @@ def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _write_tokenizers(checkpoint: Checkpoint, folder: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json, or Translume's own files for what these cannot express."""
+    """Write the tokenizers' files and, for one that AutoTokenizer can load, tokenizer_config.json."""
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    write_tokenizers(folder, source, target)
     if source is not target:
-        source.save(folder / "source.json")
-        target.save(folder / "target.json")
         return
     try:
         library = library_tokenizer(source)
     except SettingsError:
-        source.save(folder / "source.json")
         return
     library.save(str(folder / "tokenizer.json"))
     pieces, specials = source.pieces(), source.specials

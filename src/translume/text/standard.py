@@ -1,0 +1,168 @@
+"""A tokenizer.json of the `tokenizers` library with the ids of a tokenizer, for programs without Translume."""
+
+import json
+import random
+import re
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from translume.config import TokenizerSettings
+from translume.errors import SettingsError
+from translume.text.segmentation import UNSPACED, ranges, segment_pattern
+from translume.text.tokenizer import Tokenizer
+from translume.text.vocabulary import MODELS
+
+SETTINGS = "_settings.json"
+"""End of the name of a tokenizer's own file, beside the library's."""
+TEXTS, LONGEST = 200, 23
+"""Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
+HOSTILE = (
+    "", " ", "\t a\u3000\u2028b\x1c ", "</s><s> <pad><unk>▁<0x41>", "☃☃☃ \x00\u200d\ufffd", "ΑΣ ΣΑΣ. Σ", "İıẞ ﬁ",
+    "e\u0301 \u1100\u1161 \u0f43", "12 345,6%%!!", "我喜欢 한국어 ไทย", "👩\u200d👩\u200d👧", "a" * 99,
+)  # fmt: skip
+"""Texts on which both tokenizers must agree: special tokens as text, white space, rare characters, long words."""
+
+_SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
+"""White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
+_FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
+"""The Σ that `str.lower` makes a ς; the library's lower case looks at single characters."""
+
+
+@lru_cache(maxsize=4)
+def standard_json(tokenizer: Tokenizer) -> str:
+    """Return a tokenizer.json of the `tokenizers` library: the same ids with EOS at the end, and the same texts.
+
+    Special tokens in a text are text, as here. BPE-dropout and the tags of languages are no part of it. Raises
+    SettingsError, naming the reason, for a tokenizer that the library cannot express.
+    """
+    kind, unk = tokenizer.settings.kind, tokenizer.specials.unk
+    document = json.loads(tokenizer.to_json())
+    if "tokenizer" not in document:
+        raise SettingsError(f"tokenizer.kind: the library cannot express an imported tokenizer of kind '{kind}'")
+    library = LibraryTokenizer.from_str(json.dumps({**document["tokenizer"], "model": _model(tokenizer, document)}))
+    library.normalizer = normalizers.Sequence(normalisation(tokenizer.settings))
+    splits = _splits(tokenizer, document)
+    if splits:
+        library.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(each), "isolated") for each in splits]
+        )
+    ids = tokenizer.specials
+    special = {ids.pad, ids.bos, ids.eos, unk, *tokenizer.languages.values()}
+    pieces = {id_: piece for id_, piece in enumerate(tokenizer.pieces()) if id_ in special}
+    end = pieces[ids.eos]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, ids.eos)]
+    )
+    steps: list[decoders.Decoder] = []
+    for id_, piece in pieces.items():
+        spelling = "" if id_ != unk else tokenizer.spellings[id_].decode()
+        steps.append(decoders.Replace(Regex(rf"\A{re.escape(piece)}\z"), spelling))
+    steps += [decoders.ByteFallback(), decoders.Fuse()]
+    if kind not in ("character", "byte"):
+        steps.append(decoders.Strip(" ", 1, 0))
+    library.decoder = decoders.Sequence(steps)
+    _compare(tokenizer, library)
+    return library.to_str(pretty=True) + "\n"
+
+
+def tokenizer_files(name: str, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files of a tokenizer: NAME_settings.json, which Translume reads, and NAME.json for other programs.
+
+    The second is missing for a tokenizer that the `tokenizers` library cannot express.
+    """
+    files = {f"{name}{SETTINGS}": tokenizer.to_json().encode()}
+    with suppress(SettingsError):
+        files[f"{name}.json"] = standard_json(tokenizer).encode()
+    return files
+
+
+def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write the files of both tokenizers into the folder of an export: "tokenizer…" if they are the same object."""
+    sides = {"tokenizer": source} if source is target else {"source": source, "target": target}
+    for side, tokenizer in sides.items():
+        for name, content in tokenizer_files(side, tokenizer).items():
+            (folder / name).write_bytes(content)
+
+
+def normalisation(settings: TokenizerSettings) -> list[normalizers.Normalizer]:
+    """Return the library's steps that normalise a text and mark its first word."""
+    forms = {"nfc": normalizers.NFC, "nfd": normalizers.NFD, "nfkc": normalizers.NFKC}
+    form = [forms[settings.normalization]()] if settings.normalization != "none" else []
+    steps: list[normalizers.Normalizer] = [*form]
+    if settings.lowercase:
+        lower = [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
+        steps += [*lower, *form, *lower] if form else lower
+    if settings.whitespace == "collapse":
+        steps += [normalizers.Replace(Regex(f"[{_SPACES}]+"), " "), normalizers.Strip()]
+    if settings.kind == "word":
+        steps.append(normalizers.Replace(Regex(r"\A(?=[\s\S])"), " "))
+    elif settings.kind not in ("character", "byte"):
+        unspaced = "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in UNSPACED)
+        steps.append(normalizers.Replace(Regex(rf"\A(?=[^{unspaced}])"), " "))  # the space before the first word
+    return steps
+
+
+def segments(kind: str) -> str:
+    """Return the regular expression of segments for the library's engine."""
+    return library_regex(segment_pattern(kind))
+
+
+def library_regex(pattern: str) -> str:
+    """Translate a regular expression of Python for the library's engine."""
+    return re.sub(r"\\U([0-9a-f]{8})", lambda found: f"\\x{{{int(found.group(1), 16):x}}}", pattern)
+
+
+def _model(tokenizer: Tokenizer, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the library's model as JSON."""
+    kind, as_bytes = tokenizer.settings.kind, tokenizer.specials.unk is None
+    model: dict[str, Any] = document["tokenizer"]["model"]
+    if kind == "wordpiece" and as_bytes:
+        raise SettingsError("tokenizer.unknown: the library's WordPiece has no bytes for unknown characters")
+    if kind == "unigram" and as_bytes:
+        return {**model, "unk_id": 0}  # the library needs one, and replaces it by bytes
+    if kind in MODELS or (kind == "word" and not as_bytes):
+        return model
+    if kind == "word" and any(len(piece) == 1 for piece in model["vocab"]):
+        raise SettingsError("tokenizer.unknown: the library cuts unknown words into known characters, not into bytes")
+    return {
+        "type": "BPE",
+        "vocab": model["vocab"],
+        "merges": [],
+        "unk_token": None if as_bytes else model["unk_token"],
+        "byte_fallback": as_bytes,
+        "ignore_merges": kind == "word",
+    }
+
+
+def _splits(tokenizer: Tokenizer, document: dict[str, Any]) -> list[str]:
+    """Return the regular expressions that cut a normalised text, one after the other."""
+    kind = tokenizer.settings.kind
+    if kind in ("character", "byte"):
+        return []
+    if kind in ("bpe", "word"):
+        return [segments(kind)]
+    vocabulary = document["tokenizer"]["model"]["vocab"]
+    pieces = [piece for piece, _ in vocabulary] if kind == "unigram" else vocabulary
+    known = sorted(ord(piece) for piece in pieces if len(piece) == 1)
+    # Unknown characters on their own: the library joins adjacent ones, or makes a whole word unknown.
+    return [segments(kind), library_regex(f"[^{ranges(known)}]") if known else r"[\s\S]"]
+
+
+def _compare(tokenizer: Tokenizer, library: LibraryTokenizer) -> None:
+    """Raise SettingsError if both give different ids, or different texts of them."""
+    specials, draw = tokenizer.specials, random.Random(1)
+    rows = [
+        [draw.randrange(specials.eos + 1, len(tokenizer)) for _ in range(draw.randrange(LONGEST))] for _ in range(TEXTS)
+    ]
+    for text in (*HOSTILE, *map(tokenizer.decode, rows)):
+        ours, theirs = [*tokenizer.encode(text), specials.eos], library.encode(text).ids
+        if ours != theirs:
+            raise SettingsError(f"tokenizer: {text!r} has ids {theirs} in the library, expected {ours}")
+        decoded, expected = library.decode(theirs, skip_special_tokens=False), tokenizer.decode(ours)
+        if decoded != expected:
+            raise SettingsError(f"tokenizer: the library decodes {decoded!r}, expected {expected!r}")
