@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 LOCKED_EXTRAS := demo,tensorboard,serve,detect,metrics,export,onnx,inspect,dev
 
-.PHONY: venv browser demo test check format bench docs lock clean
+.PHONY: venv browser node demo test check format bench docs lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -26,6 +26,10 @@ $(STAMP): requirements.lock pyproject.toml
 # Install Debian's Chromium for the browser tests. Without it these tests are skipped with a message.
 browser:
 	@command -v chromium >/dev/null || { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || echo "chromium could not be installed: the browser tests will be skipped" >&2; }
+
+# Install transformers.js and ONNX Runtime for Node, for the tests of ONNX exports in Node. Without them these are skipped.
+node:
+	@npm install --prefix build/node --no-save --ignore-scripts --loglevel=error @huggingface/transformers@4.3.1 onnxruntime-node@1.30.0
 
 demo: venv
 	@$(BIN)/translume demo

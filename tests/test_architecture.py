@@ -62,7 +62,7 @@ ONLY_IN = {
     "inspection": {"captum"},
     "demo": {"babel"},
 }
-MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua", "onnx-ir": "onnx_ir"}
+MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua"}
 
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
 

@@ -1,9 +1,15 @@
 """Exports to ONNX: the graphs by themselves, as Optimum and transformers.js call them, and as steps of a search."""
 
 import json
+import os
 import pickle
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -11,12 +17,14 @@ from translume.checkpoint import Checkpoint, build_model, save_model
 from translume.config import Config, DecodingSettings, ModelSettings, TokenizerSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.export import export
+from translume.interchange.onnx import writer
+from translume.interchange.onnx.stepper import OnnxStepper, open_session
+from translume.interchange.onnx.tracing import trace
 from translume.text import train_tokenizer
 from translume.translator import load
 
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
-pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra: onnx)")
-
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = Path(os.environ.get("TRANSLUME_NODE_MODULES", ROOT / "build" / "node" / "node_modules"))
 TEXTS = [
     "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界", "naïve café", "two",
 ]  # fmt: skip
@@ -41,13 +49,28 @@ def checkpoint_of(**changes):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A model with T5's positions and gated blocks, which the config.json of no family expresses, and its export."""
+def exports(tmp_path_factory):
+    """A model with T5's positions and gated blocks, which the config.json of no family expresses, and its exports.
+
+    The model is traced once for both exports, since that takes seconds.
+    """
     folder = tmp_path_factory.mktemp("onnx")
-    save_model(
-        folder / "model", checkpoint_of(positions="relative", activation="geglu", normalization="rms", head_width=3)
-    )
-    return folder / "model", folder / "out", export(folder / "model", "onnx", folder / "out")
+    checkpoint = checkpoint_of(positions="relative", activation="geglu", normalization="rms", head_width=3)
+    save_model(folder / "models" / "en-de", checkpoint)
+    traced = trace(checkpoint.model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "trace", lambda model: traced)
+        certificates = {
+            dtype: export(folder / "models" / "en-de", "onnx", folder / name, dtype=dtype)
+            for dtype, name in (("float32", "out"), ("int8", "small"))
+        }
+    return folder, certificates
+
+
+@pytest.fixture
+def exported(exports):
+    folder, certificates = exports
+    return folder / "models" / "en-de", folder / "out", certificates["float32"]
 
 
 def session(folder, name):
@@ -145,8 +168,6 @@ def test_the_merged_decoder_ignores_a_past_that_it_is_told_not_to_use(exported):
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_beam_search_that_steps_through_onnx_runtime_equals_the_plain_one(exported, beam):
-    from translume.interchange.onnx.stepper import OnnxStepper
-
     model, out, _ = exported
     plain = load(model, device="cpu", engine="plain")
     stepping = plain.step_with(OnnxStepper(out))
@@ -194,8 +215,6 @@ def test_what_the_graphs_cannot_express_is_refused_by_name_and_nothing_is_writte
 
 
 def test_a_folder_without_graphs_and_a_damaged_graph_are_named(tmp_path, exported):
-    from translume.interchange.onnx.stepper import OnnxStepper, open_session
-
     missing = tmp_path / "onnx" / "encoder_model_quantized.onnx"
     with pytest.raises(ModelFolderError) as caught:
         OnnxStepper(tmp_path)
@@ -204,3 +223,95 @@ def test_a_folder_without_graphs_and_a_damaged_graph_are_named(tmp_path, exporte
     damaged.write_bytes((exported[1] / "onnx" / "encoder_model.onnx").read_bytes()[:999])
     with pytest.raises(ModelFolderError, match=r"encoder_model\.onnx: not a model that ONNX Runtime reads: "):
         open_session(damaged)
+
+
+def test_an_int8_export_has_other_file_names_and_translates(exports):
+    folder, certificates = exports
+    small, certificate = folder / "small", certificates["int8"]
+    assert {path.name for path in (small / "onnx").iterdir()} == {
+        f"{path.stem}_quantized.onnx" for path in (folder / "out" / "onnx").iterdir()
+    }
+    assert json.loads((small / "config.json").read_text())["transformers.js_config"] == {"dtype": "q8"}
+    assert certificate.dtype == "int8"
+    assert 1e-4 < certificate.mean_difference < 0.2
+    plain = load(folder / "models" / "en-de", device="cpu", engine="plain")
+    assert plain.step_with(OnnxStepper(small)).translate(TEXTS[0]).text
+
+
+@pytest.mark.parametrize("page", ["export.md", "keras.md"])
+def test_the_examples_of_the_documentation_run(exports, page, monkeypatch, capsys):
+    monkeypatch.chdir(exports[0])
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        exec(compile(example, page, "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_weights_beside_the_graph_give_the_same_results(exported, tmp_path, monkeypatch):
+    """As they are written for a graph of more than 1.5 GB."""
+    import onnx
+    from onnx import numpy_helper
+
+    from translume.interchange.onnx import graphs
+
+    _, out, _ = exported
+    model = onnx.load(out / "onnx" / "encoder_model.onnx")
+    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    del model.graph.initializer[:]
+    monkeypatch.setattr(graphs, "MAX_EMBEDDED_BYTES", 0)
+    graphs.Graph(graph=model.graph, constants={}).save(tmp_path / "encoder_model.onnx", weights)
+    assert (tmp_path / "encoder_model.onnx_data").stat().st_size > 4096
+    given = {"input_ids": np.array([[5, 7, 2]]), "attention_mask": np.ones((1, 3), np.int64)}
+    whole, apart = (
+        open_session(folder / "encoder_model.onnx").run(None, given)[0] for folder in (out / "onnx", tmp_path)
+    )
+    assert np.array_equal(whole, apart)
+
+
+NODE = """
+import fs from 'node:fs';
+import ort from 'onnxruntime-node';
+import { env, pipeline } from '@huggingface/transformers';
+
+const { texts, rows, limit } = JSON.parse(fs.readFileSync('given.json'));
+env.allowRemoteModels = false;
+env.localModelPath = './';
+const translator = await pipeline('translation', 'out');
+const session = await ort.InferenceSession.create('out/onnx/translate.onnx');
+const found = { texts: [], rows: [] };
+for (const text of texts) {
+  found.texts.push((await translator(text, { max_new_tokens: limit }))[0].translation_text);
+}
+for (const row of rows) {
+  const { ids } = await session.run({
+    input_ids: new ort.Tensor('int64', BigInt64Array.from(row.map(BigInt)), [1, row.length]),
+    attention_mask: new ort.Tensor('int64', new BigInt64Array(row.length).fill(1n), [1, row.length]),
+    max_length: new ort.Tensor('int64', [BigInt(limit)], [1]),
+  });
+  found.rows.push(Array.from(ids.data, Number));
+}
+fs.writeFileSync('found.json', JSON.stringify(found));
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (MODULES / "@huggingface" / "transformers").is_dir(),
+    reason="transformers.js is not installed (make node)",
+)
+def test_transformers_js_and_onnx_runtime_in_node_translate_as_the_model_does(exported, tmp_path):
+    model, out, _ = exported
+    translator = load(model, device="cpu")
+    tokenizer = translator.checkpoint.source_tokenizer
+    shutil.copytree(out, tmp_path / "out")
+    (tmp_path / "node_modules").symlink_to(MODULES)
+    (tmp_path / "run.mjs").write_text(NODE, encoding="utf-8")
+    rows = [[*tokenizer.encode(text), tokenizer.specials.eos] for text in TEXTS]
+    (tmp_path / "given.json").write_text(json.dumps({"texts": TEXTS, "rows": rows, "limit": 17}), encoding="utf-8")
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    wanted = [translator.translate(text).hypotheses[0] for text in TEXTS]
+    assert found["rows"] == [list(each.ids) for each in wanted]
+    assert [text.strip() for text in found["texts"]] == [each.text.strip() for each in wanted]

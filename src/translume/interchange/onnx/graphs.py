@@ -29,6 +29,9 @@ MAX_EMBEDDED_BYTES = 1_500_000_000
 Weights = Mapping[str, NDArray[Any]]
 Shape = Sequence[str | int]
 
+SMALL_BYTES = 1024
+"""Weights up to this size are always in the graph, since ONNX Runtime reads shapes and axes there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
@@ -47,10 +50,12 @@ class Graph:
         )
         known = {**weights, **self.constants}
         read = {name: known[name] for name in _read_by(self.graph) if name in known}
-        if sum(value.nbytes for value in read.values()) <= MAX_EMBEDDED_BYTES:
-            model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in read.items())
-        else:
-            model.graph.initializer.extend(_external(read, path.with_name(path.name + "_data")))
+        large = {}
+        if sum(value.nbytes for value in read.values()) > MAX_EMBEDDED_BYTES:
+            large = {name: value for name, value in read.items() if value.nbytes > SMALL_BYTES}
+            model.graph.initializer.extend(_external(large, path.with_name(path.name + "_data")))
+        small = ((name, value) for name, value in read.items() if name not in large)
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in small)
         path.write_bytes(model.SerializeToString())
 
 
@@ -162,12 +167,13 @@ class Graphs:
         ]
         return self._decoder_graph("decoder_model_merged", nodes, self._every(self._past, self._memory), merged=True)
 
-    def greedy(self, *, bos: int, eos: int, pad: int, banned: Sequence[int], vocabulary: int) -> Graph:
+    def greedy(self, *, bos: int, eos: int, pad: int, banned: Sequence[int], vocabulary: int, tags: int = 0) -> Graph:
         """Greedy search: input_ids, attention_mask, max_length → ids.
 
         ids: [B, T], each target's tokens, with eos if it ended, then pad.
         max_length: [1] or [B], the maximum number of tokens, eos counted, of all targets or of each.
         banned: tokens that are never chosen.
+        tags: the number of tokens between bos and each target; then target_tags [B, tags] is a fourth input.
         """
         forbidden = np.zeros(vocabulary, dtype=np.float32)
         forbidden[list(banned)] = -np.inf
@@ -203,7 +209,8 @@ class Graphs:
             [_value(name) for name in outputs],
         )
         cross = dict(zip(cross_names(self._layers), self._memory, strict=True))
-        starts = ["search/not_done", "search/bos_column", *(f"none/{name}" for name in self._past)]
+        begin = "search/begin" if tags else "search/bos_column"
+        starts = ["search/not_done", begin, *(f"none/{name}" for name in self._past)]
         nodes = [
             *self._encoder,
             *_renamed(self._cross, {"encoder_hidden_states": "last_hidden_state", **cross}),
@@ -212,6 +219,7 @@ class Graphs:
             helper.make_node("ConstantOfShape", ["search/batch"], ["search/not_done"], value=_scalar(False, np.bool_)),
             helper.make_node("Concat", ["search/batch", "search/axis"], ["search/column"], axis=0),
             helper.make_node("ConstantOfShape", ["search/column"], ["search/bos_column"], value=_scalar(bos, np.int64)),
+            *([helper.make_node("Concat", ["search/bos_column", "target_tags"], [begin], axis=1)] if tags else []),
             helper.make_node("ReduceMax", ["max_length"], ["search/longest"], keepdims=0),
             helper.make_node(
                 "Loop",
@@ -221,14 +229,17 @@ class Graphs:
             ),
             helper.make_node("Transpose", ["search/columns"], ["ids"], perm=[1, 0]),
         ]
+        inputs: dict[str, Shape] = {
+            "input_ids": (BATCH, SOURCE),
+            "attention_mask": (BATCH, SOURCE),
+            "max_length": ("limits",),
+        }
+        if tags:
+            inputs["target_tags"] = (BATCH, tags)
         graph = helper.make_graph(
             nodes,
             "translate",
-            [
-                helper.make_tensor_value_info("input_ids", TensorProto.INT64, (BATCH, SOURCE)),
-                helper.make_tensor_value_info("attention_mask", TensorProto.INT64, (BATCH, SOURCE)),
-                helper.make_tensor_value_info("max_length", TensorProto.INT64, ("limits",)),
-            ],
+            [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in inputs.items()],
             [helper.make_tensor_value_info("ids", TensorProto.INT64, (BATCH, "target_length"))],
         )
         constants: dict[str, NDArray[Any]] = {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.decoding import BestHypotheses, Greedy, decode
+from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import ForbidTokens
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
@@ -78,6 +79,7 @@ def _graphs(checkpoint: Checkpoint, graphs: Graphs) -> Mapping[str, Graph]:
             pad=specials.pad,
             banned=_banned(checkpoint),
             vocabulary=len(checkpoint.target_tokenizer),
+            tags=checkpoint.config.model.target_tags,
         ),
     }
 
@@ -200,6 +202,7 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
             (two,) = later.run(["logits"], {**past, "input_ids": given[:, middle:]})
         labels = torch.tensor([*target, specials.eos])
         log_probs = torch.from_numpy(np.concatenate([one, two], 1))[0].log_softmax(-1)
+        log_probs[: checkpoint.config.model.target_tags] = 0.0  # tags are given, not predicted
         found.append(log_probs.gather(1, labels[:, None])[:, 0].tolist())
     return found
 
@@ -213,15 +216,21 @@ def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources
     pad = checkpoint.source_tokenizer.specials.pad
     read = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
     mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
-    limits = torch.full((len(rows),), min(SEARCH_LENGTH, checkpoint.config.model.max_positions))
+    settings = checkpoint.config.model
+    limits = torch.full((len(rows),), min(SEARCH_LENGTH, settings.max_positions - settings.target_tags))
     session = open_session(folder / FOLDER / file_name("translate", dtype))
     inputs = {"input_ids": read, "attention_mask": mask.long(), "max_length": limits[:1]}
+    tags = settings.target_tags
+    prompts = torch.tensor([[specials.bos, *source[:1] * tags] for source in sources])
+    if tags:  # any token can be one
+        prompts = prompts.clamp(max=len(checkpoint.target_tokenizer) - 1)
+        inputs["target_tags"] = prompts[:, 1:]
     (theirs,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
     model, greedy = checkpoint.model, Greedy()
     best = BestHypotheses(greedy, len(rows))
     for beam in decode(
-        model.step,
-        model.start(read, mask),
+        PromptedStep(model.step),
+        PromptedState(model.start(read, mask), prompts),
         bos=specials.bos,
         eos=specials.eos,
         strategy=greedy,
