@@ -15,7 +15,6 @@ from translume.serving.server import Server
 from translume.serving.workers.work import (
     GENERATE_PROBE,
     PROBE,
-    PROBE_SETTINGS,
     Classifying,
     Generating,
     Part,
@@ -47,7 +46,7 @@ def routes(server: Server) -> APIRouter:
     async def probe() -> None:
         for served in server.models:
             await server.results(
-                None, Translating(served.translator, PROBE_SETTINGS), [Part(text=PROBE)], PROBE_SECONDS
+                None, Translating(served.translator, served.probe_settings), [Part(text=PROBE)], PROBE_SECONDS
             )
         for each in server.models.classifiers.values():
             await server.results(None, Classifying(each.classifier), [PROBE], PROBE_SECONDS)

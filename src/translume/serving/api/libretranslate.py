@@ -218,8 +218,8 @@ def _others(translation: Translation, most: int) -> list[str]:
 
 
 def _frontend(server: Server) -> dict[str, Any]:
-    first = next((each for each in server.models if each.source and each.target), None)
-    source, target = (first.source, first.target) if first else ("", "")
+    pairs = ((source, targets[0]) for source, targets in server.models.sources().items() if targets)
+    source, target = next(pairs, ("", ""))
     return {
         "apiKeys": server.access is not None,
         "charLimit": server.limits.characters,

@@ -682,7 +682,9 @@ def settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], 
     own = served.model.config.decoding
     given = {**changes, "ban": _escaped(changes["ban"])} if "ban" in changes else changes
     try:
-        changed = Config.build({"decoding": {**own.model_dump(), **given}}, place="request").decoding
+        changed = Config.build(
+            {"decoding": {**own.model_dump(), **served.direction, **given}}, place="request"
+        ).decoding
         settings = resolve_strategy(changed, changes)
         width = strategy_from(settings).width
         served.model.check(settings)

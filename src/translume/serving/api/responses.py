@@ -258,6 +258,8 @@ class Model(ResponseBody):
     """SHA-256 of manifest.json in the model folder."""
     source: str = ""
     target: str = ""
+    directions: list[list[str]] = []
+    """Pairs of a source and a target language, of a model with several."""
     target_vocabulary: Count = 0
     decoding: dict[str, Any] = {}
     """The model's [decoding]: the defaults of requests."""

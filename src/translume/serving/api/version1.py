@@ -98,7 +98,8 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
         await server.accept(request, (*as_list(call.sources), *as_list(call.targets)))
         names = [f"pairs[{place}]" for place in range(len(pairs))]
         seconds = call.timeout_seconds or server.limits.timeout_seconds
-        found = await server.results(request, Scoring(served.translator), pairs, seconds, names)
+        work = Scoring(served.translator, **served.direction)
+        found = await server.results(request, work, pairs, seconds, names)
         return json_response({"model": served.name, "scores": [each.to_dict() for each in found]})
 
     classified = responses(ClassifyResponse, "The labels of each text, in order.", *WORKED)

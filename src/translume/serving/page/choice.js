@@ -105,7 +105,9 @@ export function choosePair({ from: source, to: target, model: name }) {
 // found: models of /v1/models.  hasDetector: whether the server detects languages.
 // callback: called when another model is chosen.
 export function setUpChoice(found, hasDetector, callback) {
-  models = found;
+  // A model with several directions is offered once for each; the server knows these names.
+  models = found.flatMap((each) => each.directions?.length
+    ? each.directions.map(([source, target]) => ({ ...each, source, target, name: `${each.name}:${source}-${target}` })) : [each]);
   detects = hasDetector;
   onchange = callback;
   auto = detects && stored(DETECTS) === "yes";

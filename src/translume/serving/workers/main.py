@@ -132,7 +132,7 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
             yield from encode_translations(model.translate_lines(lines, settings, on_prefix, check_cancelled))
         case "score":
             pairs = ((source, target) for source, target in values["pairs"])
-            yield from (encode(SCORE, each) for each in model.score_all(pairs))
+            yield from (encode(SCORE, each) for each in model.score_all(pairs, to=values["to"], from_=values["from_"]))
         case "inspect":
             limits = Limits.model_validate(values["limits"])
             wanted = resolve_inspection(values["values"], ServedModels([served]), limits)

@@ -1,10 +1,12 @@
 """The models of a server, by name and by pair of languages."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from translume.config import DecodingSettings, Direction
+from translume.config.languages import SHOWN
 from translume.errors import SettingsError, nearest
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, public
@@ -14,13 +16,15 @@ from translume.serving.workers.work import GENERATE_PROBE, PROBE, PROBE_SETTINGS
 from translume.tasks import task_of
 from translume.translator import Classifier, Generator, Translator
 from translume.translator.engines import ComputeOptions
-from translume.translator.planning import Line
+from translume.translator.planning import Line, directions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A translation model.  source, target: language codes as clients know them; empty if the settings have none.
+    """A translation model, or one direction of a model with several.
 
+    source, target: language codes as clients know them; empty if the settings have none, and for a model with several.
+    directions: the directions of a model with several, or the one of this view; empty for other models.
     facts: values for clients, besides name and languages.
     """
 
@@ -28,6 +32,7 @@ class Served:
     translator: TranslatorProxy
     source: str = ""
     target: str = ""
+    directions: tuple[Direction, ...] = ()
     facts: Mapping[str, Any]
 
     @classmethod
@@ -55,10 +60,8 @@ class Served:
             },
             "offers": ["translate", "score", "inspect"],
         }
-        source, target = public(settings.data.source_language), public(settings.data.target_language)
         # In a worker process, the translator itself takes the place of the proxy.
-        local = cast(TranslatorProxy, translator)
-        return cls(name=name, translator=local, source=source, target=target, facts=facts)
+        return cls._between_languages(name, cast(TranslatorProxy, translator), facts)
 
     @classmethod
     def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "Served":
@@ -68,10 +71,38 @@ class Served:
     @classmethod
     def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "Served":
         """Return a translator in worker processes."""
-        translator = TranslatorProxy(pool, key, loaded)
+        return cls._between_languages(name, TranslatorProxy(pool, key, loaded), loaded.facts)
+
+    @classmethod
+    def _between_languages(cls, name: str, translator: TranslatorProxy, facts: Mapping[str, Any]) -> "Served":
+        """Return a model with its languages, or with its directions if there are several."""
+        offered = directions_of(translator.checkpoint).offered
+        if len(offered) > 1:
+            return cls(name=name, translator=translator, directions=offered, facts=facts)
         data = translator.config.data
-        source, target = public(data.source_language), public(data.target_language)
-        return cls(name=name, translator=translator, source=source, target=target, facts=loaded.facts)
+        only = offered[0] if offered else Direction(source=data.source_language, target=data.target_language)
+        return cls(
+            name=name, translator=translator, source=public(only.source), target=public(only.target), facts=facts
+        )
+
+    def views(self) -> "list[Served]":
+        """Return the model once for each direction that it offers."""
+        return [
+            replace(self, source=public(each.source), target=public(each.target), directions=(each,))
+            for each in self.directions
+        ] or [self]
+
+    @property
+    def direction(self) -> Mapping[str, str]:
+        """The settings in [decoding] that choose the direction of this view; empty for other models."""
+        if len(self.directions) != 1:
+            return {}
+        return {"from_": self.directions[0].source, "to": self.directions[0].target}
+
+    @property
+    def probe_settings(self) -> DecodingSettings:
+        """The settings of a search that shows whether the model works."""
+        return PROBE_SETTINGS.model_copy(update=dict(self.views()[0].direction))
 
     @property
     def model(self) -> TranslatorProxy:
@@ -80,14 +111,16 @@ class Served:
 
     def probe(self) -> None:
         """Translate a word, to see that the model works."""
-        list(self.translator.translate_lines([Line(number=0, text=PROBE)], PROBE_SETTINGS))
+        list(self.translator.translate_lines([Line(number=0, text=PROBE)], self.probe_settings))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values for clients.
 
+        directions: pairs of a source and a target language, of a model with several.
         offers: names of the /v1 operations.  engine: the engine, or the plain model, and the self-test's result.
         """
-        return {"name": self.name, "source": self.source, "target": self.target, **self.facts}
+        several = {"directions": [[each.source, each.target] for each in self.views()]} if self.directions else {}
+        return {"name": self.name, "source": self.source, "target": self.target, **several, **self.facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +178,11 @@ class ServedGenerator:
     name: str
     generator: GeneratorProxy
     facts: Mapping[str, Any]
+
+    @property
+    def direction(self) -> Mapping[str, str]:
+        """The settings in [decoding] that choose a direction: none."""
+        return {}
 
     @classmethod
     def of(cls, name: str, generator: Generator) -> "ServedGenerator":
@@ -214,6 +252,9 @@ class ServedModels:
         if not self._all:
             raise SettingsError("found no model, expected at least one")
         self._served = self.of(Served)
+        self._views = {
+            (name, each.source, each.target): each for name, served in self._served.items() for each in served.views()
+        }
         self.classifiers = self.of(ServedClassifier)
         self.generators = self.of(ServedGenerator)
 
@@ -238,7 +279,15 @@ class ServedModels:
         return tuple(self._all.values())
 
     def named(self, name: str) -> Served:
-        """Return the translation model of a name. Raises RequestError (404 or 422) if there is none."""
+        """Return the translation model of a name. Raises RequestError (404 or 422) if there is none.
+
+        "NAME:SOURCE-TARGET" is one direction of a model with several.
+        """
+        model, _, pair = name.rpartition(":")
+        for split in range(len(pair)):
+            view = self._views.get((model, pair[:split], pair[split + 1 :])) if pair[split] == "-" else None
+            if view is not None:
+                return view
         if name in self._all and name not in self._served:
             task = task_of(self._all[name].model.config)
             reason = f"model: {name!r} is a {task.model}, expected a translator; use /v1/{task.command}"
@@ -254,16 +303,20 @@ class ServedModels:
         into = self.sources()
         first = find_language(source, (each for each, targets in into.items() if targets))
         second = None if first is None else find_language(target, into[first])
-        return next((each for each in self if (each.source, each.target) == (first, second)), None)
+        return next((each for each in self._views.values() if (each.source, each.target) == (first, second)), None)
 
     def choose(self, name: str, source: str, target: str) -> Served:
         """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""
         if name:
-            return self.named(name)
+            named = self.named(name)
+            if len(named.directions) < 2 or not source or not target:
+                return named
+            return ServedModels([named]).choose("", source, target)
         if source and target:
             found = self.between(source, target)
             if found is None:
-                pairs = ", ".join(sorted({f"{each.source}-{each.target}" for each in self if each.source}))
+                known = sorted({f"{each.source}-{each.target}" for each in self._views.values() if each.source})
+                pairs = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
                 raise RequestError(
                     404,
                     f"source, target: found '{source}-{target}', expected one of: {pairs or 'none; name a model'}",
@@ -282,14 +335,12 @@ class ServedModels:
 
     def sources(self) -> dict[str, list[str]]:
         """Return the target languages of each source language. A language that is only a target has an empty list."""
-        found: dict[str, list[str]] = {}
-        for each in self:
+        found: dict[str, dict[str, None]] = {}
+        for each in self._views.values():
             if each.source and each.target:
-                targets = found.setdefault(each.source, [])
-                if each.target not in targets:
-                    targets.append(each.target)
-                found.setdefault(each.target, [])
-        return found
+                found.setdefault(each.source, {})[each.target] = None
+                found.setdefault(each.target, {})
+        return {source: list(targets) for source, targets in found.items()}
 
 
 def _named_or_only(name: str, known: Mapping[str, S], kind: str, absent: str) -> S:

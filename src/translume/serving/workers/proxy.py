@@ -135,10 +135,12 @@ class TranslatorProxy(_CheckingProxy):
                 else:
                     yield from TRANSLATIONS.validate_json(message.body)
 
-    def score_all(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TargetScore]:
+    def score_all(
+        self, pairs: Iterable[tuple[str, str]], *, to: str | None = None, from_: str | None = None
+    ) -> Iterator[TargetScore]:
         """Yield what `Translator.score_all` yields."""
         with self._pool.lease() as worker:
-            call = worker.request("score", {"model": self._key, "pairs": list(pairs)})
+            call = worker.request("score", {"model": self._key, "pairs": list(pairs), "to": to, "from_": from_})
             for message in call.responses(HANG_TIMEOUT_SECONDS):
                 yield SCORE.validate_json(message.body)
 

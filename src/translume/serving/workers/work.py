@@ -201,9 +201,11 @@ class Translating:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scores pairs of a source and a target by forced decoding."""
+    """Scores pairs of a source and a target by forced decoding.  to, from_: of the model's languages, if several."""
 
     translator: TranslatorProxy
+    to: str = ""
+    from_: str = ""
 
     def size(self, item: tuple[str, str]) -> int:
         """Return the tokens of the longer side with its end token. Raises RequestError (422) if they are too many."""
@@ -226,7 +228,7 @@ class Scoring:
 
     def run(self, items: Sequence[tuple[str, str]]) -> list[TargetScore]:
         """Return a score for each pair."""
-        return list(self.translator.score_all(items))
+        return list(self.translator.score_all(items, to=self.to or None, from_=self.from_ or None))
 
 
 @dataclass(frozen=True, slots=True)
