@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,16 +132,13 @@ def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _write_tokenizers(checkpoint: Checkpoint, folder: Path) -> None:
-    """Write the tokenizers' files and, for one that AutoTokenizer can load, tokenizer_config.json."""
-    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    write_tokenizers(folder, source, target)
-    if source is not target:
+    """Write the tokenizers' files and, beside a tokenizer.json, tokenizer_config.json for AutoTokenizer."""
+    source, path = checkpoint.source_tokenizer, folder / "tokenizer.json"
+    write_tokenizers(folder, source, checkpoint.target_tokenizer)
+    if not path.exists():
         return
-    try:
-        library = library_tokenizer(source)
-    except SettingsError:
-        return
-    library.save(str(folder / "tokenizer.json"))
+    with suppress(TranslumeError):  # it knows fewer tokenizers, and lists the special tokens
+        library_tokenizer(source).save(str(path))
     pieces, specials = source.pieces(), source.specials
     marks = {"pad": specials.pad, "bos": specials.bos, "eos": specials.eos, "unk": specials.unk}
     values = {
