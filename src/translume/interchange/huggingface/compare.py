@@ -47,7 +47,7 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         _copy_positions(checkpoint, theirs)
     forced = forced_targets(checkpoint)
-    tags = _tags(tokenizer, checkpoint)
+    tags = source_tags(tokenizer, checkpoint)
     for text in _texts(checkpoint.source_tokenizer, forced.sources):
         found = tokenizer(text, split_special_tokens=True)["input_ids"]
         _compare_ids(folder, text, found, checkpoint.source_tokenizer, tags)
@@ -98,7 +98,7 @@ def _special(tokenizer: Tokenizer) -> set[int]:
     return {specials.pad, specials.bos, specials.eos}
 
 
-def _tags(theirs: Any, checkpoint: Checkpoint) -> list[int]:
+def source_tags(theirs: Any, checkpoint: Checkpoint) -> list[int]:
     """Return the tag of their source language, with which they begin every text."""
     if checkpoint.config.model.language_tags != "target":
         return []

@@ -10,9 +10,14 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, Gener
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
-from translume.interchange.huggingface.compare import TOLERANCE, certificate_of, suppress_transformers_output
+from translume.interchange.huggingface.compare import (
+    TOLERANCE,
+    certificate_of,
+    source_tags,
+    suppress_transformers_output,
+)
 from translume.interchange.huggingface.families import family_for
-from translume.interchange.huggingface.tokenizer import library_tokenizer
+from translume.interchange.huggingface.tokenizer import NAME, TOKENIZER_CONFIG, library_tokenizer
 
 
 def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
@@ -33,8 +38,11 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     theirs.generation_config = _generation(checkpoint)
     theirs.save_pretrained(str(folder))
     family = family_for(checkpoint.config.model)
-    tokenizer = family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)
-    tokenizer.save_pretrained(str(folder))
+    if checkpoint.source_tokenizer.vocabulary.library is not None:
+        _write_library_tokenizer(checkpoint, family.tokenizer_class, folder)
+    else:
+        tokenizer = family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)
+        tokenizer.save_pretrained(str(folder))
     certificate = _compare(checkpoint, folder)
     if certificate.difference > TOLERANCE:
         raise TranslumeError(
@@ -55,7 +63,7 @@ def _model(checkpoint: Checkpoint) -> Any:
         family.model_type,
         vocab_size=len(checkpoint.target_tokenizer),
         pad_token_id=specials.pad,
-        bos_token_id=specials.bos,
+        bos_token_id=checkpoint.target_tokenizer.languages.get("", specials.bos),
         eos_token_id=specials.eos,
         decoder_start_token_id=specials.bos,
         **family.config_values(checkpoint),
@@ -70,16 +78,33 @@ def _model(checkpoint: Checkpoint) -> Any:
 
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     specials, decoding = checkpoint.target_tokenizer.specials, checkpoint.config.decoding
+    languages = checkpoint.target_tokenizer.languages if checkpoint.config.model.target_tags else {}
     return GenerationConfig(  # type: ignore[no-untyped-call]  # transformers' has no types
         num_beams=decoding.beam if decoding.strategy == "beam" else 1,
         length_penalty=decoding.length_penalty,
         max_length=checkpoint.config.model.max_positions,
-        bad_words_ids=[[specials.pad], [specials.bos]],
+        bad_words_ids=[[each] for each in dict.fromkeys((specials.pad, specials.bos)) if each != specials.eos],
         pad_token_id=specials.pad,
-        bos_token_id=specials.bos,
+        bos_token_id=languages.get("", specials.bos),
+        forced_bos_token_id=languages.get(decoding.to),
         eos_token_id=specials.eos,
         decoder_start_token_id=specials.bos,
     )
+
+
+def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folder: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json of a tokenizer that was imported from such files."""
+    tokenizer, limit = checkpoint.source_tokenizer, checkpoint.config.model.max_positions
+    library = tokenizer.vocabulary.library
+    assert library is not None
+    pieces, specials = tokenizer.pieces(), tokenizer.specials
+    values: dict[str, object] = {"tokenizer_class": tokenizer_class, "model_max_length": limit}
+    values |= {f"{name}_token": pieces[specials.eos] for name in ("eos", "sep")}
+    values |= {f"{name}_token": "<s>" for name in ("bos", "cls")}
+    values |= {"pad_token": pieces[specials.pad], "mask_token": "<mask>"}
+    values |= {} if specials.unk is None else {"unk_token": pieces[specials.unk]}
+    for name, document in ((NAME, library.document), (TOKENIZER_CONFIG, values)):
+        (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
@@ -101,10 +126,10 @@ def _compare(checkpoint: Checkpoint, folder: Path) -> Certificate:
     forced = forced_targets(checkpoint)
     theirs = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    end = checkpoint.source_tokenizer.specials.eos
+    end, tags = checkpoint.source_tokenizer.specials.eos, source_tags(tokenizer, checkpoint)
     for source in forced.sources:
         text = checkpoint.source_tokenizer.decode(source)
-        ids = [*checkpoint.source_tokenizer.encode(text), end]
-        if "\ufffd" not in text and tokenizer(text)["input_ids"] != ids:
+        ids = [*tags, *checkpoint.source_tokenizer.encode(text), end]
+        if "\ufffd" not in text and tokenizer(text, split_special_tokens=True)["input_ids"] != ids:
             raise TranslumeError(f"{folder}: the reloaded tokenizer reads {text!r} as other ids")
     return certificate_of(checkpoint, theirs, forced)

@@ -18,6 +18,7 @@ class Bart(BartLayout):
 
     architecture = "BartForConditionalGeneration"
     model_type = "bart"
+    tokenizer_class = "BartTokenizer"
     norm = "post"
     embedding_norm = True
     offset = 2

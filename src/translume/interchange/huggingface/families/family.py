@@ -37,6 +37,8 @@ class Family(ABC):
     """Values of [model] settings that the family can express, for `refuse`."""
     ties: ClassVar[tuple[str, ...]] = ("all",)
     """Values of `model.head.tie` that the family can express."""
+    tokenizer_class: ClassVar[str] = ""
+    """The class in transformers of imported tokenizers of kind "library"."""
     language_tags: ClassVar[str] = "target"
     """`model.language_tags` of a model whose tokenizer has tags of languages."""
     logit_bias: ClassVar[str] = ""

@@ -27,6 +27,7 @@ class M2M100(BartLayout):
 
     architecture = "M2M100ForConditionalGeneration"
     model_type = "m2m_100"
+    tokenizer_class = "NllbTokenizer"
     norm = "pre"
     required: ClassVar[Mapping[str, object]] = {
         "normalize_embedding": False, "normalize_before": True, "add_final_layer_norm": True,

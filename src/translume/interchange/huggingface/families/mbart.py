@@ -16,6 +16,7 @@ class MBart(Bart):
 
     architecture = "MBartForConditionalGeneration"
     model_type = "mbart"
+    tokenizer_class = "MBart50Tokenizer"
     norm = "pre"
     required: ClassVar[Mapping[str, object]] = {
         "normalize_embedding": True, "normalize_before": True, "add_final_layer_norm": True,
