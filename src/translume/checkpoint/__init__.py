@@ -1,12 +1,16 @@
 """The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
 from translume.checkpoint.building import (
+    adopt,
+    allocate,
     build_classifier,
     build_language_model,
     build_model,
     build_network,
+    free,
     load_pretrained,
     mark_separators,
+    without_values,
 )
 from translume.checkpoint.folder import (
     FORMAT,
@@ -60,6 +64,8 @@ __all__ = [
     "LanguageModelCheckpoint",
     "Manifest",
     "Temperature",
+    "adopt",
+    "allocate",
     "append_history",
     "build_classifier",
     "build_language_model",
@@ -72,6 +78,7 @@ __all__ = [
     "copy_decoding_files",
     "data_of_history",
     "fill",
+    "free",
     "is_hub",
     "load_any",
     "load_checkpoint",
@@ -97,5 +104,6 @@ __all__ = [
     "tensor_file",
     "unique_tensors",
     "verify",
+    "without_values",
     "write_card",
 ]

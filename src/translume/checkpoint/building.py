@@ -1,13 +1,17 @@
 """Build a network from settings, and initialise its word vectors and segment separators."""
 
+import ctypes
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import get_ident
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings
 from translume.errors import DataError, SettingsError
@@ -23,6 +27,68 @@ INITIAL_HEAD_SCALE = 0.1
 PROBE_TOKENS = 32
 """Number of random tokens with which the logits of an untrained network are measured."""
 _WORD_START = "▁"
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Build networks whose parameters have shapes but no values, on torch's meta device; buffers are as usual.
+
+    For networks that get all their parameters from elsewhere, after `allocate`: none is initialised first.
+    """
+    thread = get_ident()
+
+    def emptied(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        if parameter.is_meta or get_ident() != thread:
+            return parameter
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    handle = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]  # may return a parameter
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def allocate(network: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give memory to the parameters of a network that was built `without_values`, and move its buffers.
+
+    dtype: of floating-point tensors. The parameters are undefined until they are copied into.
+    """
+    for parameter in list(network.parameters()):
+        made = nn.Parameter(torch.empty(parameter.shape, device=device, dtype=dtype), parameter.requires_grad)
+        # A tied parameter stays one object.
+        torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]  # torch has no types for it
+    for buffer in network.buffers():
+        buffer.data = buffer.to(device, dtype if buffer.is_floating_point() else buffer.dtype)
+
+
+@torch.no_grad()
+def adopt(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Make `weights` the parameters of a network that was built `without_values`, and empty the dictionary.
+
+    The tensors are not copied, except those that another parameter has already.
+    """
+    places = network.state_dict(keep_vars=True)
+    if places.keys() != weights.keys():
+        raise ValueError(f"weights: found other names than the network has: {places.keys() ^ weights.keys()}")
+    used: set[int] = set()
+    for name, place in places.items():
+        tensor = weights.pop(name)
+        if not place.is_meta:  # a buffer, or a tied parameter that has its values already
+            place.copy_(tensor)
+            continue
+        tensor = tensor.clone() if tensor.data_ptr() in used else tensor.contiguous()
+        used.add(tensor.data_ptr())
+        made = nn.Parameter(tensor, place.requires_grad)
+        torch.utils.swap_tensors(place, made)  # type: ignore[no-untyped-call]  # torch has no types for it
+
+
+def free(network: nn.Module) -> None:
+    """Free the memory of a network that is no longer used, and return it to the system, which glibc does not do."""
+    network.to("meta")
+    with suppress(AttributeError, OSError):  # other C libraries have no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def build_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
@@ -124,6 +190,8 @@ def _limit_first_logits(model: Transformer) -> None:
     because no simple formula gives it from depth, norm, activation and positions.
     """
     table = model.decoder.embedding.table
+    if next(model.parameters()).is_meta:
+        return
     last = list(model.decoder.stack)[-1].around_feed_forward.norm
     gain = last.weight if isinstance(model.decoder.norm, nn.Identity) else model.decoder.norm.weight
     assert isinstance(gain, nn.Parameter)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from translume.checkpoint.building import build_network
+from translume.checkpoint.building import allocate, build_network, without_values
 from translume.checkpoint.folder import FORMAT, MANIFEST, Content, Manifest, commit, committed, read_committed, whole
 from translume.checkpoint.migrations import migrate
 from translume.checkpoint.model_card import Card, write_card
@@ -182,9 +182,9 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
         raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")
     source, target = read_vocabularies(folder, manifest, config)
     place = choose_device(device)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), without_values():
         network = build_network(config, len(source), len(target))
-    network = network.to(device=place, dtype=choose_dtype(dtype, place))
+    allocate(network, place, choose_dtype(dtype, place))
     fill(network, whole(folder, manifest, WEIGHTS))
     digest = manifest.files[WEIGHTS].sha256
     return checkpoint.assemble(

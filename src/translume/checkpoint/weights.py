@@ -70,11 +70,18 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tuple[str, Tensor]]:
-    """Yield names and tensors of a safetensors file on `device`. Raises ModelFolderError if it is damaged."""
+    """Yield names and tensors of a safetensors file on `device`. Raises ModelFolderError if it is damaged.
+
+    Each tensor maps the file anew, so that freeing it also frees its pages.
+    """
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                yield name, file.get_tensor(name)
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+        for name in names:
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                tensor = file.get_tensor(name)
+            yield name, tensor
+            del tensor
     except SafetensorError as error:
         raise ModelFolderError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from translume.atomic import make_folder
-from translume.checkpoint import Card, load_checkpoint, save_model
+from translume.checkpoint import Card, commit, free, load_checkpoint, save_model, write_card
 from translume.checkpoint.source import hub_function, is_hub, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
@@ -67,6 +67,7 @@ def import_folder(source: Path, folder: Path, positions: Sinusoids, origin: str)
     try:
         made = around / folder.name  # the card has the name of its folder
         save_model(made, foreign.checkpoint)
+        free(foreign.checkpoint.model)
         certificate = compare(load_checkpoint(made, device="cpu", dtype="fp32"), source)
         _certify(made, origin, foreign, certificate)
         made.replace(folder)
@@ -88,7 +89,7 @@ def _comparison() -> Callable[..., Certificate]:
 
 
 def _certify(made: Path, origin: str, foreign: ForeignModel, certificate: Certificate) -> None:
-    """Save the model again with its certificate, and the certificate on its model card."""
+    """Add the certificate to the model folder and to its model card."""
     checkpoint = foreign.checkpoint
     found = {"source": origin, **asdict(certificate), "notes": list(foreign.notes)}
     line = (
@@ -98,4 +99,5 @@ def _certify(made: Path, origin: str, foreign: ForeignModel, certificate: Certif
     )
     parameters = sum(tensor.numel() for tensor in checkpoint.model.parameters())
     card = Card(parameters=parameters, data="\n".join([line, *foreign.notes]), trained=False)
-    save_model(made, checkpoint, card=card, files={CERTIFICATE: (json.dumps(found, indent=1) + "\n").encode()})
+    commit(made, {CERTIFICATE: (json.dumps(found, indent=1) + "\n").encode()})
+    write_card(made, checkpoint.config, card)

@@ -34,12 +34,12 @@ def stacked(ours: Sequence[Part], theirs: Sequence[Part]) -> list[Row]:
 
 
 def to_theirs(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of our weights under their names. Raises ModelFolderError for a missing one."""
+    """Return our weights under their names, concatenated ones as copies. Raises ModelFolderError for a missing one."""
     return _renamed(((row.ours, row.theirs) for row in rows), weights)
 
 
 def to_ours(rows: Iterable[Row], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of their weights under our names. Raises ModelFolderError for a missing one."""
+    """Return their weights under our names, concatenated ones as copies. Raises ModelFolderError for a missing one."""
     return _renamed(((row.theirs, row.ours) for row in rows), weights)
 
 
@@ -51,8 +51,13 @@ def _renamed(
         for name, _ in given:
             if name not in weights:
                 raise ModelFolderError(f"{name}: no such weights, expected them for {wanted[0][0]}")
-        whole = torch.cat([weights[name].detach() for name, _ in given])
+        found = [weights[name].detach() for name, _ in given]
+        if len(found) == len(wanted) == 1:
+            renamed[wanted[0][0]] = found[0]
+            continue
+        whole = torch.cat(found)
         unit = whole.size(0) // sum(share for _, share in wanted)
         parts = torch.split(whole, [unit * share for _, share in wanted])
-        renamed.update({name: part.clone() for (name, _), part in zip(wanted, parts, strict=True)})
+        one = len(parts) == 1
+        renamed.update({name: part if one else part.clone() for (name, _), part in zip(wanted, parts, strict=True)})
     return renamed

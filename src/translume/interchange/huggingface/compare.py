@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
-from translume.checkpoint import Checkpoint
+from translume.checkpoint import Checkpoint, free
 from translume.errors import TranslumeError
 from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
 from translume.model.positions import encoding_class
@@ -41,11 +42,10 @@ def suppress_transformers_output() -> Iterator[None]:
 def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:
     """Compare our log-probabilities with those of the model in `folder`. Raises TranslumeError if they differ too much.
 
-    If the architecture in transformers has other position vectors than our model, ours are copied into it.
+    If the architecture in transformers has other position vectors than our model, ours are copied into it. The memory
+    of the checkpoint's model is freed before theirs is loaded.
     """
-    theirs, tokenizer = _theirs(folder)
-    if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
-        _copy_positions(checkpoint, theirs)
+    tokenizer = _loaded(folder, AutoTokenizer)
     forced = forced_targets(checkpoint)
     tags = source_tags(tokenizer, checkpoint)
     for text in _texts(checkpoint.source_tokenizer, forced.sources):
@@ -55,6 +55,12 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
         for text in _texts(checkpoint.target_tokenizer, forced.targets):
             found = tokenizer(text_target=text, split_special_tokens=True)["input_ids"]
             _compare_ids(folder, text, found, checkpoint.target_tokenizer)
+    encodings = (checkpoint.model.encoder.embedding.positions, checkpoint.model.decoder.embedding.positions)
+    positions = [None if each.table is None else each.table.detach().clone() for each in encodings]
+    free(checkpoint.model)
+    theirs = _loaded(folder, AutoModelForSeq2SeqLM, dtype=torch.float32, weights_only=True).eval()
+    if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
+        _copy_positions(positions, theirs)
     certificate = certificate_of(checkpoint, theirs, forced)
     if not certificate.difference <= TOLERANCE:
         raise TranslumeError(
@@ -64,14 +70,11 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     return certificate
 
 
-def _theirs(folder: Path) -> tuple[Any, Any]:
-    """Load the model and the tokenizer of a folder with transformers."""
+def _loaded(folder: Path, kind: Any, **options: Any) -> Any:
+    """Load the model or the tokenizer of a folder with transformers."""
     with suppress_transformers_output():
         try:
-            model = AutoModelForSeq2SeqLM.from_pretrained(
-                str(folder), dtype=torch.float32, weights_only=True, local_files_only=True
-            ).eval()
-            return model, AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            return kind.from_pretrained(str(folder), local_files_only=True, **options)
         except READ_ERRORS as error:
             first = str(error).strip().splitlines()[:1]
             raise TranslumeError(
@@ -81,10 +84,9 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def _copy_positions(checkpoint: Checkpoint, theirs: Any) -> None:
-    model = checkpoint.model
-    for ours, side in ((model.encoder, theirs.model.encoder), (model.decoder, theirs.model.decoder)):
-        side.embed_positions.weight.copy_(ours.embedding.positions.table)
+def _copy_positions(tables: Sequence[Tensor | None], theirs: Any) -> None:
+    for table, side in zip(tables, (theirs.model.encoder, theirs.model.decoder), strict=True):
+        side.embed_positions.weight.copy_(table)
 
 
 def _texts(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:

@@ -1,13 +1,12 @@
 """Read a model from a folder of transformers as a model of ours."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint, build_model
+from translume.checkpoint import Checkpoint, adopt, build_model, without_values
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import (
@@ -18,7 +17,7 @@ from translume.interchange.huggingface.config import (
     read_json,
 )
 from translume.interchange.huggingface.families import Family, family_named
-from translume.interchange.huggingface.weights_files import read_weights
+from translume.interchange.huggingface.weights_files import StoredWeights, read_weights
 
 Sinusoids = Literal["hf", "marian"]
 
@@ -48,8 +47,7 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
     path, stored = read_weights(folder)
     values: dict[str, Any] = {"model": family.model_values(foreign, stored), "decoding": {}}
     config = build_config(place, values)
-    state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
-    weights = _weights(path, state, config.model, family, foreign)
+    weights = _weights(path, stored, config.model, family, foreign)
     source, target = family.tokenizers(folder, foreign)
     if positions == "marian":
         values["model"]["positions"] = "marian"
@@ -59,19 +57,21 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
         values["model"]["language_tags"] = family.language_tags
     values["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}
     config = build_config(place, values)
-    model = build_model(config.model, len(source), len(target))
-    model.load_state_dict(weights)
+    with without_values():
+        model = build_model(config.model, len(source), len(target))
+    adopt(model, weights)
     checkpoint = Checkpoint(config=config, model=model.eval(), source_tokenizer=source, target_tokenizer=target)
     return ForeignModel(checkpoint=checkpoint, notes=tuple(notes))
 
 
 def _weights(
-    path: Path, state: Mapping[str, Tensor], settings: ModelSettings, family: Family, foreign: ForeignConfig
+    path: Path, stored: StoredWeights, settings: ModelSettings, family: Family, foreign: ForeignConfig
 ) -> dict[str, Tensor]:
     """Return our state dict. Raises ModelFolderError naming the first tensor that is unknown or of another shape."""
-    fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary)
+    with without_values():
+        fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary)
     expected, computed = family.weights_to(fresh, settings), family.computed(settings)
-    for name, tensor in state.items():
+    for name, tensor in stored.items():
         if name in computed:
             continue
         if name not in expected:
@@ -81,6 +81,6 @@ def _weights(
                 f"{path}: {name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by config.json"
             )
     try:
-        return family.weights_from(state, settings)
+        return family.weights_from(stored.copied(), settings)
     except ModelFolderError as error:
         raise ModelFolderError(f"{path}: {error}") from None

@@ -31,8 +31,9 @@ class StoredWeights(Mapping[str, Tensor]):
     turn takes the memory of one. Pickled Python objects are never executed.
     """
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
+    def __init__(self, files: Mapping[str, Path], *, copied: bool = False) -> None:
         self._files = files
+        self._copied = copied
         self._open: dict[Path, Mapping[str, Tensor]] = {}
         self._read = 0
 
@@ -51,7 +52,14 @@ class StoredWeights(Mapping[str, Tensor]):
                 f"{path}: {name} is stored as {_dtype(tensor)}, expected float32, float16 or bfloat16; "
                 "quantised weights are not read"
             )
-        return tensor
+        return tensor.to(torch.float32, copy=True) if self._copied and tensor.is_floating_point() else tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def copied(self) -> "StoredWeights":
+        """Return the same weights in float32, and in memory of their own."""
+        return StoredWeights(self._files, copied=True)
 
     def _pickled(self, path: Path, name: str) -> Tensor:
         if path not in self._open or self._read > _MAPPED_BYTES:
