@@ -1,11 +1,11 @@
 """Compare fine-tuning by low-rank adapters (LoRA) with fine-tuning all weights: quality, memory and time.
 
 A base model learns one half of the corpus of `translume demo`, for so few updates that it makes many mistakes. It is
-then fine-tuned on the other half, each time in a process of its own, with the same batches and number of updates.
+then fine-tuned on the other half, each time in a process of its own, with the same batches.
 Memory is also measured for a model of the base shape of Vaswani et al. with random weights, by dry runs. Adam: bytes
 of its moments. Checkpoint: bytes of the trained weights.
 
-    python benchmarks/low_rank.py [--updates 400] [--base-updates 600] [--folder DIR] [--json]
+    python benchmarks/low_rank.py [--updates 500] [--lora-updates 750] [--base-updates 600] [--folder DIR] [--json]
 """
 
 import argparse
@@ -32,11 +32,11 @@ EVERY = ["query", "key", "value", "output", "feed_forward"]
 WAYS: dict[str, dict[str, Any]] = {
     "base model": {},
     "all weights": {"learning_rate": 1e-3},
-    "rank 8, all maps": {"learning_rate": 4e-3, "lora_rank": 8, "lora_targets": EVERY},
-    "rank 8, query and value": {"learning_rate": 4e-3, "lora_rank": 8, "lora_targets": ["query", "value"]},
-    "rank 2, all maps": {"learning_rate": 4e-3, "lora_rank": 2, "lora_targets": EVERY},
+    "rank 8, all maps": {"learning_rate": 6e-3, "lora_rank": 8, "lora_targets": EVERY},
+    "rank 8, query and value": {"learning_rate": 6e-3, "lora_rank": 8, "lora_targets": ["query", "value"]},
+    "rank 2, all maps": {"learning_rate": 6e-3, "lora_rank": 2, "lora_targets": EVERY},
     "rank 8, all maps and norms": {
-        "learning_rate": 4e-3, "lora_rank": 8, "lora_targets": EVERY, "lora_norms": True,
+        "learning_rate": 6e-3, "lora_rank": 8, "lora_targets": EVERY, "lora_norms": True,
     },
 }  # fmt: skip
 SMALL = {"width": 128, "feed_forward": 256, "encoder_layers": 2, "decoder_layers": 2, "attention_heads": 4}
@@ -115,7 +115,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="keep models here; a base model in it is used")
     parser.add_argument("--base-updates", type=int, default=20 if short else 600)
-    parser.add_argument("--updates", type=int, default=10 if short else 400)
+    parser.add_argument("--updates", type=int, default=10 if short else 500)
+    parser.add_argument("--lora-updates", type=int, default=10 if short else 750)
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--tune", help=argparse.SUPPRESS)
     parser.add_argument("--rehearse", help=argparse.SUPPRESS)
@@ -136,7 +137,10 @@ def main() -> None:
         for name, shape, updates in (("base", SMALL, arguments.base_updates), ("large", LARGE, 1)):
             if not (folder / name).exists() and (name == "base" or not arguments.no_memory):
                 list(train(settings(folder / "known", shape, updates, **rate), folder / name))
-        tunings = [in_process(folder, "--updates", str(arguments.updates), "--tune", way) for way in arguments.ways]
+        tunings = []
+        for way in arguments.ways:
+            updates = arguments.lora_updates if "lora_rank" in WAYS[way] else arguments.updates
+            tunings.append(in_process(folder, "--updates", str(updates), "--tune", way))
         memory = [] if arguments.no_memory else [
             in_process(folder, "--rehearse", way) for way in arguments.ways if WAYS[way]
         ]  # fmt: skip

@@ -42,11 +42,12 @@ class LowRankLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [..., in] to [..., out]."""
-        outputs = list(F.linear(x, self.weight, self.bias).chunk(len(self.parts), -1))
+        result = F.linear(x, self.weight, self.bias)
+        size = result.size(-1) // len(self.parts)
         low = (F.linear(self.drop(x), self.down) * self.scale).chunk(len(self.up), -1)
         for place, narrow, up in zip(self._adapted(), low, self.up, strict=True):
-            outputs[place] = outputs[place] + F.linear(narrow, up)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            result.narrow(-1, place * size, size).add_(F.linear(narrow, up))
+        return result
 
     @torch.no_grad()
     def merged(self, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
