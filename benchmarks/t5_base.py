@@ -122,7 +122,8 @@ def speeds(folder: Path, rounds: int) -> dict[str, dict[int, float]]:
                 with torch.inference_mode():
                     call()
                 speed = batch * TOKENS / (time.perf_counter() - begun)
-                best.setdefault(name, {})[batch] = max(speed, best[name].get(batch, 0.0))
+                found = best.setdefault(name, {})
+                found[batch] = max(speed, found.get(batch, 0.0))
     return best
 
 
