@@ -33,6 +33,13 @@ T5_FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...] | None]] = {
     "byt5": ("T5", UNTIED, None),
 }
 """Class, settings and symbols of the SentencePiece model of each family."""
+BART_FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {
+    "bart": ("Bart", 0, {}),
+    "mbart-50": ("MBart", 0, {"from_": "en_XX", "to": "de_DE"}),
+    "nllb-200": ("M2M100", 2, {"from_": "eng_Latn", "to": "deu_Latn"}),
+    "m2m-100": ("M2M100", 108, {"from_": "en", "to": "de"}),
+}
+"""Class, ids beyond the tokenizer's, and the direction that is translated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of real data")
-    parser.add_argument("--families", default="t5,byt5" if SHORT else ",".join(T5_FAMILIES))
+    parser.add_argument("--families", default="t5,byt5" if SHORT else ",".join([*T5_FAMILIES, *BART_FAMILIES]))
     parser.add_argument("--lines", type=int, default=500 if SHORT else 10_000)
     parser.add_argument("--texts", type=int, default=10 if SHORT else 200)
     parser.add_argument("--json", action="store_true")
@@ -132,6 +139,76 @@ def write_t5(folder: Path, family: str, lines: list[str], **shape: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def write_bart(folder: Path, family: str, lines: list[str]) -> None:
+    """Save a BART, mBART-50, NLLB-200 or M2M-100 with random weights, and its tokenizer."""
+    import torch
+    import transformers
+
+    named, extra, _ = BART_FAMILIES[family]
+    folder.mkdir()
+    tokenizer = bart_tokenizer(lines) if family == "bart" else sentencepiece_tokenizer(folder, family, lines)
+    tokenizer.save_pretrained(folder)
+    config = getattr(transformers, f"{named}Config")(
+        vocab_size=len(tokenizer) + extra, d_model=96, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=160, decoder_ffn_dim=160, decoder_start_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.generation_config.forced_eos_token_id = None
+    model.save_pretrained(folder)
+
+
+def bart_tokenizer(lines: list[str]) -> Any:
+    """Return a tokenizer of byte-level BPE."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=4000, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    library.train_from_iterator(lines, trainer)
+    model = json.loads(library.to_str())["model"]
+    return transformers.BartTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+
+
+def sentencepiece_tokenizer(folder: Path, family: str, lines: list[str]) -> Any:
+    """Return the tokenizer of a family with languages, with a SentencePiece model of the lines."""
+    import base64
+
+    import sentencepiece
+    import transformers
+
+    written, path = io.BytesIO(), folder / "sentencepiece.bpe.model"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=written, vocab_size=4000, minloglevel=2,
+        model_type="unigram" if family == "mbart-50" else "bpe", character_coverage=0.9995, hard_vocab_limit=False,
+    )  # fmt: skip
+    path.write_bytes(written.getvalue())
+    if family == "m2m-100":
+        model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *(model.id_to_piece(number) for number in range(3, len(model)))]
+        (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+        return transformers.M2M100Tokenizer(str(folder / "vocab.json"), str(path))
+    name = "MBart50Tokenizer" if family == "mbart-50" else "NllbTokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    found = getattr(transformers, name).from_pretrained(folder)
+    if family == "mbart-50":
+        return found
+    document = json.loads(found.backend_tokenizer.to_str())
+    charsmap = document["normalizer"]["normalizers"][0]["precompiled_charsmap"]
+    return transformers.NllbTokenizer(
+        vocab={piece: id_ for piece, id_ in document["model"]["vocab"].items() if piece != "<mask>"},
+        merges=[tuple(pair) for pair in document["model"]["merges"]],
+        _spm_precompiled_charsmap=base64.b64decode(charsmap),
+    )
+
+
 def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     """Import the family, export it again, and compare at every step."""
     import sentencepiece
@@ -145,22 +222,27 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     source = folder / "theirs"
-    write_t5(source, family, lines)
+    bart = family in BART_FAMILIES
+    (write_bart if bart else write_t5)(source, family, lines)
     translume.import_model(source, folder / "ours")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
     peer = transformers.AutoTokenizer.from_pretrained(source)
     ours = translume.load_translator(folder / "ours", device="cpu", engine="plain")
     model, tokenizer = ours.checkpoint.model, ours.checkpoint.source_tokenizer
-    tags = [id_ for code, id_ in tokenizer.languages.items() if code == "de"]
+    direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in tokenizer.languages else {}
+    tags, begins = ([id_ for code, id_ in tokenizer.languages.items() if code == direction.get(side, "")]
+                    for side in ("from_" if bart else "to", "to"))  # fmt: skip
+    begins = begins if bart else []
     decoding = DecodingSettings(
-        strategy="beam", beam=4, max_length=19, max_length_ratio=99.0, length_penalty=0.0, to="de" if tags else ""
-    )
+        strategy="beam", beam=4, max_length=19 - len(begins), max_length_ratio=99.0, length_penalty=0.0, split="never",
+        **direction,
+    )  # fmt: skip
     encoder = logits = 0.0
     equal = 0
     for line in lines[:texts]:
         read = torch.tensor([[*tags, *tokenizer.encode(line), tokenizer.specials.eos]])
         mask = torch.ones_like(read)
-        target = torch.tensor([[tokenizer.specials.bos, *tokenizer.encode(line)[:17]]])
+        target = torch.tensor([[tokenizer.specials.bos, *begins, *tokenizer.encode(line)[:17]]])
         with torch.no_grad():
             forced = theirs(input_ids=read, attention_mask=mask, decoder_input_ids=target)
             state = model.start(read, mask.bool())
@@ -170,11 +252,13 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
             logits = max(logits, float((hidden @ plain.T - forced.logits).abs().max()))
             written = theirs.generate(
                 input_ids=read, attention_mask=mask, num_beams=4, do_sample=False, max_length=20, length_penalty=0.0,
-                bad_words_ids=[[0]], early_stopping="never",
+                bad_words_ids=[[tokenizer.specials.pad]], early_stopping="never",
+                forced_bos_token_id=begins[0] if begins else None,
             )  # fmt: skip
         found = ours.translate(line, settings=decoding).hypotheses[0].ids
-        ids = [id_ for id_ in written[0].tolist()[1:] if id_ > 1]
-        equal += ids == [id_ for id_ in found if id_ > 1]
+        ends = {tokenizer.specials.pad, tokenizer.specials.eos}
+        ids = [id_ for id_ in written[0].tolist()[1 + len(begins) :] if id_ not in ends]
+        equal += ids == [id_ for id_ in found if id_ not in ends]
     odd = list(hostile(len(lines) // 10))
 
     def same(ids_of: Any) -> str:
@@ -182,7 +266,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
         return f"{counts[0]}/{len(lines)}+{counts[1]}/{len(odd)}"
 
     spiece = source / "spiece.model"
-    peers = [same(lambda text: peer(text)["input_ids"][:-1])]
+    peers = [same(lambda text: peer(text, split_special_tokens=bart)["input_ids"][len(begins) : -1])]
     if spiece.exists():
         peers.append(same(sentencepiece.SentencePieceProcessor(str(spiece)).encode))
     tests = [self_test(Engine(model, Choice(dtype)), model, alone=False).difference for dtype in ("fp32", "int8")]
@@ -194,7 +278,9 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
         texts=f"{equal}/{texts}",
         ids_transformers=peers[0],
         ids_sentencepiece=peers[1] if len(peers) > 1 else "-",
-        exported=translume.export(folder / "ours", "huggingface", folder / "out").difference,
+        exported=float("nan")
+        if family == "m2m-100"  # its tokenizer is refused
+        else translume.export(folder / "ours", "huggingface", folder / "out").difference,
         ctranslate2=translume.export(folder / "ours", "ctranslate2", folder / "ct2").difference,
         engine_fp32=tests[0],
         engine_int8=tests[1],

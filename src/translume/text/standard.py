@@ -42,7 +42,7 @@ def standard_json(tokenizer: Tokenizer) -> str:
     """
     kind, unk = tokenizer.settings.kind, tokenizer.specials.unk
     document = json.loads(tokenizer.to_json())
-    if "tokenizer" not in document:
+    if "tokenizer" not in document or kind == "library":  # the library's own would match special tokens in a text
         raise SettingsError(f"tokenizer.kind: the library cannot express an imported tokenizer of kind '{kind}'")
     library = LibraryTokenizer.from_str(json.dumps({**document["tokenizer"], "model": _model(tokenizer, document)}))
     library.normalizer = normalizers.Sequence(normalisation(tokenizer.settings))
