@@ -62,7 +62,10 @@ ONLY_IN = {
     "inspection": {"captum"},
     "demo": {"babel"},
 }
-MODULES_OF = {"prometheus-client": "prometheus_client", "lingua-language-detector": "lingua"}
+MODULES_OF = {
+    "pyyaml": "yaml", "prometheus-client": "prometheus_client", "lingua-language-detector": "lingua",
+    "onnx-ir": "onnx_ir",
+}  # fmt: skip
 
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
 

@@ -434,7 +434,8 @@ def test_an_existing_target_or_missing_source_is_refused(folder, tmp_path):
     assert (out / "mine").read_text() == "kept"
     with pytest.raises(ModelFolderError) as error:
         translume.import_model(tmp_path / "none", tmp_path / "new")
-    assert str(error.value) == f"{tmp_path / 'none'}: no such folder, expected one as transformers saves it"
+    text = "no such folder, expected one as transformers saves it, or a .npz of Marian"
+    assert str(error.value) == f"{tmp_path / 'none'}: {text}"
     with pytest.raises(SettingsError) as error:
         translume.import_model(folder, tmp_path / "new", positions="marain")
     assert str(error.value) == "positions: found 'marain'; did you mean 'marian'?"

@@ -6,13 +6,13 @@ from typing import Literal
 
 import click
 
-from translume.cli.options import FOLDER, Compute, json_option, limit_threads, threads_option
+from translume.cli.options import FILE, FOLDER, Compute, json_option, limit_threads, threads_option
 from translume.cli.terminal import warn
 
 
 @click.command(
     "import",
-    short_help="Convert a model of transformers.",
+    short_help="Convert a model of transformers or Marian.",
     epilog="Example: translume import hf://Helsinki-NLP/opus-mt-en-de models/en-de",
 )
 @click.argument("source", type=FOLDER)
@@ -24,26 +24,44 @@ from translume.cli.terminal import warn
     show_default=True,
     help="Sinusoidal positions as transformers (hf) or Marian computes them.",
 )
+@click.option(
+    "--vocabs",
+    type=FILE,
+    nargs=2,
+    help="Vocabularies of source and target of a model of Marian: .spm or .yml; by default those beside it.",
+)
 @json_option
 @threads_option
-def command(source: Path, out: Path, positions: Literal["hf", "marian"], as_json: bool, compute: Compute) -> None:
-    """Convert the model of transformers in SOURCE to the new model folder OUT.
+def command(
+    source: Path,
+    out: Path,
+    positions: Literal["hf", "marian"],
+    vocabs: tuple[Path, Path] | None,
+    as_json: bool,
+    compute: Compute,
+) -> None:
+    """Convert the model of transformers or Marian in SOURCE to the new model folder OUT.
 
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
     the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of
-    `translume export`. OUT is loaded, and its forced log-probabilities are compared with those of transformers. The
-    difference is printed and stored in OUT. Features that Translume does not support are refused by name.
+    `translume export`. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its vocabularies and
+    decoder.yml. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of Marian
+    if pymarian is installed. The difference is printed and stored in OUT. Features that Translume does not support are
+    refused by name.
     """
     from translume.interchange.importing import import_model
 
     limit_threads(compute)
-    found = import_model(source, out, positions=positions)
+    found = import_model(source, out, positions=positions, vocabularies=vocabs or ())
     if as_json:
         click.echo(json.dumps(found.to_dict()))
         return
     for line in found.notes:
         warn(f"Note: {line}")
     certificate = found.certificate
+    if certificate is None:
+        click.echo(f"{out}: written")
+        return
     click.echo(
         f"{out}: {certificate.tokens} tokens of {certificate.sentences} random sentences differ by at most "
         f"{certificate.difference:.2g} nats, {certificate.mean_difference:.2g} on average"

@@ -1,0 +1,85 @@
+"""Vocabularies of Marian: SentencePiece models (.spm), or lists of pieces (.yml) beside them."""
+
+from pathlib import Path
+
+import yaml
+
+from translume.config import TokenizerSettings
+from translume.errors import DataError, SettingsError
+from translume.interchange.sentencepiece import SPACE, read_pieces, read_sentencepiece
+from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
+
+END, UNKNOWN = "</s>", "<unk>"
+BEGIN = "<pad>"
+"""Our begin mark and padding, the last id: Marian has neither."""
+LISTS = (".yml", ".yaml")
+
+
+def read_tokenizer(path: Path, sentences: Path | None = None) -> Tokenizer:
+    """Return the tokenizer of a vocabulary file.
+
+    sentences: the SentencePiece model that splits text for a list of pieces; a .spm file is its own.
+    Raises DataError for a damaged file, SettingsError for one that we cannot express.
+    """
+    if path.suffix in LISTS:
+        if sentences is None:
+            raise SettingsError(
+                f"{path}: found a list of pieces, expected the SentencePiece model that splits its text beside it, "
+                "as source.spm or target.spm"
+            )
+        pieces, split = _listed(path), read_sentencepiece(sentences)
+    else:
+        pieces, split = read_pieces(path), read_sentencepiece(path)
+    return _tokenizer(path, pieces, split)
+
+
+def _tokenizer(path: Path, pieces: tuple[str, ...], split: SentencePieces) -> Tokenizer:
+    for name in (END, UNKNOWN):
+        if name not in pieces:
+            raise DataError(f"{path}: lacks {name}, which every vocabulary of Marian has")
+    if BEGIN in pieces:
+        raise SettingsError(f"{path}: has the piece {BEGIN}, which is the name of our begin mark")
+    begin = len(pieces)
+    pieces = (*(piece.replace(SPACE, " ") for piece in pieces), BEGIN)
+    if len(set(pieces)) != len(pieces) or "" in pieces:
+        raise DataError(f"{path}: a piece is empty, or occurs twice")
+    settings = TokenizerSettings(kind="sentencepiece", size=max(len(pieces), 8), normalization="none", unknown="token")
+    specials = SpecialIds(pad=begin, bos=begin, eos=pieces.index(END), unk=pieces.index(UNKNOWN))
+    return Tokenizer(Vocabulary(settings=settings, specials=specials, pieces=pieces, first=0, sentences=split))
+
+
+def _listed(path: Path) -> tuple[str, ...]:
+    """Return the pieces of a YAML mapping from pieces to ids 0, 1, 2, …, in order of ids."""
+    found = read_yaml(path, plain=True)
+    try:
+        ids = {str(piece): int(str(number)) for piece, number in found.items()}
+    except ValueError:
+        ids = {}
+    if not ids or sorted(ids.values()) != list(range(len(ids))):
+        raise DataError(f"{path}: expected a list of pieces, each with its id, 0, 1, 2, …")
+    return tuple(sorted(ids, key=ids.__getitem__))
+
+
+def read_yaml(path: Path, *, plain: bool = False) -> dict[object, object]:
+    """Return the mapping in a YAML file. plain: keys and values stay text, so that a piece `no` is not False.
+
+    Raises DataError for another file.
+    """
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path), plain=plain)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not YAML: not UTF-8 text") from None
+
+
+def parse_yaml(text: str, place: str, *, plain: bool = False) -> dict[object, object]:
+    """Return the mapping in a YAML text; see `read_yaml`. Errors begin with `place`."""
+    try:
+        found = yaml.load(text, Loader=yaml.BaseLoader if plain else yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{place}: not YAML: {reason}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{place}: found {type(found).__name__}, expected names and values in YAML")
+    return found
