@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--tune", help=argparse.SUPPRESS)
     parser.add_argument("--rehearse", help=argparse.SUPPRESS)
-    parser.add_argument("--no-memory", action="store_true", help="leave out the dry runs with the large shape")
+    parser.add_argument("--no-memory", action="store_true", default=short, help="leave out the large shape")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
