@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from translume.atomic import replace_file
-from translume.config import Config
+from translume.config import Config, CorpusSettings, DataSettings, Directions
 from translume.errors import ModelFolderError
 from translume.tasks import task_of
 
@@ -36,8 +36,10 @@ class CardWords:
 
 def describe_transformer(config: Config) -> CardWords:
     """Return the words for an encoder-decoder Transformer."""
-    languages = [code for code in (config.data.source_language, config.data.target_language) if code]
-    direction = " to ".join(languages) if len(languages) == 2 else "text to text"
+    directions = Directions.of(config.data, config.model)
+    direction = directions.describe() if directions.several else "text to text"
+    if directions.default.source and directions.default.target:
+        direction = f"{directions.default.source} to {directions.default.target}"
     return CardWords(
         kind=f"An encoder-decoder Transformer, {direction}, made with Translume.",
         tag="translation",
@@ -133,7 +135,9 @@ def render_card(name: str, config: Config, card: Card, licence: str) -> str:
     """Return the card as Markdown, with the front matter that model hubs read."""
     task = task_of(config)
     words: CardWords = task.part("card")(config)
-    languages = [code for code in (config.data.source_language, config.data.target_language) if code]
+    named: list[DataSettings | CorpusSettings] = [config.data, *config.data.corpus]
+    codes = [code for each in named for code in (each.source_language, each.target_language) if code]
+    languages = list(dict.fromkeys(codes))
     front = ["---", f"license: {licence}", *(["language:", *(f"- {code}" for code in languages)] if languages else [])]
     front += ["library_name: translume", "tags:", f"- {words.tag}", "---"]
     sections = [
@@ -180,18 +184,19 @@ def _licence_text(licence: str) -> str:
 
 
 def _files(config: Config) -> str:
-    data = config.data
     rows = []
-    for label, files in (
-        ("training, source", data.train_source),
-        ("training, target", data.train_target),
-        ("training, both", data.train),
-        ("validation, source", data.valid_source),
-        ("validation, target", data.valid_target),
-        ("validation, both", data.valid),
-    ):
-        if files:
-            rows.append(f"- {label}: {', '.join(f'`{Path(file).name}`' for file in files)}")
+    for data in config.data.corpus or (config.data,):
+        place = f"{data.source_language}→{data.target_language}, " if isinstance(data, CorpusSettings) else ""
+        for label, files in (
+            ("training, source", data.train_source),
+            ("training, target", data.train_target),
+            ("training, both", data.train),
+            ("validation, source", data.valid_source),
+            ("validation, target", data.valid_target),
+            ("validation, both", data.valid),
+        ):
+            if files:
+                rows.append(f"- {place}{label}: {', '.join(f'`{Path(file).name}`' for file in files)}")
     return "\n".join(rows) if rows else "Not stated."
 
 

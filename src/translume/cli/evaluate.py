@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,7 @@ from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
+    from translume.config import DecodingSettings, Direction
     from translume.decoding import Average
     from translume.evaluation import Calibration
     from translume.translator import Translator
@@ -51,6 +53,7 @@ class EvaluateOptions:
     overrides: tuple[str, ...]
     calibrate: CalibrationOptions
     compute: Compute
+    directions: tuple[tuple[str, Path, Path], ...] = ()
 
 
 @click.command(
@@ -63,6 +66,14 @@ class EvaluateOptions:
     "--hypotheses",
     type=FILE,
     help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references.",
+)
+@click.option(
+    "--direction",
+    "directions",
+    type=(str, FILE, FILE),
+    multiple=True,
+    metavar="EN-DE SOURCE REFERENCE",
+    help="Measure a direction of a model of several languages. May be repeated; the means follow.",
 )
 @click.option("--source", type=FILE, help="With --hypotheses: the sources, for metrics that compare with them.")
 @click.option("--compare", "compared", type=MODEL, help="Another model: is the difference significant?")
@@ -78,6 +89,7 @@ class EvaluateOptions:
 def command(
     paths: tuple[Path, ...],
     hypotheses: Path | None,
+    directions: tuple[tuple[str, Path, Path], ...],
     source: Path | None,
     others: tuple[Path, ...],
     average: "Average | None",
@@ -107,7 +119,9 @@ def command(
         return
     if source is not None:
         raise SettingsError("evaluate: --source is for --hypotheses; expected MODEL SOURCE REFERENCE")
-    if len(paths) < 2:
+    if directions and (len(paths) != 1 or compared or write or calibrate.fit or calibrate.picture):
+        raise click.UsageError("--direction: expected only MODEL besides, without --compare, --write and calibration")
+    if len(paths) < 2 and not directions:
         raise click.UsageError("expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs")
     model, *files = paths
     with interrupt_hint("Interrupted; nothing was measured"):
@@ -115,7 +129,10 @@ def command(
             check_writable(write)
         if calibrate.picture_path is not None:
             _check_picture(calibrate.picture_path)
-        task_of(read_config(model)).part("evaluate")(
+        task = task_of(read_config(model))
+        if directions and (task.reads != "pairs" or task.predicts != "tokens"):
+            raise SettingsError(f"evaluate: --direction is for translators, found a {task.model}")
+        task.part("evaluate")(
             EvaluateOptions(
                 model=model,
                 files=tuple(files),
@@ -128,6 +145,7 @@ def command(
                 overrides=overrides,
                 calibrate=calibrate,
                 compute=compute,
+                directions=directions,
             )
         )
 
@@ -168,16 +186,22 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     from translume.evaluation import compare, measure, metric_from
     from translume.translator import Translator
 
+    if options.directions:
+        _evaluate_directions(options)
+        return
     model, overrides = options.model, options.overrides
     files = read_evaluation_set(options.files, read_config(model).data)
     first, *rest = files.references
     translator = load_ensemble(model, options.others, options.average, options.compute)
     theirs = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
-    settings = changed(translator.config, overrides, "evaluation", "decoding").scoring
+    changed_config = changed(translator.config, overrides, "evaluation", "decoding")
+    decoding = changed_config.decoding
+    translator, direction = _in_direction(translator, decoding)
+    settings = changed_config.scoring.of_language(direction.target)
     for name in settings.names:
         metric_from(name, settings)  # refuses unknown metrics before anything is translated
     translator, measured = _calibrated(translator, options, files.sources, files.targets)
-    found, count = _translations(translator, overrides, files.sources)
+    found, count = _translations(translator, decoding, files.sources)
     if options.write is not None:
         write_file(options.write, "".join(f"{text}\n" for text in found).encode())
     scores = measure(found, first, settings, other_references=rest, sources=files.sources)
@@ -193,7 +217,8 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         values = {**scores.to_dict(), "reached_limit": count.reached}
         lines = [json.dumps(values)] if options.as_json else [str(score) for score in scores]
     else:
-        others, _ = _translations(theirs, overrides, files.sources)
+        other_decoding = changed(theirs.config, overrides, "evaluation", "decoding").decoding
+        others, _ = _translations(theirs, other_decoding, files.sources)
         comparisons = compare(others, found, first, settings, other_references=rest, sources=files.sources)
         lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
         if not options.as_json:
@@ -204,11 +229,69 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     count.report()
 
 
+def _evaluate_directions(options: EvaluateOptions) -> None:
+    """Print the scores of a translator in several directions, and their means."""
+    from translume.checkpoint import record_evaluation
+    from translume.data.evaluation_files import read_evaluation_set
+    from translume.evaluation import measure, metric_from
+
+    translator = load_ensemble(options.model, options.others, options.average, options.compute)
+    config = changed(translator.config, options.overrides, "evaluation", "decoding")
+    parts = []
+    for name, source, reference in options.directions:
+        direction = translator.directions.parse(name)
+        settings = config.evaluation.of_language(direction.target)
+        for metric in settings.names:
+            metric_from(metric, settings)
+        decoding = config.decoding.model_copy(update={"from_": direction.source, "to": direction.target})
+        translator.check(decoding)
+        parts.append((direction, settings, decoding, read_evaluation_set((source, reference), config.data)))
+    values: dict[str, list[float]] = {}
+    for (direction, settings, decoding, files), (_, *paths) in zip(parts, options.directions, strict=True):
+        if translator.directions.untrained(direction):
+            note(f"{direction}: no training data had this direction (zero-shot)")
+        found, count = _translations(translator, decoding, files.sources)
+        first, *rest = files.references
+        scores = measure(found, first, settings, other_references=rest, sources=files.sources)
+        for score in scores:
+            values.setdefault(score.name, []).append(score.value)
+        named = {"from": direction.source, "to": direction.target}
+        if options.record:
+            measured = dict(zip(("source", "reference"), map(str, paths), strict=True))
+            record_evaluation(options.model, {**measured, **named, **scores.to_dict()})
+        if options.as_json:
+            click.echo(json.dumps({**named, **scores.to_dict(), "reached_limit": count.reached}))
+        else:
+            for score in scores:
+                click.echo(f"{direction}: {score}")
+        count.report()
+    means = {name: fmean(each) for name, each in values.items()}
+    if options.as_json:
+        click.echo(json.dumps({"mean": means}))
+    else:
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
+        click.echo(f"mean of {len(parts)} direction{'s' * (len(parts) > 1)}: {listed}")
+
+
+def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tuple[Translator, Direction]":
+    """Return the translator with the direction of `decoding` as its default, which calibration uses."""
+    from translume.translator import Translator
+
+    direction = translator.direction(to=decoding.to, from_=decoding.from_)
+    if not translator.directions.several:
+        return translator, direction
+    chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
+    config = translator.config.model_copy(update={"decoding": chosen})
+    checkpoint = replace(translator.checkpoint, config=config)
+    first, *others = translator.models.members
+    models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
+    return Translator(checkpoint, models=models, fusion=translator.fusion), direction
+
+
 def _translations(
-    translator: "Translator", overrides: tuple[str, ...], sources: Sequence[str]
+    translator: "Translator", decoding: "DecodingSettings", sources: Sequence[str]
 ) -> tuple[list[str], LimitCount]:
     """Return the translations, and how many reached their length limit."""
-    decoding = changed(translator.config, overrides, "evaluation", "decoding").decoding
     with ProgressBar("translating", unit="lines", total=len(sources)) as bar:
         found, count = [], LimitCount()
         for translation in translator.translate_all(sources, settings=decoding):

@@ -123,6 +123,16 @@ class Directions:
         listed = ", ".join(codes[:SHOWN]) + (f" and {len(codes) - SHOWN} more" if len(codes) > SHOWN else "")
         raise SettingsError(f"decoding.{name}: empty, expected one of the model's languages ({option}): {listed}")
 
+    def parse(self, name: str) -> Direction:
+        """Return the direction written as "en-de" or "en→de". Raises SettingsError for one that the model lacks."""
+        for place, character in enumerate(name):
+            if character in "-→" and name[:place] in self.sources and name[place + 1 :] in self.targets:
+                return self.resolve(name[:place], name[place + 1 :])
+        known = [str(each).replace("→", "-") for each in self.offered]
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"the model translates {self.describe()}"
+        raise SettingsError(f"direction: found '{name}'; {hint}")
+
     def describe(self) -> str:
         """Return the offered directions as words, such as "en→de, de→en"."""
         offered = self.offered

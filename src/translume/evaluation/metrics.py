@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from translume.config import DecodingSettings, EvaluationSettings
+from translume.config import DecodingSettings, Direction, EvaluationSettings
+from translume.config.languages import NO_DIRECTION
 from translume.errors import DataError, SettingsError, nearest, suggest_keywords
 from translume.evaluation.error_rates import character_error_rate, exact_match, phone_error_rate, word_error_rate
 from translume.evaluation.overlap import rouge1, rouge2, rouge_l, squad_exact, squad_f1
@@ -58,7 +59,9 @@ def evaluate(
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
         found = type(translator).__name__
         raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
-    settings = (settings or translator.config.scoring).of_language(translator.config.data.target_language)
+    chosen = decoding or translator.config.decoding
+    direction = translator.direction(to=chosen.to, from_=chosen.from_)
+    settings = (settings or translator.config.scoring).of_language(direction.target)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     for name in settings.names:
@@ -66,7 +69,7 @@ def evaluate(
     translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
-        scores += forced_scores(translator, sources, references)
+        scores += forced_scores(translator, sources, references, direction)
     return Scores(scores=scores, translations=tuple(translations))
 
 
@@ -88,11 +91,18 @@ def measure(
     return Scores(scores=tuple(scores), translations=tuple(translations))
 
 
-def forced_scores(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> tuple[Score, Score]:
-    """Return −log p per reference token in nats, end marks included, and the perplexity."""
+def forced_scores(
+    translator: Translator, sources: Sequence[str], references: Sequence[str], direction: Direction = NO_DIRECTION
+) -> tuple[Score, Score]:
+    """Return −log p per reference token in nats, end marks included, and the perplexity.
+
+    direction: of a translator with several; by default that of its [decoding].
+    """
     check_lengths({"sources": sources}, [references])
     total, tokens = 0.0, 0
-    for score in translator.score_all(zip(sources, references, strict=True)):
+    for score in translator.score_all(
+        zip(sources, references, strict=True), to=direction.target or None, from_=direction.source or None
+    ):
         total -= score.log_prob
         tokens += len(score.tokens)
     value = total / tokens
