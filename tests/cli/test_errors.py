@@ -57,8 +57,8 @@ def test_wrong_type_is_a_one_line_error(run, files: Path) -> None:
 
 def test_settings_of_a_newer_format_are_refused(run, files: Path) -> None:
     path = files / "en-de.toml"
-    path.write_text(f"format = 2\n{path.read_text()}", encoding="utf-8")
-    newer = "found 2, newer than 1, the newest this Translume reads; upgrade Translume"
+    path.write_text(f"format = 3\n{path.read_text()}", encoding="utf-8")
+    newer = "found 3, newer than 2, the newest this Translume reads; upgrade Translume"
     for words in (("config", path), ("train", path, "--out", files / "model"), ("data", "check", path)):
         fails(run(*words), 1, f"Error: {path}: format: {newer}\n")
     assert not (files / "model").exists()

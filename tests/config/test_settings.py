@@ -117,8 +117,8 @@ def test_settings_of_another_kind_are_read_and_written() -> None:
         ),
         (lambda: Config(decoding={"beam": 0}), "decoding.beam: found 0, expected greater than or equal to 1"),
         (lambda: Config(fomat=1), "fomat: no such setting; did you mean 'format'?"),
-        (lambda: Config(format=2), "format: found 2, newer than 1, the newest this Translume reads; upgrade Translume"),
-        (lambda: Config(format=0), "format: found 0, expected a number from 1 to 1"),
+        (lambda: Config(format=3), "format: found 3, newer than 2, the newest this Translume reads; upgrade Translume"),
+        (lambda: Config(format=0), "format: found 0, expected a number from 1 to 2"),
     ],
 )
 def test_settings_built_in_python_are_refused_like_those_of_a_file(make: Callable[[], object], message: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from translume.config import Config, DecodingSettings
+from translume.config import Config, DecodingSettings, Direction
 from translume.translator import TargetScore, Translation
 
 
@@ -17,7 +17,10 @@ class Upper:
         for text in texts:
             yield Translation(source=text, text=text.upper())
 
-    def score_all(self, pairs: Iterable[tuple[str, str]]) -> Iterator[TargetScore]:
+    def direction(self, *, to: str = "", from_: str = "") -> Direction:
+        return Direction(source=from_, target=to or self.config.data.target_language)
+
+    def score_all(self, pairs: Iterable[tuple[str, str]], **_direction: str | None) -> Iterator[TargetScore]:
         for _, target in pairs:
             tokens = (*target.split(), "</s>")
             yield TargetScore(log_prob=-float(len(tokens)), tokens=tokens, token_log_probs=(-1.0,) * len(tokens))

@@ -148,7 +148,7 @@ def changed(good, path: str, value: object) -> str:
             "settings.kind",
             "bqe",
             "t.json: damaged: settings.kind: Input should be 'bpe', 'unigram', 'wordpiece', 'character', 'byte', "
-            "'word' or 'sentencepiece', found 'bqe'",
+            "'word', 'sentencepiece' or 'library', found 'bqe'",
         ),
         (
             "settings",
