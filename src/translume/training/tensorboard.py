@@ -1,5 +1,6 @@
 """Write curves for TensorBoard from the events of a run, if the `tensorboard` package is installed."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ class TensorBoard:
         """after_update: curves of an earlier process are cut off after this update."""
         from torch.utils.tensorboard import SummaryWriter
 
+        threading.excepthook = _without_writer_errors
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=after_update + 1)
 
     def add(self, event: Event) -> None:
@@ -29,6 +31,18 @@ class TensorBoard:
     def _scalars(self, group: str, update: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(f"{group}/{name}", value, update)
+
+
+_excepthook = threading.excepthook
+
+
+def _without_writer_errors(error: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread, except of TensorBoard's writer when it cannot write.
+
+    The writer raises the same error again in the thread that calls it, where it is reported in one line.
+    """
+    if not (issubclass(error.exc_type, OSError) and type(error.thread).__name__ == "_AsyncWriterThread"):
+        _excepthook(error)
 
 
 def _numbers(event: Progress) -> dict[str, float]:
