@@ -19,7 +19,7 @@ from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.layers import FeedForward, Residual
-from translume.model.positions import encoding_class
+from translume.model.positions import encoding_class, encodings_where
 from translume.model.positions.relative import RelativeBias
 from translume.text import Tokenizer
 from translume.text.standard import write_tokenizers
@@ -48,6 +48,10 @@ def refuse_for_ctranslate2(settings: ModelSettings, plain: bool) -> None:
         )
     if settings.segments:
         raise SettingsError(f"model.segments: found {settings.segments}, expected 0 for CTranslate2")
+    known = encodings_where(lambda encoding: encoding.ctranslate2 is not None)
+    if settings.positions not in known:
+        wanted = " or ".join(map(repr, known))
+        raise SettingsError(f"model.positions: found {settings.positions!r}, expected {wanted} for CTranslate2")
     if settings.decoder_mixing != "attention":
         raise SettingsError(
             f"model.decoder_mixing: found {settings.decoder_mixing!r}, expected 'attention' for CTranslate2"
@@ -88,7 +92,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         "head_dim": settings.head_width or None,
         "layernorm_embedding": settings.embedding_norm,
     }
-    options |= encoding_class(settings.positions).ctranslate2
+    options |= encoding_class(settings.positions).ctranslate2 or {}
     heads = settings.attention_heads
     encoder = TransformerEncoderSpec(settings.encoder_layers, heads, **options)
     decoder = TransformerDecoderSpec(settings.decoder_layers, heads, **options)

@@ -41,8 +41,8 @@ class PositionEncoding(nn.Module):
     """Whether self-attention must apply `for_attention`. The C kernels and torch.nn.Transformer cannot."""
     trained: ClassVar[bool] = False
     """Whether `table` is a parameter, which a model folder stores, and not computed from the settings."""
-    ctranslate2: ClassVar[Mapping[str, object]] = {}
-    """Options of CTranslate2's layers that express the encoding."""
+    ctranslate2: ClassVar[Mapping[str, object] | None] = {}
+    """Options of CTranslate2's layers that express the encoding; None if there are none."""
     huggingface: ClassVar[frozenset[str]] = frozenset()
     """Architectures of transformers that have the encoding, such as "MarianMTModel"."""
 
