@@ -19,6 +19,8 @@ from translume.decoding import (
     Greedy,
     LengthPenalty,
     MinimumLength,
+    PromptedState,
+    PromptedStep,
     SearchError,
     search,
 )
@@ -78,12 +80,18 @@ def search_options(strategy, limits, rules=()):
     return {"bos": 1, "eos": 2, "strategy": strategy, "limits": torch.tensor(limits), "rules": list(rules)}
 
 
+def complete_search(engine, state, *, bos, running=None, prompts=None, **words):
+    prompts = torch.full((state.sentences, 1), bos) if prompts is None else prompts
+    return engine.complete_search(state, prompts=prompts, running=running, **words)
+
+
 def kernel_search(engine, state, words, steps=1 << 30):
-    whole = engine.complete_search(state, **words)
-    assert whole is not None
-    while whole.run(steps):
-        pass
-    return whole.hypotheses()
+    whole, numbers = complete_search(engine, state, **words)
+    done = []
+    while whole.live:
+        done += whole.run(steps)
+    assert sorted(done) == list(numbers)
+    return [whole.hypotheses(number) for number in numbers]
 
 
 limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
@@ -155,6 +163,46 @@ def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, who
         assert search(engine.step, alone, **search_options(strategy, limits[number : number + 1])) == [found]
 
 
+@settings(max_examples=8)
+@given(
+    strategy=strategies(),
+    seed=st.integers(0, 99),
+    waits=st.lists(st.integers(0, 9), min_size=5, max_size=5),
+    prompt=st.integers(0, 3),
+    removed=st.integers(0, 4),
+)
+def test_a_sentence_that_enters_a_running_search_has_the_same_result(
+    large_vocabulary, sources, strategy, seed, waits, prompt, removed
+):
+    """Each sentence enters some steps after the one before; one is removed before the last enters."""
+    model, engine = large_vocabulary
+    engine = kernels_only(model, engine, "fp32")
+    (source, mask), limits = sources(*LENGTHS, seed=seed), [23, 41, 5, 71, 12]
+    prompts = torch.cat([torch.ones(5, 1, dtype=torch.long), source[:, :1].expand(-1, prompt)], 1)
+    found, running = {}, None
+
+    def run(steps):
+        found.update({number: running.hypotheses(number) for number in running.run(steps)})
+
+    for number, wait in enumerate(waits):
+        options = search_options(strategy, limits[number : number + 1])
+        state = engine.start(source[number : number + 1], mask[number : number + 1])
+        words = {"running": running, "prompts": prompts[number : number + 1], **options}
+        running, numbers = complete_search(engine, state, **words)
+        assert list(numbers) == [number]
+        if number == 4 and removed not in found:
+            running.remove(removed)
+        run(wait)
+    while running.live:
+        run(7)
+    for number, each in found.items():
+        options = search_options(strategy, limits[number : number + 1])
+        state = PromptedState(engine.start(source[number : number + 1], mask[number : number + 1]),
+                              prompts[number : number + 1])  # fmt: skip
+        assert search(PromptedStep(engine.step), state, **options) == [each]
+    assert {*found, removed} == set(range(5))
+
+
 def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):
     model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
@@ -165,12 +213,12 @@ def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, so
         BeamSearch(width=1),
         BeamSearch(width=262),
     ):
-        assert engine.complete_search(state, **search_options(strategy, [5])) is None
-    assert engine.complete_search(state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
+        assert complete_search(engine, state, **search_options(strategy, [5])) is None
+    assert complete_search(engine, state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
     banned = BannedPhrases([b"a"] * 523, ("a",), str.isalpha)
-    assert engine.complete_search(state, **search_options(Greedy(), [5], [banned])) is None
+    assert complete_search(engine, state, **search_options(Greedy(), [5], [banned])) is None
     engine.head = packed_as("fp32", model.head.weight, model.head.bias)
-    assert engine.complete_search(state, **search_options(Greedy(), [5])) is None
+    assert complete_search(engine, state, **search_options(Greedy(), [5])) is None
 
 
 def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, sources):
@@ -178,7 +226,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     engine = kernels_only(model, engine, "fp32")
 
     def left(state, limits, engine=engine):
-        return engine.complete_search(state, **search_options(Greedy(), limits)) is None
+        return complete_search(engine, state, **search_options(Greedy(), limits)) is None
 
     state = engine.start(*sources(3, 2))
     assert not left(state, [79, 1])
@@ -188,7 +236,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     assert left(engine.start(*sources(3, 2)).select(torch.tensor([0, 0, 1, 1])), [5, 5])
     engine.step(torch.ones(2, 1, dtype=torch.long), state)
     with pytest.raises(StaleStateError, match="only the newest state may be used"):
-        engine.complete_search(state, **search_options(Greedy(), [5, 5]))
+        complete_search(engine, state, **search_options(Greedy(), [5, 5]))
     for dtype in (torch.bfloat16, torch.float64):
         other = copy.deepcopy(model).to(dtype)
         packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")
@@ -215,6 +263,6 @@ def test_the_kernels_return_nothing_where_the_loop_raises_an_error(sources, stra
     engine = Engine(model, Choice("fp32", NATIVE))
     engine.head = NativeLinear(model.head.weight, model.head.bias)
     words = search_options(strategy, [5, 9])
-    assert kernel_search(engine, engine.start(*sources(3, 2)), words) is None
+    assert kernel_search(engine, engine.start(*sources(3, 2)), words) == [None, None]
     with pytest.raises(SearchError, match="hold a NaN"):
         search(engine.step, engine.start(*sources(3, 2)), **words)

@@ -24,17 +24,21 @@ class FakeSearcher:
         self.start, self.step = model.start, model.step
         self._found, self._left, self.asked = found, takes, []
 
-    def complete_search(self, state: Any, **words: Any) -> "FakeSearcher":
+    def complete_search(self, state: Any, **words: Any) -> tuple["FakeSearcher", range]:
         self.words = words
-        return self
+        return self, range(1)
 
-    def run(self, steps: int) -> bool:
+    @property
+    def live(self) -> int:
+        return int(self._left > 0)
+
+    def run(self, steps: int) -> list[int]:
         self.asked.append(steps)
         self._left -= steps
-        return self._left > 0
+        return [] if self.live else [0]
 
-    def hypotheses(self) -> list[list[Hypothesis]] | None:
-        return self._found
+    def hypotheses(self, number: int) -> list[Hypothesis] | None:
+        return None if self._found is None else self._found[number]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def test_the_searchers_hypotheses_are_returned_and_python_gets_control_every_eig
     stepper = FakeSearcher(plain.checkpoint.model, takes=19)
     assert searched(plain, stepper) == FOUND
     assert stepper.asked == [8, 8, 8]
-    assert (stepper.words["bos"], stepper.words["eos"]) == (1, 2)
+    assert (stepper.words["prompts"].tolist(), stepper.words["eos"]) == ([[1]], 2)
     assert stepper.words["limits"].tolist() == [3]
 
 

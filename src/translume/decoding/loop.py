@@ -390,13 +390,32 @@ def _worst_last(hypothesis: Hypothesis) -> float:
 
 
 class CompleteSearch(Protocol):
-    """A search that runs outside the decoding loop, such as in compiled kernels, and shows no beams."""
+    """A search that runs outside the decoding loop, such as in compiled kernels, and shows no beams.
 
-    def run(self, steps: int) -> bool:
-        """Take up to `steps` steps; return whether more remain."""
+    Its sentences have numbers. They may enter at different times, and each leaves when it is done.
+    """
 
-    def hypotheses(self) -> list[list[Hypothesis]] | None:
-        """Return exactly what `search` returns, once no steps remain. None: run the loop, which may raise an error."""
+    @property
+    def live(self) -> int:
+        """The number of sentences that are not done."""
+
+    def run(self, steps: int) -> Sequence[int]:
+        """Take up to `steps` steps with all live sentences; return the numbers of those that are done now."""
+
+    def hypotheses(self, number: int) -> list[Hypothesis] | None:
+        """Return exactly what `search` returns for a sentence that is done, and forget it.
+
+        None: run the loop, which may raise an error.
+        """
+
+    def stable_prefix(self, number: int, *, every: bool) -> list[int]:
+        """Return the tokens with which the best hypothesis of a sentence is certain to begin; see `StablePrefix`.
+
+        every: any finished hypothesis may become the best one, as with reranking.
+        """
+
+    def remove(self, number: int) -> None:
+        """Forget a sentence, whether it is done or not."""
 
 
 @runtime_checkable
@@ -404,9 +423,20 @@ class CompleteSearcher(Stepper, Protocol):
     """A stepper that can run some searches itself."""
 
     def complete_search(
-        self, state: Any, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
-    ) -> CompleteSearch | None:
-        """Return a search equivalent to `decode` with these arguments, or None if it is not supported.
+        self,
+        state: Any,
+        *,
+        prompts: Tensor,
+        eos: int,
+        strategy: Strategy,
+        limits: Tensor,
+        rules: Sequence[Rule],
+        running: CompleteSearch | None = None,
+    ) -> tuple[CompleteSearch, Sequence[int]] | None:
+        """Return a search equivalent to `decode` with these arguments, and the numbers of the sentences there.
 
-        It uses buffers of its own, so the loop can still use the state.
+        prompts: [B, P], see `PromptedState`; [B, 1], bos, for a search without.
+        running: a search that the sentences enter; otherwise it is a new one.
+        None: the search is not supported, or not the same as the running one. The search uses buffers of its own, so
+        the loop can still use the state.
         """

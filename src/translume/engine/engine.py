@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
-from translume.decoding import Rule, Strategy
+from translume.decoding import CompleteSearch, Rule, Strategy
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import cache_heads, native_layers
@@ -121,15 +121,31 @@ class Engine:
 
     @torch.inference_mode()
     def complete_search(
-        self, state: EngineState, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule]
-    ) -> NativeSearch | None:
+        self,
+        state: EngineState,
+        *,
+        prompts: Tensor,
+        eos: int,
+        strategy: Strategy,
+        limits: Tensor,
+        rules: Sequence[Rule],
+        running: CompleteSearch | None = None,
+    ) -> tuple[NativeSearch, Sequence[int]] | None:
         """See `CompleteSearcher`. Supports greedy and plain beam search if the kernels compute layers and logits."""
         state.check()
         model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
-        if model is None or not model.fits(state, limits):
+        if model is None or not model.fits(state, prompts, limits):
             return None
         settings = KernelSearchSettings.of(strategy, rules, eos, model.head.outputs)
-        return None if settings is None else NativeSearch(model, settings, state, bos=bos, eos=eos, limits=limits)
+        if settings is None:
+            return None
+        search = NativeSearch(model, settings, eos) if running is None else running
+        if not isinstance(search, NativeSearch) or search.settings != settings:
+            return None
+        if prompts.size(1) > 1:
+            state = replace(state, cache=state.cache.copy(1, 0))
+            state = self.read(prompts[:, :-1], state)[1]
+        return search, search.enter(state, prompts[:, -1], limits)
 
     def rows_are_independent(self) -> bool:
         """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""

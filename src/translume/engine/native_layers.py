@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear, scaled_queries
 from translume.engine.probe import Dtype
-from translume.engine.state import StepInput
+from translume.engine.state import KVCache, StepInput
 from translume.kernels import loading
 from translume.kernels.loading import NativeError, address
 from translume.model.attention import CrossAttention, SelfAttention
@@ -190,34 +190,61 @@ class NativeLayers:
     def read(self, x: Tensor, step: StepInput) -> Tensor:
         """Run the layers over embedded target tokens x [N, D], which is overwritten."""
         x = x.float().contiguous()
+        state = step.state
         # The kernels read this memory, so it must live until the call has returned.
         ancestors = None if step.ancestors is None else step.ancestors.contiguous()
-        struct = step_struct(step, ancestors)
-        longest = max(step.end, step.state.cache.cross.size(3))
-        memory = self.workspace(x.size(0), longest, step.state.width * step.count)
+        cache = cache_struct(state.cache)
+        lanes = structures(
+            loading.Lane,
+            state.sentences,
+            cache=ctypes.addressof(cache),
+            slot=torch.arange(state.sentences) if state.slots is None else state.slots,
+            position=state.position,
+            beam=state.width,
+            ancestors=0 if ancestors is None else addresses(ancestors),
+        )
+        pointers = addresses(lanes)
+        struct = loading.StepInput(pointers.data_ptr(), state.sentences, step.count)
+        longest = max(step.end, state.cache.cross.size(3))
+        memory = self.workspace(x.size(0), longest, state.width * step.count)
         self._kernels.library.translume_step(self.address, ctypes.addressof(struct), x.data_ptr(), memory.data_ptr())
         return x
 
 
-def step_struct(step: StepInput, ancestors: Tensor | None) -> loading.StepInput:
-    """Return the kernels' view of the inputs of a step."""
-    state = step.state
-    past, cross = state.cache.past, state.cache.cross
-    return loading.StepInput(
-        past.data_ptr(),
-        *past.stride()[:4],
-        cross.data_ptr(),
-        *cross.stride()[:3],
-        address(state.cache.source_bias),
-        address(ancestors),
-        address(state.slots),
-        state.sentences,
-        state.width,
-        step.count,
-        state.position,
-        cross.size(3),
-        past.dtype == torch.float16,
+def cache_struct(cache: KVCache) -> loading.KeyValueCache:
+    """Return the kernels' view of a cache."""
+    return loading.KeyValueCache(
+        cache.past.data_ptr(),
+        *cache.past.stride()[:4],
+        cache.cross.data_ptr(),
+        *cache.cross.stride()[:3],
+        address(cache.source_bias),
+        cache.cross.size(3),
+        cache.past.size(3),
+        cache.past.dtype == torch.float16,
     )
+
+
+def structures(kind: type[ctypes.Structure], count: int, **fields: Tensor | int) -> Tensor:
+    """Return `count` structures [count, fields], whose fields are int64 or addresses. Other fields are 0.
+
+    kind: may begin with a lane, whose fields count as its own.  fields: the value of each structure [count], or of all.
+    """
+    made = torch.zeros(count, ctypes.sizeof(kind) // 8, dtype=torch.long)
+    for name, values in fields.items():
+        made[:, field_place(kind, name)] = values
+    return made
+
+
+def field_place(kind: type[ctypes.Structure], name: str) -> int:
+    """Return the column of a field in `structures`."""
+    return int(getattr(kind if hasattr(kind, name) else loading.Lane, name).offset) // 8
+
+
+def addresses(tensor: Tensor) -> Tensor:
+    """Return the address [B] of each row of a contiguous tensor [B, …]."""
+    first, size = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
+    return torch.arange(first, first + tensor.size(0) * size, size) if size else torch.full((tensor.size(0),), first)
 
 
 def _head_size(attention: SelfAttention | CrossAttention) -> int:

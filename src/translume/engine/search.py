@@ -1,4 +1,4 @@
-"""Greedy and beam search by the compiled kernels, several steps of a batch per call."""
+"""Greedy and beam search by the compiled kernels, several steps of all live sentences per call."""
 
 import ctypes
 import math
@@ -22,15 +22,16 @@ from translume.decoding import (
 )
 from translume.engine.layers import Layers
 from translume.engine.logits import LogitRefiner
-from translume.engine.native_layers import NativeLayers, step_struct
+from translume.engine.native_layers import NativeLayers, addresses, cache_struct, field_place, structures
 from translume.engine.packing import NativeLinear, PackedLinear
-from translume.engine.state import EngineState, KVCache, StepInput
+from translume.engine.state import EngineState
 from translume.kernels import loading
 from translume.kernels.loading import address
 from translume.model.embedding import Embedding
 
-FINISHED, CACHE_FULL, PAUSED, NOT_FINITE = range(4)
-"""What `translume_search` of search.c returns."""
+LIVE, DONE, FAILED = range(3)
+"""States of a sentence in search.c."""
+_STATE, _POSITION, _CACHE = (field_place(loading.Sentence, name) for name in ("state", "position", "cache"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,38 +110,32 @@ class SearchModel:
             refiner=refiner,
         )
 
-    def fits(self, state: EngineState, limits: Tensor) -> bool:
-        """Return whether a search from `state` to `limits` [B] stays in bounds, which the kernels do not check."""
+    def fits(self, state: EngineState, prompts: Tensor, limits: Tensor) -> bool:
+        """Return whether a search from `state` after prompts [B, P] to `limits` [B] stays in bounds.
+
+        The kernels do not check them.
+        """
         begun = state.position or state.width > 1 or state.slots is not None
         if begun or not limits.numel() or limits.numel() != state.sentences or int(limits.min()) < 1:
             return False
-        return self.positions is None or int(limits.max()) <= self.positions.size(0)
+        if prompts.size(0) != limits.numel() or int(prompts.min()) < 0 or int(prompts.max()) >= self.table.size(0):
+            return False
+        return self.positions is None or prompts.size(1) - 1 + int(limits.max()) <= self.positions.size(0)
 
 
 class NativeSearch:
-    """A `CompleteSearch` by the kernels, with a cache of its own for the target."""
+    """A `CompleteSearch` by the kernels, with caches of its own for the target."""
 
-    def __init__(
-        self,
-        model: SearchModel,
-        settings: KernelSearchSettings,
-        state: EngineState,
-        *,
-        bos: int,
-        eos: int,
-        limits: Tensor,
-    ) -> None:
-        """state: before the first step.  limits: [B]."""
-        self._settings, self._library = settings, loading.kernels().library
+    def __init__(self, model: SearchModel, settings: KernelSearchSettings, eos: int) -> None:
+        self.settings, self._library = settings, loading.kernels().library
         self._model = model  # owns memory that the kernels read
-        self._cache = _empty_cache(state.cache, settings.width)
+        self._entries: list[_Entry] = []
+        self._count = 0  # sentences that have entered
         self._refinement = None if model.refiner is None else model.refiner.inputs(torch.empty(0, model.table.size(1)))
         self._kept: dict[str, Tensor | None] = {
             "table": model.table,
             "positions": model.positions,
             "forbidden": torch.tensor(settings.forbidden, dtype=torch.long),
-            "limits": limits.long().contiguous(),
-            **_length_divisors(settings.penalty, limits),
         }
         self._settings_struct = loading.SearchSettingsStruct(
             stack=model.layers.address,
@@ -159,93 +154,180 @@ class NativeSearch:
             patience=settings.patience,
             **{name: address(tensor) for name, tensor in self._kept.items()},
         )
-        self._search = self._initial_state(model, bos, limits)
-        self._state = PAUSED
+        self._divisors = torch.empty(0)
+        self._search = loading.SearchState()
+        self._buffers: dict[str, Tensor] = {"live": torch.empty(0, dtype=torch.long)}
+        self._longest = 0  # positions for which the workspace has room
 
-    def _initial_state(self, model: SearchModel, bos: int, limits: Tensor) -> loading.SearchState:
-        """Return the state before the first step."""
-        count, width, nbest, longest = limits.numel(), self._settings.width, self._settings.nbest, int(limits.max())
-        rows, size = count * width, model.head.outputs
-        source = self._cache.cross.size(3)
-        # Compute logits for as many rows as occupy the memory of the head's weight, so that both stay in the cache.
-        group = max(1, min(count, model.head.bytes // (4 * size * width)))
-        group_rows = group * width
-        self._lengths = torch.zeros(count, nbest, dtype=torch.long)
-        self._scores = torch.full((count, nbest), -math.inf)
-        self._tokens = torch.empty(count, nbest, longest, dtype=torch.long)
-        self._log_probs = torch.empty(count, nbest, longest)
-        read_tokens = torch.empty(longest + 1, rows, dtype=torch.long)
-        read_tokens[0] = bos
-        own = {
-            "slots": torch.arange(count),
-            "ancestors": torch.zeros(rows * (longest + 1), dtype=torch.long),
-            "spare": torch.empty(rows * (longest + 1), dtype=torch.long),
-            "read_tokens": read_tokens,
-            "read_log_probs": torch.zeros(longest + 1, rows),
-            "totals": torch.zeros(rows),
-            "ranked": torch.empty(self._settings.candidates, 3, dtype=torch.long),  # two floats, token, parent
-            "best": self._scores,
-            "finished": torch.zeros(count, dtype=torch.long),
-            "lengths": self._lengths,
-            "tokens": self._tokens,
-            "log_probs": self._log_probs,
-            "x": torch.empty(rows, model.table.size(1)),
-            "logits": torch.empty(group_rows, size),
-            "maxima": torch.empty(group_rows, -(-size // BLOCK)),
-            **{name: torch.empty(group_rows) for name in ("sums", "peaks", "log_sums")},
-            "first": torch.empty(group_rows, dtype=torch.long),
-            "workspace": model.layers.workspace(rows, max(longest + 1, source), width),
-        }
-        self._kept |= own
-        return loading.SearchState(
-            step=self._step(count),
-            sentences=count,
-            group=group,
-            longest=longest,
-            capacity=self._cache.past.size(3),
-            **{name: address(tensor) for name, tensor in own.items()},
-        )
-
-    def _step(self, sentences: int) -> loading.StepInput:
-        """Return the kernels' view of the cache.  sentences: the number of unfinished ones."""
-        found = step_struct(StepInput(EngineState(self._cache, position=0)), None)
-        found.sentences = sentences
-        return found
+    @property
+    def live(self) -> int:
+        return int(self._search.step.sentences)
 
     @torch.inference_mode()
-    def run(self, steps: int) -> bool:
-        before = self._search.length
+    def enter(self, state: EngineState, last: Tensor, limits: Tensor) -> Sequence[int]:
+        """Add sentences that `SearchModel.fits`; return their numbers.
+
+        state: after the prompts without their last tokens `last` [B]. Its cache has one hypothesis per sentence.
+        """
+        entry = _Entry(self.settings, state, last, limits.long(), self._count)
+        self._count += entry.count
+        self._entries.append(entry)
+        self._make_room(self.live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
+        self._buffers["live"][self.live : self.live + entry.count] = addresses(entry.sentences)
+        self._search.step.sentences += entry.count
+        return entry.numbers
+
+    def _make_room(self, sentences: int, positions: int, source: int) -> None:
+        """Grow the buffers for a number of live sentences, and for hypotheses and sources of some lengths."""
+        width, size, head = self.settings.width, self._model.head.outputs, self._model.head
+        if positions > self._divisors.numel() - 1:
+            lengths = map(float, range(1, positions + 1))
+            self._divisors = torch.tensor([1.0, *map(self.settings.penalty.divisor, lengths)])
+            self._settings_struct.divisors = address(self._divisors)
+        before = self._buffers["live"]
+        if sentences <= before.numel() and max(positions, source) <= self._longest:
+            return
+        count, self._longest = max(sentences, before.numel()), max(positions, source, self._longest)
+        rows = count * width
+        # Compute logits for as many rows as occupy the memory of the head's weight, so that both stay in the cache.
+        group = max(width, min(rows, head.bytes // (4 * size)))
+        self._buffers = {
+            "live": torch.cat([before, before.new_empty(count - before.numel())]),
+            "ranked": torch.empty(self.settings.candidates, 3, dtype=torch.long),  # two floats, token, parent
+            "x": torch.empty(rows, self._model.table.size(1)),
+            "logits": torch.empty(group, size),
+            "maxima": torch.empty(group, -(-size // BLOCK)),
+            **{name: torch.empty(group) for name in ("sums", "peaks", "log_sums")},
+            "first": torch.empty(group, dtype=torch.long),
+            "workspace": self._model.layers.workspace(rows, self._longest, width),
+        }
+        step = loading.StepInput(None, self.live, 1)
+        buffers = {name: address(tensor) for name, tensor in self._buffers.items()}
+        self._search = loading.SearchState(step=step, group=group, **buffers)
+
+    @torch.inference_mode()
+    def run(self, steps: int) -> Sequence[int]:
+        before = self.live
         task, search = ctypes.addressof(self._settings_struct), ctypes.addressof(self._search)
-        while (left := steps - (self._search.length - before)) > 0:
-            self._state = self._library.translume_search(task, search, left)
-            if self._state != CACHE_FULL:
+        while True:
+            steps -= self._library.translume_search(task, search, steps)
+            if steps <= 0 or not self.live:
                 break
-            self._grow()
-        return self._state == PAUSED
+            for entry in self._entries:
+                entry.grow()
+        if self.live == before:
+            return ()
+        return [number for entry in self._entries for number in entry.done()]
 
-    def _grow(self) -> None:
-        """Grow the cache for more positions."""
-        self._cache.grow(self._search.length, None)
-        self._search.step = self._step(self._search.step.sentences)
-        self._search.capacity = self._cache.past.size(3)
+    def hypotheses(self, number: int) -> list[Hypothesis] | None:
+        entry, place = self._entry_of(number)
+        found = entry.hypotheses(place)
+        self._forget(entry, place)
+        return found
 
-    def hypotheses(self) -> list[list[Hypothesis]] | None:
-        if self._state == NOT_FINITE:
-            return None
-        columns = zip(
-            self._lengths.tolist(), self._scores.tolist(), self._tokens.unbind(), self._log_probs.unbind(), strict=True
+    def stable_prefix(self, number: int, *, every: bool) -> list[int]:
+        entry, place = self._entry_of(number)
+        tokens = torch.empty(entry.longest, dtype=torch.long)
+        sentence, task = entry.sentences[place].data_ptr(), ctypes.addressof(self._settings_struct)
+        count = self._library.translume_stable_prefix(task, sentence, every, tokens.data_ptr())
+        return tokens[:count].tolist()
+
+    @torch.inference_mode()
+    def remove(self, number: int) -> None:
+        entry, place = self._entry_of(number)
+        live = self._buffers["live"]
+        others = live[: self.live]
+        others = others[others != entry.sentences[place].data_ptr()]
+        live[: others.numel()] = others
+        self._search.step.sentences = others.numel()
+        self._forget(entry, place)
+
+    def _entry_of(self, number: int) -> "tuple[_Entry, int]":
+        """Return the entry that a sentence belongs to and its place there."""
+        entry = next(each for each in self._entries if number in each.numbers)
+        return entry, number - entry.numbers.start
+
+    def _forget(self, entry: "_Entry", place: int) -> None:
+        """Free the memory of an entry with its last sentence."""
+        entry.here.discard(place)
+        if not entry.here:
+            self._entries.remove(entry)
+
+
+class _Entry:
+    """Sentences that enter a search together, and their memory.
+
+    sentences: [B, fields], the structures that the kernels read and write.  here: places of sentences that are live or
+    whose hypotheses were not read yet.  numbers: of the sentences in the search.
+    """
+
+    def __init__(
+        self, settings: KernelSearchSettings, state: EngineState, last: Tensor, limits: Tensor, number: int
+    ) -> None:
+        """last: [B], the last token of each prompt. The state has read those before it."""
+        self._settings = settings
+        self.count, self.longest = limits.numel(), int(limits.max())
+        self.numbers, self.here = range(number, number + self.count), set(range(self.count))
+        self.cache = state.cache.copy(settings.width, state.position)
+        self._cache_struct = cache_struct(self.cache)
+        count, width, nbest, longest = self.count, settings.width, settings.nbest, self.longest
+        paths = width * (state.position + longest + 1) if width > 1 else 0
+        self._limits = limits.tolist()
+        self._waiting = set(self.here)
+        self._memory = {
+            "limit_divisor": settings.penalty.divisor(limits.float()).contiguous(),
+            "ancestors": torch.zeros(count, paths, dtype=torch.long),
+            "spare": torch.empty(count, paths, dtype=torch.long),
+            "read_tokens": torch.empty(count, (longest + 1) * width, dtype=torch.long),
+            "read_log_probs": torch.empty(count, (longest + 1) * width),
+            "totals": torch.zeros(count, width),
+            "best": torch.full((count, nbest), -math.inf),
+            "lengths": torch.zeros(count, nbest, dtype=torch.long),
+            "tokens": torch.empty(count, nbest * longest, dtype=torch.long),
+            "log_probs": torch.empty(count, nbest * longest),
+        }
+        self._memory["read_tokens"][:, 0] = last
+        self.sentences = structures(
+            loading.Sentence,
+            count,
+            cache=ctypes.addressof(self._cache_struct),
+            slot=torch.arange(count),
+            position=state.position,
+            beam=1,
+            begin=state.position,
+            limit=limits,
+            **{name: addresses(tensor) for name, tensor in self._memory.items()},
         )
+
+    def grow(self) -> None:
+        """Grow the cache if a live sentence has filled it."""
+        live = self.sentences[self.sentences[:, _STATE] == LIVE]
+        if live.size(0):
+            self.cache.grow(int(live[:, _POSITION].max()), None)
+            self._cache_struct = cache_struct(self.cache)
+            self.sentences[:, _CACHE] = ctypes.addressof(self._cache_struct)
+
+    def done(self) -> list[int]:
+        """Return the numbers of the sentences that are done and were not returned before."""
+        states = self.sentences[:, _STATE].tolist()
+        ended = [place for place in self._waiting if states[place] != LIVE]
+        self._waiting.difference_update(ended)
+        return [self.numbers[place] for place in ended]
+
+    def hypotheses(self, place: int) -> list[Hypothesis] | None:
+        """Return the finished hypotheses of a sentence, best first; None if its search failed."""
+        if self.sentences[place, _STATE] == FAILED:
+            return None
+        lengths, scores = (self._memory[name][place].tolist() for name in ("lengths", "best"))
+        limit, columns = self._limits[place], (self._memory["tokens"][place], self._memory["log_probs"][place])
         return [
-            [
-                self._hypothesis(length, score, tokens[place], sums[place])
-                for place, (length, score) in enumerate(zip(lengths, scores, strict=True))
-                if length
-            ]
-            for lengths, scores, tokens, sums in columns
+            self._hypothesis(length, score, *(kept[rank * limit : (rank + 1) * limit] for kept in columns))
+            for rank, (length, score) in enumerate(zip(lengths, scores, strict=True))
+            if length
         ]
 
     def _hypothesis(self, length: int, score: float, tokens: Tensor, sums: Tensor) -> Hypothesis:
-        """Build a finished hypothesis.  length: negative if ended by the limit.  sums: [longest], cumulative."""
+        """Build a finished hypothesis.  length: negative if ended by the limit.  sums: [limit], cumulative."""
         count = abs(length)
         log_probs = torch.cat((sums.new_zeros(1), sums[:count])).diff()
         total = float(sums[count - 1])
@@ -257,18 +339,3 @@ class NativeSearch:
             terms=ScoreTerms(total=total, divisor=self._settings.penalty.divisor(float(count))),
             finished_by="length" if length < 0 else "eos",
         )
-
-
-def _empty_cache(cache: KVCache, width: int) -> KVCache:
-    """An empty cache with the same source for `width` hypotheses per sentence."""
-    shape = [*cache.past.shape[:4], width, cache.past.size(5)]
-    return KVCache(cache.past.new_empty(shape), cache.cross, cache.source_bias)
-
-
-def _length_divisors(penalty: LengthPenalty, limits: Tensor) -> dict[str, Tensor]:
-    """Return the length penalty's divisors by length and at each sentence's limit, rounded as in the decoding loop."""
-    lengths = range(1, int(limits.max()) + 2)
-    return {
-        "divisors": torch.tensor([1.0, *(penalty.divisor(float(length)) for length in lengths)]),
-        "limit_divisors": penalty.divisor(limits.float()).contiguous(),
-    }

@@ -1,6 +1,6 @@
 """The KV cache of the engine, written in place, and the decoder state that refers to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,6 +59,15 @@ class KVCache:
         wider = self.past.new_empty(shape) if self.indirect else self.past.new_zeros(shape)
         wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
         self.past = wider
+
+    def copy(self, width: int, length: int) -> "KVCache":
+        """Return a cache of the same sources, for `width` hypotheses per sentence.
+
+        The first has the first `length` positions of the target, the others none.
+        """
+        copied = replace(self)
+        copied.widen(width, length)
+        return copied
 
     def drop(self, stay: Tensor, length: int) -> Tensor:
         """Keep the sentences in the distinct slots `stay` [M] and return their new slots.

@@ -27,7 +27,7 @@ static void softmax(float *scores, int64_t count) {
 typedef struct {
     const void *keys, *values;
     int64_t head_size;  /* a multiple of LANES */
-    int64_t prefetch_distance;  /* offset of the keys and values that are read next; 0: do not prefetch */
+    int64_t next_keys, next_values;  /* offsets of the keys and values that are read next; 0: do not prefetch */
     int fp16;
 } head_cache;
 
@@ -53,8 +53,7 @@ INLINE void attend_vectors(int vectors, int fp16, const float *query, head_cache
             for (int v = 0; v < vectors; v++)
                 totals[one] += load(query + v * LANES) * load_number(fp16, from.keys,
                                                                      offsets[position + one] + v * LANES);
-            if (from.prefetch_distance) prefetch(fp16, vectors, from.keys,
-                                                 offsets[position + one] + from.prefetch_distance);
+            if (from.next_keys) prefetch(fp16, vectors, from.keys, offsets[position + one] + from.next_keys);
         }
         sum_lanes_of_4(totals, scores + position);
     }
@@ -67,8 +66,8 @@ INLINE void attend_vectors(int vectors, int fp16, const float *query, head_cache
 #pragma GCC unroll 4
             for (int v = 0; v < some; v++)
                 totals[v] += share * load_number(fp16, from.values, offsets[position] + (first + v) * LANES);
-            if (from.prefetch_distance) prefetch(fp16, some, from.values,
-                                                 offsets[position] + first * LANES + from.prefetch_distance);
+            if (from.next_values) prefetch(fp16, some, from.values,
+                                           offsets[position] + first * LANES + from.next_values);
         }
 #pragma GCC unroll 4
         for (int v = 0; v < some; v++) store(to + (first + v) * LANES, totals[v]);
@@ -94,53 +93,74 @@ INLINE void pad_offsets(int64_t *offsets, int64_t count) {
     for (int more = 0; more < KEY_BLOCK; more++) offsets[count + more] = count ? offsets[count - 1] : 0;
 }
 
-INLINE int64_t slot(const step_input *step, int64_t sentence) { return step->slots ? step->slots[sentence] : sentence; }
+/* Return the keys of a layer of a lane's sentence in the KV cache. */
+INLINE const char *past_keys(const lane *lane, int64_t layer_index) {
+    const key_value_cache *cache = lane->cache;
+    return address_of((int)cache->fp16, cache->past,
+                      2 * layer_index * cache->past_layer + lane->slot * cache->past_sentence);
+}
+
+INLINE int64_t distance(int fp16, const void *from, const void *to) {
+    return ((const char *)to - (const char *)from) / (fp16 ? 2 : (int64_t)sizeof(float));
+}
+
+/* Write the new keys and values of a lane to the cache. projected: of its rows. */
+static void store_keys_and_values(const stack *model, const step_input *step, const lane *lane, int64_t layer_index,
+                                  const float *projected) {
+    const key_value_cache *cache = lane->cache;
+    int64_t width = model->width, head_size = width / model->heads, rows = lane->beam * step->count;
+    char *keys = (char *)past_keys(lane, layer_index);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t offset = (lane->position + row / lane->beam) * cache->past_position + row % lane->beam * head_size;
+        const float *new_keys = projected + 3 * row * width + width;
+        for (int64_t head = 0; head < model->heads; head++, offset += cache->past_head, new_keys += head_size)
+            for (int64_t k = 0; k < head_size; k += LANES) {
+                store_number((int)cache->fp16, keys, offset + k, load(new_keys + k));
+                store_number((int)cache->fp16, keys, cache->past_layer + offset + k, load(new_keys + width + k));
+            }
+    }
+}
 
 /* Write the new keys and values to the cache, then attend over each hypothesis's own ancestors.
    projected: [N, 3D], queries, keys and values. Result: work.mixed. */
 static void self_attention(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
                            workspace work) {
-    int64_t width = model->width, heads = model->heads, head_size = width / heads,
-        rows_per_sentence = step->beam * step->count;
-    int fp16 = (int)step->fp16;
-    int64_t longest = step->position + step->count + KEY_BLOCK;
-    const char *keys = address_of(fp16, step->past, 2 * layer_index * step->past_layer);
-    head_cache from = {NULL, NULL, head_size, 0, fp16};
-    for (int64_t row = 0; row < step->sentences * rows_per_sentence; row++) {
-        int64_t position = step->position + row % rows_per_sentence / step->beam, hypothesis = row % step->beam;
-        int64_t offset = slot(step, row / rows_per_sentence) * step->past_sentence + position *
-            step->past_position + hypothesis * head_size;
-        const float *new_keys = projected + 3 * row * width + width;
-        for (int64_t head = 0; head < heads; head++, offset += step->past_head, new_keys += head_size)
-            for (int64_t k = 0; k < head_size; k += LANES) {
-                store_number(fp16, (char *)keys, offset + k, load(new_keys + k));
-                store_number(fp16, (char *)keys, step->past_layer + offset + k, load(new_keys + width + k));
-            }
-    }
+    int64_t width = model->width, heads = model->heads, head_size = width / heads;
+    float *mixed = work.mixed;
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
-        for (int64_t row = 0; row < rows_per_sentence; row++) {
-            int64_t count = step->position + row / step->beam + 1, *offsets = work.offsets + row * longest;
-            const int64_t *own_ancestors = step->ancestors ? step->ancestors + (sentence * rows_per_sentence +
-                                                                                row) * (step->position + 1) : NULL;
+        const lane *lane = step->lanes[sentence];
+        const key_value_cache *cache = lane->cache;
+        int fp16 = (int)cache->fp16;
+        int64_t rows = lane->beam * step->count, longest = lane->position + step->count + KEY_BLOCK;
+        store_keys_and_values(model, step, lane, layer_index, projected);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t count = lane->position + row / lane->beam + 1, *offsets = work.offsets + row * longest;
+            const int64_t *own_ancestors = lane->ancestors ? lane->ancestors + row * (lane->position + 1) : NULL;
             for (int64_t position = 0; position < count; position++)
-                offsets[position] = position * step->past_position + (own_ancestors ?
-                        own_ancestors[position] : row % step->beam) * head_size;
+                offsets[position] = position * cache->past_position + (own_ancestors ?
+                        own_ancestors[position] : row % lane->beam) * head_size;
             pad_offsets(offsets, count);
         }
-        int64_t base = slot(step, sentence) * step->past_sentence;
-        for (int64_t head = 0; head < heads; head++, base += step->past_head) {
-            from.keys = address_of(fp16, keys, base), from.values = address_of(fp16, from.keys, step->past_layer);
-            for (int64_t row = 0; row < rows_per_sentence; row++) {
-                const float *query = projected + 3 * (sentence * rows_per_sentence + row) * width + head * head_size;
-                float *to = work.mixed + (sentence * rows_per_sentence + row) * width + head * head_size;
-                from.prefetch_distance = 0;
-                if (row == rows_per_sentence - 1 && head < heads - 1) from.prefetch_distance = step->past_head;
-                else if (row == rows_per_sentence - 1 && sentence < step->sentences - 1)
-                    from.prefetch_distance = slot(step, sentence + 1) * step->past_sentence - base;
-                attend(query, from, work.offsets + row * longest, step->position + row / step->beam + 1, work.scores,
-                       to);
+        head_cache from = {past_keys(lane, layer_index), NULL, head_size, 0, 0, fp16};
+        from.values = address_of(fp16, from.keys, cache->past_layer);
+        for (int64_t head = 0; head < heads; head++) {
+            for (int64_t row = 0; row < rows; row++) {
+                if (row == rows - 1 && head < heads - 1) {
+                    from.next_keys = from.next_values = cache->past_head;
+                } else if (row == rows - 1 && sentence < step->sentences - 1) {
+                    const char *next = past_keys(step->lanes[sentence + 1], layer_index);
+                    from.next_keys = distance(fp16, from.keys, next);
+                    from.next_values = distance(fp16, from.values, address_of(
+                            fp16, next, step->lanes[sentence + 1]->cache->past_layer));
+                }
+                attend(projected + 3 * row * width + head * head_size, from, work.offsets + row * longest,
+                       lane->position + row / lane->beam + 1, work.scores, mixed + row * width + head * head_size);
+                from.next_keys = from.next_values = 0;
             }
+            from.keys = address_of(fp16, from.keys, cache->past_head);
+            from.values = address_of(fp16, from.values, cache->past_head);
         }
+        projected += 3 * rows * width, mixed += rows * width;
     }
 }
 
@@ -148,44 +168,51 @@ static void self_attention(const stack *model, const step_input *step, int64_t l
    projected: [N, 2D], gates before the sigmoid, and updates. */
 static void ssru_cells(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
                        float *x) {
-    int64_t width = model->width, head_size = width / model->heads, rows_per_sentence = step->beam * step->count;
-    float *cells = (float *)step->past + 2 * layer_index * step->past_layer;
-    for (int64_t row = 0; row < step->sentences * rows_per_sentence; row++, projected += 2 * width, x += width) {
-        int64_t position = step->position + row % rows_per_sentence / step->beam, own = row % step->beam * head_size,
-            from = own;
-        int64_t offset = slot(step, row / rows_per_sentence) * step->past_sentence + position * step->past_position;
-        if (step->ancestors && position) from = step->ancestors[row * (step->position + 1) + position - 1] * head_size;
-        for (int64_t head = 0; head < model->heads; head++, offset += step->past_head)
-            for (int64_t k = 0; k < head_size; k += LANES) {
-                vector gate = sigmoid(load(projected + head * head_size + k)),
-                    update = load(projected + width + head * head_size + k);
-                vector cell = (1.0f - gate) * update;
-                if (position) cell += gate * load(cells + offset - step->past_position + from + k);
-                store(cells + offset + own + k, cell);
-                store(x + head * head_size + k, load(x + head * head_size + k) + relu(cell));
-            }
+    int64_t width = model->width, head_size = width / model->heads;
+    for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
+        const lane *lane = step->lanes[sentence];
+        const key_value_cache *cache = lane->cache;
+        float *cells = (float *)past_keys(lane, layer_index);
+        for (int64_t row = 0; row < lane->beam * step->count; row++, projected += 2 * width, x += width) {
+            int64_t position = lane->position + row / lane->beam, own = row % lane->beam * head_size, from = own,
+                    offset = position * cache->past_position;
+            if (lane->ancestors && position)
+                from = lane->ancestors[row * (lane->position + 1) + position - 1] * head_size;
+            for (int64_t head = 0; head < model->heads; head++, offset += cache->past_head)
+                for (int64_t k = 0; k < head_size; k += LANES) {
+                    vector gate = sigmoid(load(projected + head * head_size + k)),
+                        update = load(projected + width + head * head_size + k);
+                    vector cell = (1.0f - gate) * update;
+                    if (position) cell += gate * load(cells + offset - cache->past_position + from + k);
+                    store(cells + offset + own + k, cell);
+                    store(x + head * head_size + k, load(x + head * head_size + k) + relu(cell));
+                }
+        }
     }
 }
 
 /* Compute the attention of queries [N, D] over the memory. Result: work.mixed. */
 static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
                             workspace work) {
-    int64_t width = model->width, heads = model->heads, head_size = width / heads,
-        rows_per_sentence = step->beam * step->count;
-    int fp16 = (int)step->fp16;
-    const char *keys = address_of(fp16, step->cross, 2 * layer_index * step->cross_layer);
-    head_cache from = {NULL, NULL, head_size, 0, fp16};
+    int64_t width = model->width, heads = model->heads, head_size = width / heads, row = 0;
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
-        int64_t slot_index = slot(step, sentence), base = slot_index * step->cross_sentence, count = 0;
-        const float *source_bias = step->source_bias ? step->source_bias + slot_index * step->source : NULL;
-        for (int64_t position = 0; position < step->source; position++)
+        const lane *lane = step->lanes[sentence];
+        const key_value_cache *cache = lane->cache;
+        int fp16 = (int)cache->fp16;
+        int64_t first = row, last = row + lane->beam * step->count, count = 0;
+        const float *source_bias = cache->source_bias ? cache->source_bias + lane->slot * cache->source : NULL;
+        for (int64_t position = 0; position < cache->source; position++)
             if (!source_bias || source_bias[position] == 0.0f) work.offsets[count++] = position * head_size;
         pad_offsets(work.offsets, count);
-        for (int64_t head = 0; head < heads; head++, base += step->cross_head) {
-            from.keys = address_of(fp16, keys, base), from.values = address_of(fp16, from.keys, step->cross_layer);
-            for (int64_t row = sentence * rows_per_sentence; row < (sentence + 1) * rows_per_sentence; row++)
+        head_cache from = {NULL, NULL, head_size, 0, 0, fp16};
+        from.keys = address_of(fp16, cache->cross, 2 * layer_index * cache->cross_layer +
+                               lane->slot * cache->cross_sentence);
+        for (int64_t head = 0; head < heads; head++) {
+            from.values = address_of(fp16, from.keys, cache->cross_layer);
+            for (row = first; row < last; row++)
                 attend(queries + row * width + head * head_size, from, work.offsets, count, work.scores,
                        work.mixed + row * width + head * head_size);
+            from.keys = address_of(fp16, from.keys, cache->cross_head);
         }
     }
 }
@@ -195,7 +222,7 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
 static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences,
                                    const float *projected, workspace work) {
     int64_t width = model->width, heads = model->heads, head_size = width / heads;
-    head_cache from = {NULL, NULL, head_size, 0, 0};
+    head_cache from = {NULL, NULL, head_size, 0, 0, 0};
     for (int64_t sentence = 0; sentence < sentences; sentence++) {
         int64_t first = begins[sentence], count = begins[sentence + 1] - first;
         for (int64_t position = 0; position < count; position++) work.offsets[position] = 3 * position * width;

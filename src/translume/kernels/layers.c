@@ -78,8 +78,15 @@ static void feed_forward(const stack *model, const layer *layer, float *x, int64
 /* Run the decoder layers over embedded target tokens x [N, D], in place. Their keys and values are written to the
    cache. */
 void translume_step(const stack *model, const step_input *step, float *x, char *memory) {
-    int64_t rows_per_sentence = step->beam * step->count, rows = step->sentences * rows_per_sentence;
-    int64_t end = step->position + step->count, longest = step->source > end ? step->source : end;
+    int64_t rows = 0, rows_per_sentence = 0, longest = 0;
+    for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
+        const lane *lane = step->lanes[sentence];
+        int64_t own = lane->beam * step->count, end = lane->position + step->count;
+        rows += own;
+        if (own > rows_per_sentence) rows_per_sentence = own;
+        if (lane->cache->source > longest) longest = lane->cache->source;
+        if (end > longest) longest = end;
+    }
     workspace work = carve_workspace(model, rows, longest, rows_per_sentence, memory);
     if (model->first_norm.weight) normalize(model, model->first_norm, x, rows, x);
     for (int64_t index = 0; index < model->layers; index++) {

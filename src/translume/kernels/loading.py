@@ -80,8 +80,8 @@ class Stack(ctypes.Structure):
     )
 
 
-class StepInput(ctypes.Structure):
-    """`step_input` of stack.h."""
+class KeyValueCache(ctypes.Structure):
+    """`key_value_cache` of stack.h."""
 
     _fields_ = (
         ("past", ctypes.c_void_p),
@@ -89,10 +89,24 @@ class StepInput(ctypes.Structure):
         ("cross", ctypes.c_void_p),
         *((f"cross_{name}", ctypes.c_int64) for name in ("layer", "sentence", "head")),
         ("source_bias", ctypes.c_void_p),
-        ("ancestors", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("sentences", "beam", "count", "position", "source", "fp16")),
+        *((name, ctypes.c_int64) for name in ("source", "capacity", "fp16")),
     )
+
+
+class Lane(ctypes.Structure):
+    """`lane` of stack.h."""
+
+    _fields_ = (
+        ("cache", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("slot", "position", "beam")),
+        ("ancestors", ctypes.c_void_p),
+    )
+
+
+class StepInput(ctypes.Structure):
+    """`step_input` of stack.h."""
+
+    _fields_ = (("lanes", ctypes.c_void_p), ("sentences", ctypes.c_int64), ("count", ctypes.c_int64))
 
 
 class Refinement(ctypes.Structure):
@@ -115,7 +129,22 @@ class SearchSettingsStruct(ctypes.Structure):
         ("forbidden", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("forbidden_count", "min_length", "beam", "candidates", "nbest")),
         ("patience", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("divisors", "limit_divisors", "limits")),
+        ("divisors", ctypes.c_void_p),
+    )
+
+
+class Sentence(ctypes.Structure):
+    """`sentence` of search.c."""
+
+    _fields_ = (
+        ("lane", Lane),
+        *((name, ctypes.c_int64) for name in ("begin", "limit", "state")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("limit_divisor", "ancestors", "spare", "read_tokens", "read_log_probs", "totals")
+        ),
+        ("finished", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("best", "lengths", "tokens", "log_probs")),
     )
 
 
@@ -124,16 +153,11 @@ class SearchState(ctypes.Structure):
 
     _fields_ = (
         ("step", StepInput),
-        *((name, ctypes.c_int64) for name in ("sentences", "length", "longest", "capacity")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("slots", "ancestors", "spare", "read_tokens", "read_log_probs", "totals", "ranked")
-        ),
-        *((name, ctypes.c_void_p) for name in ("best", "finished", "lengths", "tokens", "log_probs")),
+        ("live", ctypes.c_void_p),
         ("group", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
-            for name in ("x", "logits", "maxima", "sums", "peaks", "log_sums", "first", "workspace")
+            for name in ("ranked", "x", "logits", "maxima", "sums", "peaks", "log_sums", "first", "workspace")
         ),
     )
 
@@ -239,6 +263,7 @@ def _load(path: Path) -> Kernels:
         "translume_summarize",
         "translume_workspace",
         "translume_search",
+        "translume_stable_prefix",
     ):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -248,6 +273,7 @@ def _load(path: Path) -> Kernels:
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
     library.translume_search.argtypes = [pointer, pointer, number]
+    library.translume_stable_prefix.argtypes = [pointer, pointer, number, pointer]
     return Kernels(
         library=library,
         int8=bool(library.translume_has_int8()),

@@ -1,4 +1,4 @@
-/* Greedy and beam search of a batch.
+/* Greedy and beam search of sentences that enter and leave independently of each other.
 
    The result equals that of the decoding loop in Python, bit for bit, with the same order of summation, ties and
    finished hypotheses. Tokens and log-probabilities of hypotheses are never moved: like keys and values, they are
@@ -7,7 +7,7 @@
 #include "logits.h"
 #include "stack.h"
 
-/* The model and the settings of a search; B sentences, K hypotheses each, V tokens. */
+/* The model and the settings of a search; K hypotheses per sentence, V tokens. */
 typedef struct {
     const stack *stack;
     const linear *head;
@@ -19,9 +19,7 @@ typedef struct {
     int64_t forbidden_count, min_length; /* eos is forbidden before min_length tokens */
     int64_t beam, candidates, nbest;   /* K; candidates ranked; finished hypotheses kept */
     float patience;                    /* finished hypotheses that end a sentence; 0: end when none can improve */
-    const float *divisors;             /* [longest + 2], divisors of the length penalty by length */
-    const float *limit_divisors;       /* [B], the divisor at each sentence's length limit */
-    const int64_t *limits;             /* [B] */
+    const float *divisors;             /* [largest limit + 2], divisors of the length penalty by length */
 } search_settings;
 
 typedef struct {
@@ -29,29 +27,46 @@ typedef struct {
     int64_t token, parent;
 } candidate;
 
-/* The state of a search. Unfinished ("live") sentences come first; `slots` has their indices. n: rows of a group. */
+enum { LIVE, DONE, FAILED }; /* FAILED: where the decoding loop would raise an error */
+
+/* A sentence of a search. */
 typedef struct {
-    step_input step;
-    int64_t sentences, length;         /* B; tokens of live hypotheses */
-    int64_t longest, capacity;         /* largest limit; positions in the cache */
-    int64_t *slots;                    /* [B] */
-    int64_t *ancestors, *spare;        /* [live, K, length + 1], each allocated for [B, K, longest + 1] */
-    int64_t *read_tokens;              /* [longest + 1, B, K], the token that each hypothesis reads at each position */
-    float *read_log_probs;             /* [longest + 1, B, K], the log-probability of the hypothesis up to that token */
-    float *totals;                     /* [live, K], log-probabilities; -INFINITY: no hypothesis */
+    lane lane;                 /* first, so that the lanes of a step are sentences; `position`: of the next token */
+    int64_t begin;             /* position of the first token that the search reads; a prompt stands before it */
+    int64_t limit, state;      /* maximum length of a hypothesis */
+    const float *limit_divisor; /* the length penalty's divisor at the limit */
+    int64_t *ancestors, *spare; /* lane.ancestors is one of them; each allocated for [K, begin + limit + 1] */
+    int64_t *read_tokens;      /* [limit + 1, K], the token that each hypothesis reads at position `begin` and later */
+    float *read_log_probs;     /* [limit + 1, K], the log-probability of the hypothesis up to that token */
+    float *totals;             /* [K], log-probabilities of live hypotheses; -INFINITY: no hypothesis */
+    int64_t finished;          /* number of finished hypotheses */
+    float *best;               /* [nbest], scores of finished hypotheses, best first */
+    int64_t *lengths;          /* [nbest], 0: none; negative: ended by the length limit */
+    int64_t *tokens;           /* [nbest, limit] */
+    float *log_probs;          /* [nbest, limit], cumulative */
+} sentence;
+
+/* The live sentences of a search and its buffers. n: rows whose logits are computed at a time, at least K. */
+typedef struct {
+    step_input step;                   /* its lanes are `live` */
+    const lane **live;
+    int64_t group;                     /* n */
     candidate *ranked;                 /* [candidates], of one sentence at a time, best first */
-    float *best;                       /* [B, nbest], scores of finished hypotheses, best first */
-    int64_t *finished;                 /* [B], number of finished hypotheses */
-    int64_t *lengths;                  /* [B, nbest], 0: none; negative: ended by the length limit */
-    int64_t *tokens;                   /* [B, nbest, longest] */
-    float *log_probs;                  /* [B, nbest, longest], cumulative */
-    int64_t group;                     /* sentences whose logits are computed at a time */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
     char *workspace;
 } search_state;
 
-enum { FINISHED, CACHE_FULL, PAUSED, NOT_FINITE };
+INLINE sentence *live_sentence(const search_state *search, int64_t number) { return (sentence *)search->live[number]; }
+
+/* Return the number of tokens of the live hypotheses. */
+INLINE int64_t live_length(const sentence *sentence) { return sentence->lane.position - sentence->begin; }
+
+/* Return where token k >= 1 of a hypothesis is in read_tokens and read_log_probs. ancestors: of the hypothesis. */
+INLINE int64_t read_index(const search_settings *settings, const sentence *sentence, const int64_t *ancestors,
+                          int64_t k) {
+    return k * settings->beam + (settings->beam > 1 ? ancestors[sentence->begin + k] : 0);
+}
 
 /* Insert `new` into the best `limit` candidates. Ties of one parent are ordered by logit, others by arrival. */
 static void insert_candidate(candidate *ranked, int64_t *count, int64_t limit, candidate new) {
@@ -78,8 +93,8 @@ static int is_forbidden(const search_settings *settings, int64_t token, int64_t 
 
 /* Add the continuations of hypothesis `parent`, whose logits are row `row`, to the ranked candidates. before: the
    log-probability of the hypothesis. */
-static void rank_continuations(const search_settings *settings, const search_state *search, int64_t row,
-                               int64_t parent, float before, int64_t *count) {
+static void rank_continuations(const search_settings *settings, const search_state *search, const sentence *sentence,
+                               int64_t row, int64_t parent, float before, int64_t *count) {
     candidate *ranked = search->ranked;
     const float *logits = search->logits + row * settings->vocabulary, peak = search->peaks[row],
         rest = search->log_sums[row];
@@ -96,7 +111,7 @@ static void rank_continuations(const search_settings *settings, const search_sta
             for (int64_t token = start; token < stop; token++) {
                 float total = TOTAL(logits[token]);
                 if (*count == settings->candidates && total < ranked[*count - 1].total) continue;
-                if (total == -INFINITY || is_forbidden(settings, token, search->length)) continue;
+                if (total == -INFINITY || is_forbidden(settings, token, live_length(sentence))) continue;
                 insert_candidate(ranked, count, settings->candidates, (candidate){total, logits[token], token, parent});
             }
         }
@@ -106,136 +121,182 @@ static void rank_continuations(const search_settings *settings, const search_sta
 
 /* Store a finished hypothesis of a sentence. ancestors: those of its parent. last: its last token. limited: whether the
    length limit ended it. */
-static void add_finished(const search_settings *settings, search_state *search, int64_t sentence,
-                         const int64_t *ancestors, candidate last, int limited) {
-    int64_t length = search->length + 1, position = settings->nbest,
-        *lengths = search->lengths + sentence * settings->nbest;
-    float score = last.total / settings->divisors[length], *best = search->best + sentence * settings->nbest;
-    search->finished[sentence]++;
+static void add_finished(const search_settings *settings, sentence *sentence, const int64_t *ancestors, candidate last,
+                         int limited) {
+    int64_t length = live_length(sentence) + 1, limit = sentence->limit, place = settings->nbest,
+        *lengths = sentence->lengths;
+    float score = last.total / settings->divisors[length], *best = sentence->best;
+    sentence->finished++;
     /* a score may be -INFINITY */
-    while (position > 0 && (!lengths[position - 1] || score > best[position - 1])) position--;
-    if (position == settings->nbest) return;
-    int64_t *tokens = search->tokens + sentence * settings->nbest * search->longest;
-    float *log_probs = search->log_probs + sentence * settings->nbest * search->longest;
-    int64_t moved = settings->nbest - position - 1;
-    memmove(best + position + 1, best + position, moved * sizeof *best);
-    memmove(lengths + position + 1, lengths + position, moved * sizeof *lengths);
-    tokens += position * search->longest, log_probs += position * search->longest;
-    memmove(tokens + search->longest, tokens, moved * search->longest * sizeof *tokens);
-    memmove(log_probs + search->longest, log_probs, moved * search->longest * sizeof *log_probs);
-    best[position] = score, lengths[position] = limited ? -length : length;
-    int64_t rows = search->sentences * settings->beam;
+    while (place > 0 && (!lengths[place - 1] || score > best[place - 1])) place--;
+    if (place == settings->nbest) return;
+    int64_t *tokens = sentence->tokens + place * limit, moved = settings->nbest - place - 1;
+    float *log_probs = sentence->log_probs + place * limit;
+    memmove(best + place + 1, best + place, moved * sizeof *best);
+    memmove(lengths + place + 1, lengths + place, moved * sizeof *lengths);
+    memmove(tokens + limit, tokens, moved * limit * sizeof *tokens);
+    memmove(log_probs + limit, log_probs, moved * limit * sizeof *log_probs);
+    best[place] = score, lengths[place] = limited ? -length : length;
     for (int64_t k = 1; k < length; k++) {
-        int64_t index = k * rows + sentence * settings->beam + (settings->beam > 1 ? ancestors[k] : 0);
-        tokens[k - 1] = search->read_tokens[index], log_probs[k - 1] = search->read_log_probs[index];
+        int64_t index = read_index(settings, sentence, ancestors, k);
+        tokens[k - 1] = sentence->read_tokens[index], log_probs[k - 1] = sentence->read_log_probs[index];
     }
     tokens[length - 1] = last.token, log_probs[length - 1] = last.total;
 }
 
-/* Embed the tokens, times the scale. A separate function, so that the compiler cannot fuse the product with the sum of
-   positions: the decoding loop rounds in between. */
-static __attribute__((noinline)) void embed_tokens(const search_settings *settings, const search_state *search,
-                                                   int64_t beam) {
+/* Embed the tokens that are read, times the scale. A separate function, so that the compiler cannot fuse the product
+   with the sum of positions: the decoding loop rounds in between. */
+static __attribute__((noinline)) void embed_tokens(const search_settings *settings, const search_state *search) {
     int64_t inputs = settings->stack->width;
     float *x = search->x;
-    const int64_t *read_tokens = search->read_tokens + search->length * search->sentences * settings->beam;
-    for (int64_t row = 0; row < search->step.sentences * beam; row++)
-        for (int64_t k = 0; k < inputs; k += LANES, x += LANES)
-            store(x, load(settings->table + read_tokens[search->slots[row / beam] * settings->beam + row % beam] *
-                          inputs + k) * settings->scale);
+    for (int64_t number = 0; number < search->step.sentences; number++) {
+        const sentence *sentence = live_sentence(search, number);
+        const int64_t *tokens = sentence->read_tokens + live_length(sentence) * settings->beam;
+        for (int64_t row = 0; row < sentence->lane.beam; row++)
+            for (int64_t k = 0; k < inputs; k += LANES, x += LANES)
+                store(x, load(settings->table + tokens[row] * inputs + k) * settings->scale);
+    }
 }
 
-static __attribute__((noinline)) void add_positions(const search_settings *settings, const search_state *search,
-                                                    int64_t rows) {
+static __attribute__((noinline)) void add_positions(const search_settings *settings, const search_state *search) {
     int64_t inputs = settings->stack->width;
-    const float *position = settings->positions + search->length * inputs;
-    for (float *x = search->x; x < search->x + rows * inputs; x += inputs)
-        for (int64_t k = 0; k < inputs; k += LANES) store(x + k, load(x + k) + load(position + k));
+    float *x = search->x;
+    for (int64_t number = 0; number < search->step.sentences; number++) {
+        const lane *lane = search->live[number];
+        const float *position = settings->positions + lane->position * inputs;
+        for (int64_t row = 0; row < lane->beam; row++)
+            for (int64_t k = 0; k < inputs; k += LANES, x += LANES) store(x, load(x) + load(position + k));
+    }
 }
 
 /* Return whether further steps cannot change the result of a sentence. best: the largest log-probability of its live
    hypotheses. */
-static int is_done(const search_settings *settings, const search_state *search, int64_t sentence, float best,
-                   int64_t length) {
-    if (best == -INFINITY || settings->limits[sentence] == length) return 1;
-    if (settings->beam == 1) return search->finished[sentence] > 0;
-    if (settings->patience > 0) return (float)search->finished[sentence] >= settings->patience;
-    float sooner = best / settings->divisors[length + 1], later = best / settings->limit_divisors[sentence];
-    return (sooner > later ? sooner : later) <= search->best[(sentence + 1) * settings->nbest - 1];
+static int is_done(const search_settings *settings, const sentence *sentence, float best, int64_t length) {
+    if (best == -INFINITY || sentence->limit == length) return 1;
+    if (settings->beam == 1) return sentence->finished > 0;
+    if (settings->patience > 0) return (float)sentence->finished >= settings->patience;
+    float sooner = best / settings->divisors[length + 1], later = best / *sentence->limit_divisor;
+    return (sooner > later ? sooner : later) <= sentence->best[settings->nbest - 1];
 }
 
-/* Extend the hypotheses of live sentence `live`, whose logits begin at `row`, and store them as live sentence `next`.
-   Returns 1 if it continues, 0 if it is done, -1 if it is done without a finished hypothesis. */
-static int64_t advance_sentence(const search_settings *settings, search_state *search, int64_t live, int64_t next,
-                                int64_t row) {
-    int64_t beam = search->step.beam, sentence = search->slots[live], length = search->length + 1, count = 0, going = 0;
-    const float *total = search->totals + live * settings->beam;
-    const int64_t *ancestors = search->ancestors + live * beam * length;
+/* Return whether the logits of some rows are numbers. */
+static int are_finite(const search_state *search, int64_t row, int64_t rows) {
+    for (int64_t last = row + rows; row < last; row++)
+        if (!(search->peaks[row] - search->peaks[row] == 0 && search->sums[row] == search->sums[row])) return 0;
+    return 1;
+}
+
+/* Extend the hypotheses of a sentence, whose logits begin at `row`. Its state says whether it continues. */
+static void advance_sentence(const search_settings *settings, const search_state *search, sentence *sentence,
+                             int64_t row) {
+    int64_t beam = sentence->lane.beam, length = live_length(sentence) + 1, end = sentence->lane.position + 1, count = 0,
+            going = 0;
+    const int64_t *ancestors = sentence->ancestors;
     candidate *ranked = search->ranked;
+    if (!are_finite(search, row, beam)) {
+        sentence->state = FAILED;
+        return;
+    }
     for (int64_t k = 0; k < beam; k++)
-        if (total[k] != -INFINITY) rank_continuations(settings, search, row + k, k, total[k], &count);
+        if (sentence->totals[k] != -INFINITY)
+            rank_continuations(settings, search, sentence, row + k, k, sentence->totals[k], &count);
     for (int64_t k = 0; k < count; k++) {
         if (ranked[k].token != settings->eos) {
             if (going < settings->beam) ranked[going++] = ranked[k];
         } else if (k < settings->beam)
-            add_finished(settings, search, sentence, ancestors + ranked[k].parent * length, ranked[k], 0);
+            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], 0);
     }
-    if (settings->limits[sentence] == length)
+    if (sentence->limit == length)
         for (int64_t k = 0; k < going; k++)
-            add_finished(settings, search, sentence, ancestors + ranked[k].parent * length, ranked[k], 1);
-    if (is_done(settings, search, sentence, going ? ranked[0].total : -INFINITY, length))
-        return search->finished[sentence] ? 0 : -1;
-    int64_t own = (length * search->sentences + sentence) * settings->beam;
-    search->slots[next] = sentence;
-    for (int64_t k = 0; k < settings->beam; k++) {
-        candidate next_token = k < going ? ranked[k] : (candidate){-INFINITY, 0, 0, 0};
-        search->read_tokens[own + k] = next_token.token, search->read_log_probs[own + k] = next_token.total,
-            search->totals[next * settings->beam + k] = next_token.total;
-        if (settings->beam == 1) continue;
-        int64_t *path = search->spare + (next * settings->beam + k) * (length + 1);
-        memcpy(path, ancestors + next_token.parent * length, length * sizeof *path);
-        path[length] = k;
+            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], 1);
+    if (is_done(settings, sentence, going ? ranked[0].total : -INFINITY, length)) {
+        sentence->state = sentence->finished ? DONE : FAILED;
+        return;
     }
-    return 1;
+    for (int64_t k = 0; k < settings->beam; k++) {
+        candidate next = k < going ? ranked[k] : (candidate){-INFINITY, 0, 0, 0};
+        int64_t index = length * settings->beam + k;
+        sentence->read_tokens[index] = next.token, sentence->read_log_probs[index] = next.total,
+            sentence->totals[k] = next.total;
+        if (settings->beam == 1) continue;
+        int64_t *path = sentence->spare + k * (end + 1);
+        memcpy(path, ancestors + next.parent * end, end * sizeof *path);
+        path[end] = k;
+    }
+    if (settings->beam > 1) {
+        sentence->ancestors = sentence->spare, sentence->spare = (int64_t *)ancestors;
+        sentence->lane.ancestors = sentence->ancestors;
+    }
+    sentence->lane.beam = settings->beam, sentence->lane.position++;
 }
 
-/* Compute the logits of some rows and their statistics. Returns whether some logits are not finite. */
-static int compute_logits(const search_settings *settings, search_state *search, int64_t first, int64_t rows) {
+/* Compute the logits of some rows and their statistics. */
+static void compute_logits(const search_settings *settings, search_state *search, int64_t first, int64_t rows) {
     const float *x = search->x + first * settings->stack->width;
     int64_t inputs = settings->head->inputs;
     quantized bytes = {(int8_t *)search->workspace, (float *)(search->workspace + aligned(rows * inputs)),
                        (int32_t *)(search->workspace + aligned(rows * inputs) + aligned(4 * rows))};
     linear_forward(settings->head, x, rows, search->logits, 0, bytes);
     if (settings->refinement) settings->refinement->hidden = x;
-    return translume_summarize(search->logits, rows, settings->vocabulary, settings->block,
-                               settings->unshifted_limit, settings->refinement, search->maxima, search->first,
-                               search->sums, search->peaks, search->log_sums) != 0;
+    translume_summarize(search->logits, rows, settings->vocabulary, settings->block, settings->unshifted_limit,
+                        settings->refinement, search->maxima, search->first, search->sums, search->peaks,
+                        search->log_sums);
 }
 
-/* Run up to `steps` steps. Returns FINISHED if no sentence is left, CACHE_FULL if the cache must grow first, PAUSED
-   after `steps`, NOT_FINITE where the decoding loop would raise an error. */
+/* Take up to `steps` steps, in each of which all live sentences read a token. Sentences that are done leave. Returns the
+   number of steps taken: fewer if no sentence is left, or if a cache must grow first. */
 int64_t translume_search(const search_settings *settings, search_state *search, int64_t steps) {
-    for (; steps > 0; steps--) {
-        int64_t beam = search->length ? settings->beam : 1, live = search->step.sentences, rows = live * beam, next = 0;
-        if (!live) return FINISHED;
-        if (search->length == search->capacity) return CACHE_FULL;
-        search->step.beam = beam, search->step.position = search->length, search->step.count = 1;
-        search->step.slots = search->slots, search->step.ancestors = beam > 1 ? search->ancestors : NULL;
-        embed_tokens(settings, search, beam);
-        if (settings->positions) add_positions(settings, search, rows);
+    int64_t taken = 0;
+    for (; taken < steps && search->step.sentences; taken++) {
+        int64_t live = search->step.sentences, left = 0;
+        search->step.lanes = search->live, search->step.count = 1;
+        for (int64_t number = 0; number < live; number++)
+            if (search->live[number]->position == search->live[number]->cache->capacity) return taken;
+        embed_tokens(settings, search);
+        if (settings->positions) add_positions(settings, search);
         translume_step(settings->stack, &search->step, search->x, search->workspace);
-        for (int64_t first = 0; first < live; first += search->group) {
-            int64_t last = first + search->group < live ? first + search->group : live;
-            if (compute_logits(settings, search, first * beam, (last - first) * beam)) return NOT_FINITE;
-            for (int64_t sentence = first; sentence < last; sentence++) {
-                int64_t stays = advance_sentence(settings, search, sentence, next, (sentence - first) * beam);
-                if (stays < 0) return NOT_FINITE;
-                next += stays;
+        for (int64_t first = 0, last = 0, begin = 0; first < live; first = last) {
+            int64_t rows = 0, row = 0;
+            for (; last < live && (last == first || rows + search->live[last]->beam <= search->group); last++)
+                rows += search->live[last]->beam;
+            compute_logits(settings, search, begin, rows);
+            for (int64_t number = first; number < last; number++) {
+                sentence *sentence = live_sentence(search, number);
+                int64_t own = sentence->lane.beam;
+                advance_sentence(settings, search, sentence, row);
+                if (sentence->state == LIVE) search->live[left++] = &sentence->lane;
+                row += own;
             }
+            begin += rows;
         }
-        int64_t *ancestors = search->ancestors;
-        search->ancestors = search->spare, search->spare = ancestors;
-        search->step.sentences = next, search->length++;
+        search->step.sentences = left;
     }
-    return search->step.sentences ? PAUSED : FINISHED;
+    return taken;
+}
+
+/* Write the tokens with which the best hypothesis of a sentence is certain to begin; return their number. They are
+   common to all live hypotheses and to the best finished one, or to all finished ones if `all`. */
+int64_t translume_stable_prefix(const search_settings *settings, const sentence *sentence, int64_t all,
+                                int64_t *tokens) {
+    int64_t end = sentence->lane.position + 1, length = -1;
+#define SHARE(size, token) do { \
+        int64_t shared = 0; \
+        for (; shared < (size) && (length < 0 || shared < length); shared++) { \
+            if (length < 0) tokens[shared] = (token); \
+            else if (tokens[shared] != (token)) break; \
+        } \
+        length = shared; \
+    } while (0)
+    for (int64_t place = 0; place < (all ? settings->nbest : 1) && sentence->lengths[place]; place++) {
+        const int64_t *own = sentence->tokens + place * sentence->limit;
+        int64_t size = sentence->lengths[place] < 0 ? -sentence->lengths[place] : sentence->lengths[place];
+        SHARE(size, own[shared]);
+    }
+    for (int64_t k = 0; sentence->state == LIVE && k < sentence->lane.beam; k++) {
+        const int64_t *path = sentence->ancestors + k * end;
+        if (sentence->totals[k] != -INFINITY)
+            SHARE(live_length(sentence), sentence->read_tokens[read_index(settings, sentence, path, shared + 1)]);
+    }
+#undef SHARE
+    return length < 0 ? 0 : length;
 }

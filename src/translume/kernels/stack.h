@@ -27,6 +27,7 @@ typedef struct {
     norm first_norm, final_norm;  /* of a decoder's embeddings and output; weight is NULL if there is none */
 } stack;
 
+/* Keys and values of B sentences with at most K hypotheses each. */
 typedef struct {
     char *past;  /* KV cache of the target, keys and values alternating: [2L, B, H, capacity, K, d], with the strides
                     below */
@@ -34,11 +35,23 @@ typedef struct {
     const char *cross;  /* keys and values of the memory: [2L, B, H, S, d] */
     int64_t cross_layer, cross_sentence, cross_head;
     const float *source_bias;  /* [B, S], added to scores: -inf at padding; NULL without padding */
-    const int64_t *ancestors;  /* [B, K, position + 1], the beam entry that a hypothesis reads at each position;
-                                NULL: its own */
-    const int64_t *slots;  /* [B], index of a sentence in past, cross and source_bias; NULL: in order */
-    int64_t sentences, beam, count, position, source;  /* B, K, t, position of the first token, S */
+    int64_t source, capacity;  /* S; positions of `past` */
     int64_t fp16;  /* whether past and cross hold fp16; never for SSRU */
+} key_value_cache;
+
+/* A sentence in a step. It has `beam` rows for each token. */
+typedef struct {
+    const key_value_cache *cache;
+    int64_t slot;              /* its index in the cache */
+    int64_t position, beam;    /* of its first token in the step; hypotheses */
+    const int64_t *ancestors;  /* [beam, position + 1], the entry of the cache that a hypothesis reads at each position;
+                                  NULL: its own */
+} lane;
+
+/* The sentences of a step and the tokens per hypothesis, t. Rows are in order of lanes; with t > 1, beam is 1. */
+typedef struct {
+    const lane *const *lanes;
+    int64_t sentences, count;
 } step_input;
 
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence);

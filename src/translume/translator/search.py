@@ -14,6 +14,7 @@ from translume.decoding import (
     AttentionStepper,
     Beam,
     BestHypotheses,
+    CompleteSearch,
     CompleteSearcher,
     Fusion,
     Hypothesis,
@@ -101,11 +102,13 @@ class PreparedSearch:
     """The arguments of `decode` for some pieces.
 
     step: with the temperature, unsmoothing and fusion that the settings demand.
-    searcher: the stepper, if it can run whole searches and `step` is its own step.
+    prompts: [B, P], what is read before the first token of the search: bos and tags.
+    searcher: the stepper, if it can run whole searches and `step` is its own step after the prompts.
     """
 
     step: Step[Any]
     state: Any
+    prompts: Tensor
     bos: int
     eos: int
     strategy: Strategy
@@ -130,19 +133,34 @@ class PreparedSearch:
 
         It also returns None where the search fails: the decoding loop then raises the error.
         """
-        if self.searcher is None:
+        begun = self.begin_search()
+        if begun is None:
             return None
-        search = self.searcher.complete_search(
-            self.state, bos=self.bos, eos=self.eos, strategy=self.strategy, limits=self.limits, rules=self.rules
-        )
-        if search is None:
-            return None
-        more = True
-        while more:
-            more = search.run(STEPS_PER_CALL)
+        search, numbers = begun
+        while search.live:
+            search.run(STEPS_PER_CALL)
             if check_cancelled is not None:
                 check_cancelled()
-        return search.hypotheses()
+        found = [hypotheses for number in numbers if (hypotheses := search.hypotheses(number)) is not None]
+        return found if len(found) == len(numbers) else None
+
+    def begin_search(self, running: CompleteSearch | None = None) -> tuple[CompleteSearch, Sequence[int]] | None:
+        """A search by the searcher, and the numbers of the pieces there; None if it cannot run this search.
+
+        running: a search that the pieces enter if it has the same settings.
+        """
+        if self.searcher is None:
+            return None
+        state = self.state.inner if isinstance(self.state, PromptedState) else self.state
+        return self.searcher.complete_search(
+            state,
+            prompts=self.prompts,
+            eos=self.eos,
+            strategy=self.strategy,
+            limits=self.limits,
+            rules=self.rules,
+            running=running,
+        )
 
 
 @torch.inference_mode()
@@ -216,8 +234,8 @@ def prepare_search(
         raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
     own: Step[Any] = steps.step
     prompted = own
+    prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
     if pieces[0].target_tags:  # all pieces have as many
-        prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
         prompted, state = PromptedStep(own), PromptedState(state, prompts)
     step = reshaped(prompted, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
     if fusion is not None:
@@ -225,12 +243,13 @@ def prepare_search(
     return PreparedSearch(
         step=step,
         state=state,
+        prompts=prompts,
         bos=specials.bos,
         eos=specials.eos,
         strategy=strategy,
         limits=limits,
         rules=build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings),
-        searcher=steps if step is own and isinstance(steps, CompleteSearcher) else None,
+        searcher=steps if step is prompted and isinstance(steps, CompleteSearcher) else None,
     )
 
 
