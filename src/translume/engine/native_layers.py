@@ -1,6 +1,7 @@
 """All layers of an encoder or a decoder in one call of the compiled kernels."""
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -197,11 +198,13 @@ class NativeLayers:
         lanes = structures(
             loading.Lane,
             state.sentences,
-            cache=ctypes.addressof(cache),
-            slot=torch.arange(state.sentences) if state.slots is None else state.slots,
-            position=state.position,
-            beam=state.width,
-            ancestors=0 if ancestors is None else addresses(ancestors),
+            {
+                "cache": ctypes.addressof(cache),
+                "slot": torch.arange(state.sentences) if state.slots is None else state.slots,
+                "position": state.position,
+                "beam": state.width,
+                "ancestors": 0 if ancestors is None else addresses(ancestors),
+            },
         )
         pointers = addresses(lanes)
         struct = loading.StepInput(pointers.data_ptr(), state.sentences, step.count)
@@ -225,7 +228,7 @@ def cache_struct(cache: KVCache) -> loading.KeyValueCache:
     )
 
 
-def structures(kind: type[ctypes.Structure], count: int, **fields: Tensor | int) -> Tensor:
+def structures(kind: type[ctypes.Structure], count: int, fields: Mapping[str, Tensor | int]) -> Tensor:
     """Return `count` structures [count, fields], whose fields are int64 or addresses. Other fields are 0.
 
     kind: may begin with a lane, whose fields count as its own.  fields: the value of each structure [count], or of all.

@@ -290,13 +290,15 @@ class _Entry:
         self.sentences = structures(
             loading.Sentence,
             count,
-            cache=ctypes.addressof(self._cache_struct),
-            slot=torch.arange(count),
-            position=state.position,
-            beam=1,
-            begin=state.position,
-            limit=limits,
-            **{name: addresses(tensor) for name, tensor in self._memory.items()},
+            {
+                "cache": ctypes.addressof(self._cache_struct),
+                "slot": torch.arange(count),
+                "position": state.position,
+                "beam": 1,
+                "begin": state.position,
+                "limit": limits,
+                **{name: addresses(tensor) for name, tensor in self._memory.items()},
+            },
         )
 
     def grow(self) -> None:
