@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from translume.inspection import why_not as why_not
     from translume.interchange.export import export as export
     from translume.interchange.importing import import_model as import_model
+    from translume.interchange.push import Pushed as Pushed
+    from translume.interchange.push import push as push
     from translume.training import train as train
     from translume.translator import Classification as Classification
     from translume.translator import Classifier as Classifier
@@ -70,6 +72,7 @@ _PACKAGES = {
     "Generator": "translator",
     "ModelFolderError": "errors",
     "Perplexity": "translator",
+    "Pushed": "interchange.push",
     "Score": "evaluation",
     "Scores": "evaluation",
     "SettingsError": "errors",
@@ -94,6 +97,7 @@ _PACKAGES = {
     "load_classifier": "translator",
     "load_generator": "translator",
     "load_translator": "translator",
+    "push": "interchange.push",
     "record_beam": "inspection",
     "trace": "inspection",
     "trace_classification": "inspection",

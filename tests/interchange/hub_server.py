@@ -1,5 +1,6 @@
 """A local HTTP server with the file API of the Hugging Face Hub, for tests."""
 
+import base64
 import hashlib
 import json
 import re
@@ -20,6 +21,7 @@ class StoredRepository:
     files: dict[str, bytes]
     commit: str = "c0ffee" + "0" * 34
     gated: bool = False
+    private: bool = False
     unlisted: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
@@ -48,12 +50,19 @@ def git_digest(content: bytes) -> str:
 
 
 class HubServer:
-    """The server.  repositories: by "owner/name".  requests: "METHOD path [Range]" of each request so far."""
+    """The server.
+
+    repositories: by "owner/name".  requests: "METHOD path [Range]" of each request so far.  uploaded: large files by
+    digest.  writers: the tokens that may write, with the only owner for whom they may.  broken: the number of coming
+    uploads of large files that fail.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, StoredRepository] = {}
         self.requests: list[str] = []
         self.uploaded: dict[str, bytes] = {}
+        self.writers: dict[str, str] = {}
+        self.broken = 0
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -86,6 +95,8 @@ class HubServer:
         path = unquote(urlsplit(handler.path).path)
         ranged = handler.headers.get("Range")
         self.requests.append(" ".join(filter(None, (handler.command, path, ranged))))
+        if handler.command in ("POST", "PUT"):
+            return self.receive(handler, path, handler.rfile.read(int(handler.headers["Content-Length"])))
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/(revision|tree)/([^/]+))?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         found = api or file
@@ -109,6 +120,56 @@ class HubServer:
         if name not in repository.files or name in repository.unlisted:
             return self.refuse(handler, 404, "EntryNotFound")
         return self.send_file(handler, repository, name, ranged)
+
+    def receive(self, handler, path: str, body: bytes) -> None:
+        """Answer the requests of an upload: create, validate, ask how, send large files, commit."""
+        if path.startswith("/large/"):
+            self.broken -= 1
+            if self.broken >= 0:
+                return self.refuse(handler, 507, "Insufficient Storage")
+            self.uploaded[path.rpartition("/")[2]] = body
+            return self.send(handler, 200, b"", {})
+        values = [json.loads(line) for line in body.splitlines()]
+        found = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/.]+)(?:\.git)?/(preupload|info|commit)/.+", path)
+        name = found[1] if found else f"{values[0].get('organization')}/{values[0].get('name')}"
+        token = handler.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in self.writers:
+            return self.refuse(handler, 401, "")
+        if name.split("/")[0] != self.writers[token] and path != "/api/validate-yaml":
+            return self.refuse(handler, 403, "")
+        answers = {"url": f"{self.address}/{name}"}
+        if path == "/api/repos/create":
+            if name in self.repositories:
+                return self.send(handler, 409, json.dumps(answers).encode(), {})
+            self.repositories[name] = StoredRepository(files={".gitattributes": b"lfs"})
+            self.repositories[name].private = values[0].get("visibility") == "private"
+        elif found and found[2] == "preupload":
+            sent = [each["path"] for each in values[0]["files"]]
+            modes = ["lfs" if each.endswith(LARGE) else "regular" for each in sent]
+            answers["files"] = [
+                {"path": each, "uploadMode": mode, "shouldIgnore": False}
+                for each, mode in zip(sent, modes, strict=True)
+            ]
+        elif found and found[2] == "info":
+            answers["objects"] = [
+                {**each, "actions": {"upload": {"href": f"{self.address}/large/{each['oid']}"}}}
+                for each in values[0]["objects"]
+            ]
+        elif found:
+            made = self.commit(self.repositories[name], values[1:])
+            answers |= {"commitUrl": f"{answers['url']}/commit/{made}", "commitOid": made}
+        self.send(handler, 200, json.dumps(answers).encode(), {"Content-Type": "application/json"})
+
+    def commit(self, repository: StoredRepository, changes: list[dict]) -> str:
+        for change in changes:
+            value, kind = change["value"], change["key"]
+            if kind == "deletedFile":
+                del repository.files[value["path"]]
+            else:
+                content = base64.b64decode(value["content"]) if kind == "file" else self.uploaded[value["oid"]]
+                repository.files[value["path"]] = content
+        repository.commit = hashlib.sha1(repr(sorted(repository.files.items())).encode()).hexdigest()
+        return repository.commit
 
     def send_file(self, handler, repository: StoredRepository, name: str, ranged: str | None) -> None:
         content, size = repository.files[name], len(repository.files[name])

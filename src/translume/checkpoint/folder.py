@@ -23,13 +23,16 @@ from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError
 
 MANIFEST = "manifest.json"
+RESUME = "resume/"
+"""Prefix of the names of the files from which a run is resumed."""
 
 Content = bytes | Callable[[Path], None]
 """The content of a file: its bytes, or a function that writes it to a given path."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGITS = 16
-_COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
+COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
+"""Names of committed files on disk."""
 _PART = re.compile(r"\..+\.part")
 _LOCK = ".lock"
 _held: set[Path] = set()
@@ -97,6 +100,11 @@ class Manifest:
             for name, entry in sorted(self.files.items())
         }
         return json.dumps({"format": self.format, "files": files}, indent=1, ensure_ascii=False) + "\n"
+
+    def without_resume(self) -> "Manifest":
+        """Return the manifest of a copy that cannot be resumed: without the files of `resume/`."""
+        kept = {name: entry for name, entry in self.files.items() if not name.startswith(RESUME)}
+        return Manifest(files=kept, format=self.format)
 
 
 def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] = ()) -> Manifest:
@@ -193,7 +201,7 @@ def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None
         if not parent.is_dir():
             continue
         for path in sorted(parent.iterdir()):
-            leftover = _COMMITTED.fullmatch(path.name) or _PART.fullmatch(path.name)
+            leftover = COMMITTED.fullmatch(path.name) or _PART.fullmatch(path.name)
             if leftover and path not in named and path.is_file():
                 disk.remove(path)
 

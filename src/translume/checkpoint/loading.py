@@ -203,6 +203,11 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
 def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
     """Return the settings of a model folder in the newest format, with paths to its copies of [decoding]'s files."""
     manifest = manifest or Manifest.read(folder)
+    return use_decoding_copies(stored_config(folder, manifest), folder, manifest)
+
+
+def stored_config(folder: Path, manifest: Manifest) -> Config:
+    """Return the settings in the newest format; [decoding] names files as the manifest does."""
     content = read_committed(folder, manifest, CONFIG)
     place = str(folder / manifest.files[CONFIG].file)
     try:
@@ -210,10 +215,9 @@ def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelFolderError(f"{place}: not TOML: {error}") from None
     try:
-        config = Config.build(migrate(tables, place), place=place)
+        return Config.build(migrate(tables, place), place=place)
     except SettingsError as error:
         raise ModelFolderError(str(error)) from None
-    return use_decoding_copies(config, folder, manifest)
 
 
 def read_lengths(folder: Path, manifest: Manifest | None = None) -> Lengths | None:

@@ -28,6 +28,7 @@ COMMANDS = (
     "heads",
     "export",
     "import",
+    "push",
     "serve",
     "keys",
     "show",

@@ -75,7 +75,7 @@ def _size(model: Path) -> dict[str, Any]:
     parameters = sum(
         value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
     )
-    needed = {name: entry for name, entry in manifest.files.items() if not name.startswith("resume/")}
+    needed = manifest.without_resume().files
     resuming = [entry for name, entry in manifest.files.items() if name not in needed and (model / entry.file).exists()]
     changed = max((model / entry.file).stat().st_mtime for entry in needed.values())
     return {

@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
@@ -159,36 +159,42 @@ class Config(Settings):
     def relative_to(self, folder: Path) -> Self:
         """Return a copy with paths joined to `folder`; paths in [decoding] become absolute."""
 
-        def moved(path: str) -> str:
-            return str(folder / path) if path else ""
-
-        def with_moved(group: Tree, *names: str) -> Tree:
-            found = {name: getattr(group, name) for name in names}
-            # Empty values stay as they are, so that they do not count as stated.
-            return group.model_copy(
-                update={
-                    name: moved(value) if isinstance(value, str) else tuple(map(moved, value))
-                    for name, value in found.items()
-                    if value
-                }
-            )
-
         def read_anywhere(path: str) -> str:
             return str((folder / path).absolute()) if path else ""
 
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
-        data = with_moved(self.data, *PATHS)
+        moved = self._with_paths(lambda path: str(folder / path) if path else "")
+        return moved.model_copy(update={"decoding": self.decoding.model_copy(update=decoding)})
+
+    def without_folders(self) -> Self:
+        """Return a copy with file names instead of paths, except in [decoding]."""
+        return self._with_paths(lambda path: Path(path).name)
+
+    def _with_paths(self, changed: Callable[[str], str]) -> Self:
+        """Return a copy with changed paths, except in [decoding]."""
+
+        def of(group: Tree, *names: str) -> Tree:
+            found = {name: getattr(group, name) for name in names}
+            # Empty values stay as they are, so that they do not count as stated.
+            return group.model_copy(
+                update={
+                    name: changed(value) if isinstance(value, str) else tuple(map(changed, value))
+                    for name, value in found.items()
+                    if value
+                }
+            )
+
+        data = of(self.data, *PATHS)
         if data.corpus:
-            data = data.model_copy(update={"corpus": tuple(with_moved(each, *PATHS) for each in data.corpus)})
+            data = data.model_copy(update={"corpus": tuple(of(each, *PATHS) for each in data.corpus)})
         return self.model_copy(
             update={
                 "data": data,
-                "tokenizer": with_moved(self.tokenizer, "path", "target_path"),
-                "model": with_moved(self.model, "pretrained_source", "pretrained_target"),
-                "training": with_moved(self.training, "teacher"),
-                "decoding": self.decoding.model_copy(update=decoding),
+                "tokenizer": of(self.tokenizer, "path", "target_path"),
+                "model": of(self.model, "pretrained_source", "pretrained_target"),
+                "training": of(self.training, "teacher"),
             }
         )
 

@@ -45,9 +45,9 @@ _NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SMALL = (".json", ".spm", ".model", ".txt")
 """Endings of the files that are downloaded beside the weights: settings and tokenizers."""
-_TRANSPORT = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)
+TRANSPORT = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)
 """The base class of errors of the HTTP library, which differs between releases, and OSError."""
-_LOGIN = "set HF_TOKEN or run `hf auth login`"
+LOGIN = "set HF_TOKEN or run `hf auth login`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,11 @@ class Download:
         make_folder(folder.parent)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as around:
             made = Path(around) / folder.name
-            files = [MANIFEST, *(entry.file for entry in Manifest.read(self.folder).files.values())]
-            for name in files:
-                make_folder((made / name).parent)
-                shutil.copyfile(self.folder / name, made / name)
+            manifest = Manifest.read(self.folder).without_resume()
+            for entry in manifest.files.values():
+                make_folder((made / entry.file).parent)
+                shutil.copyfile(self.folder / entry.file, made / entry.file)
+            replace_file(made / MANIFEST, manifest.to_json().encode(), synced=False)
             verify(made)
             made.replace(folder)
 
@@ -155,7 +156,7 @@ def resolve(repository: Repository) -> Listing:
         return Listing(commit=repository.revision, files={})
     remembered = repository.cache / "revisions" / quote(repository.revision, safe="")
     try:
-        with _errors(repository):
+        with hub_errors(repository):
             info = HfApi(library_name="translume").model_info(
                 repository.name, revision=repository.revision, files_metadata=True
             )
@@ -196,7 +197,7 @@ def download(repository: Repository, listing: Listing, *, progress: bool = True)
     small = [name for name in names if "/" not in name and name.endswith(_SMALL)]
     if MANIFEST not in names and CONFIG not in names:
         raise ModelFolderError(f"{repository}: has no {CONFIG}, expected a model of transformers")
-    with _progress_bars(progress):
+    with progress_bars(progress):
         folder = _fetch(repository, listing, small)
         _fetch(repository, listing, _large(repository, listing, folder))
     return Download(folder=folder, origin=f"{repository.name} at {listing.commit}")
@@ -206,14 +207,14 @@ def _large(repository: Repository, listing: Listing, folder: Path) -> list[str]:
     """Return the names of the files to download after the small ones."""
     names = list(listing.files)
     if MANIFEST in names:
-        return [entry.file for entry in Manifest.read(folder).files.values() if entry.file in names]
+        return [entry.file for entry in Manifest.read(folder).without_resume().files.values() if entry.file in names]
     place = folder / CONFIG
     family_named(place, read_json(place))
     return _weights(repository, names)
 
 
 @contextmanager
-def _progress_bars(shown: bool) -> Iterator[None]:
+def progress_bars(shown: bool) -> Iterator[None]:
     """Let huggingface_hub show progress bars only on a terminal."""
     enabled = not are_progress_bars_disabled()
     if enabled and not (shown and sys.stderr.isatty()):
@@ -227,7 +228,7 @@ def _progress_bars(shown: bool) -> Iterator[None]:
 
 def _downloaded(repository: Repository, commit: str) -> Download:
     """Return what was downloaded earlier."""
-    with _errors(repository):
+    with hub_errors(repository):
         folder = snapshot_download(repository.name, revision=commit, local_files_only=True, allow_patterns=[CONFIG])
     return Download(folder=Path(folder), origin=f"{repository.name} at {commit}")
 
@@ -248,7 +249,7 @@ def _weights(repository: Repository, names: list[str]) -> list[str]:
 
 
 def _fetch(repository: Repository, listing: Listing, names: list[str]) -> Path:
-    with _errors(repository):
+    with hub_errors(repository):
         folder = Path(
             snapshot_download(
                 repository.name, revision=listing.commit, allow_patterns=_literal(names), library_name="translume"
@@ -292,7 +293,7 @@ class _UnreachableError(ModelFolderError):
 
 
 @contextmanager
-def _errors(repository: Repository) -> Iterator[None]:
+def hub_errors(repository: Repository) -> Iterator[None]:
     """Replace the errors of huggingface_hub by a ModelFolderError of one line, without its warnings in the log."""
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -301,10 +302,10 @@ def _errors(repository: Repository) -> Iterator[None]:
         yield
     except GatedRepoError:
         page = f"{constants.ENDPOINT}/{repository.name}"
-        raise ModelFolderError(f"{repository}: gated: accept its conditions at {page}, and {_LOGIN}") from None
+        raise ModelFolderError(f"{repository}: gated: accept its conditions at {page}, and {LOGIN}") from None
     except RepositoryNotFoundError:
         raise ModelFolderError(
-            f"{repository}: no such repository at {constants.ENDPOINT}; if it is private, {_LOGIN}"
+            f"{repository}: no such repository at {constants.ENDPOINT}; if it is private, {LOGIN}"
         ) from None
     except RevisionNotFoundError:
         raise ModelFolderError(
@@ -319,20 +320,20 @@ def _errors(repository: Repository) -> Iterator[None]:
             reason = f"and {constants.ENDPOINT} cannot be reached"
         raise _UnreachableError(f"{repository}: not in the cache, {reason}") from None
     except EntryNotFoundError as error:
-        raise ModelFolderError(f"{repository}: a file of the repository is missing: {_first_line(error)}") from None
+        raise ModelFolderError(f"{repository}: a file of the repository is missing: {first_line(error)}") from None
     except HfHubHTTPError as error:
-        raise ModelFolderError(f"{repository}: {constants.ENDPOINT} refused: {_first_line(error)}") from None
-    except _TRANSPORT as error:
+        raise ModelFolderError(f"{repository}: {constants.ENDPOINT} refused: {first_line(error)}") from None
+    except TRANSPORT as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise ModelFolderError(
                 f"{repository}: cannot be stored: {error.filename or constants.HF_HUB_CACHE}: {error.strerror}"
             ) from None
         raise _UnreachableError(
-            f"{repository}: transfer from {constants.ENDPOINT} failed: {_first_line(error)}"
+            f"{repository}: transfer from {constants.ENDPOINT} failed: {first_line(error)}"
         ) from None
     finally:
         log.setLevel(level)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
