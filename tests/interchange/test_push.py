@@ -146,10 +146,10 @@ def test_a_card_without_a_licence_is_noted(hub, model, tmp_path):
     assert "# en-de\n" in found.card
 
 
-@pytest.mark.parametrize("name", ["en-de", "us/", "us/en de", "us/en-de/x", "us/-en"])
+@pytest.mark.parametrize("name", ["en-de", "us/", "us/en de", "us/en-de/x", "us/-en", "us/en--de"])
 def test_a_malformed_name_is_refused(hub, model, name):
     assert refused(model, name) == (
-        f"{name}: expected owner/name: letters, digits, '-', '_' and '.', not at the beginning or end of a name"
+        f"{name}: expected owner/name: letters, digits, '_', and inside a name single '-' and '.'"
     )
 
 

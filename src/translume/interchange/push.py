@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import HfHubHTTPError
 
 from translume.checkpoint import Card, Entry, Manifest, model_folder, read_vocabularies
 from translume.checkpoint.folder import COMMITTED, MANIFEST, whole
@@ -28,6 +27,9 @@ from translume.interchange.hub import LOGIN, TRANSPORT, Repository, hub_errors, 
 Format = Literal["translume", "huggingface", "onnx", "ctranslate2"]
 LIBRARIES = {"huggingface": "transformers", "onnx": "onnx", "ctranslate2": "ctranslate2"}
 """The library that loads each export, as the Hub names it."""
+LONGEST = 96
+"""The Hub's limit on the characters of owner/name."""
+_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _EXAMPLE = re.compile(r"^```\ntranslume (\w+) .*? < (.*)\n```\n", re.MULTILINE)
 
 
@@ -103,13 +105,9 @@ def push(
 def _repository(name: str) -> Repository:
     """Read "owner/name" or hf://owner/name. Raises ModelFolderError for another form."""
     plain = name.removeprefix("hf://")
-    try:
-        validate_repo_id(plain)
-    except HFValidationError:
-        plain = ""
-    if plain.count("/") != 1:
+    if _NAME.fullmatch(plain) is None or len(plain) > LONGEST:
         raise ModelFolderError(
-            f"{name}: expected owner/name: letters, digits, '-', '_' and '.', not at the beginning or end of a name"
+            f"{name}: expected owner/name: letters, digits, '_', and inside a name single '-' and '.'"
         )
     return Repository(name=plain)
 
