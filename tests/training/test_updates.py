@@ -56,6 +56,10 @@ def rows_of(batch: Batch, begin: int, end: int) -> Batch:
     )
 
 
+def keyed(*batches: Batch) -> dict[tuple[int, ...], Batch]:
+    return {(index,): batch for index, batch in enumerate(batches)}
+
+
 @settings(max_examples=8)
 @given(cuts=st.sets(st.integers(1, 10), max_size=4))
 def test_unequal_micro_batches_give_the_update_of_the_whole(toy: Make, cuts: set[int]) -> None:
@@ -66,7 +70,7 @@ def test_unequal_micro_batches_give_the_update_of_the_whole(toy: Make, cuts: set
     results = []
     for batches in ([whole], parts):
         _, updater = updater_of(config)
-        sums = gather(updater, batches, seed=1, update=1)
+        sums = gather(updater, keyed(*batches), seed=1, update=1)
         assert sums.tokens == whole.tokens
         norm = updater.update(sums.tokens, 1e-3)
         results.append((sums.objective, norm, {k: v.clone() for k, v in updater.state().items()}))
@@ -83,7 +87,7 @@ def test_dropout_depends_only_on_seed_update_and_position(toy: Make) -> None:
     for noise in (0, 7):
         _, updater = updater_of(config)
         torch.rand(noise)
-        objectives.append([gather(updater, [batch_of(5)], seed=1, update=u).objective for u in (1, 1, 2)])
+        objectives.append([gather(updater, keyed(batch_of(5)), seed=1, update=u).objective for u in (1, 1, 2)])
     assert objectives[0] == objectives[1]
     assert objectives[0][0] == objectives[0][1] != objectives[0][2]
 
@@ -113,7 +117,7 @@ class SmallMemory:
 
 def test_batch_too_large_for_memory_is_split_and_the_update_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SmallMemory()
-    sums = gather(memory, [batch_of(2), batch_of(7)], seed=1, update=1)
+    sums = gather(memory, keyed(batch_of(2), batch_of(7)), seed=1, update=1)
     assert sums.splits == 3
     assert memory.added == [(0, 1), (0,), (1, 2), (3, 4), (5, 6)]
     assert sums.tokens == batch_of(2).tokens + batch_of(7).tokens == sums.objective
@@ -125,7 +129,7 @@ def test_single_pair_too_large_for_memory_is_named() -> None:
             raise torch.cuda.OutOfMemoryError("no room")
 
     with pytest.raises(TrainingError) as caught:
-        gather(NoMemory(), [batch_of(1)], seed=1, update=9)
+        gather(NoMemory(), keyed(batch_of(1)), seed=1, update=9)
     assert str(caught.value) == (
         "update 9: CUDA is out of memory for the single pair 1; lower data.cleaning.max_tokens or the model's size"
     )

@@ -1,6 +1,7 @@
 """translume train"""
 
 import json
+import os
 import shlex
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import click
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option
 from translume.cli.terminal import warn
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
@@ -44,24 +46,51 @@ def command(
     """Train a model on the files that CONFIG names. The same command resumes an interrupted training.
 
     --dtype is an alias of training.precision. --json prints each event as an object; if standard output fails, the
-    training goes on without it and exits with 1 at its end.
+    training goes on without it and exits with 1 at its end. Processes that torchrun started train one model together.
     """
-    from translume.cli.training_display import TrainingDisplay
     from translume.config import Config
-    from translume.training import Interrupted, Started, TensorBoard, train
+    from translume.training.group import GroupError, joined
 
     folder = out or Path("models") / config.stem
     precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
-    settings = Config.read(config, (*precision, *overrides))
-    if dry_run:
-        _rehearse(settings, folder, source, compute, as_json=as_json)
-        return
     resume = _resume_command(config, out, source, overrides, compute)
+    try:
+        with joined() as group:
+            with group.together():
+                settings = Config.read(config, (*precision, *overrides))
+                if dry_run and not group.alone:
+                    raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
+            if dry_run:
+                _rehearse(settings, folder, source, compute, as_json=as_json)
+            else:
+                _train(settings, folder, source, compute, resume, as_json=as_json, reports=group.leads)
+    except GroupError as error:
+        if error.speaks:
+            raise
+        click.get_current_context().exit(1)
+
+
+def _train(
+    settings: "Config",
+    folder: Path,
+    source: Path | None,
+    compute: Compute,
+    resume: str,
+    *,
+    as_json: bool,
+    reports: bool,
+) -> None:
+    """Train and show the events.  reports: false in the processes of a group that print nothing."""
+    from translume.cli.training_display import TrainingDisplay
+    from translume.training import Interrupted, Started, TensorBoard, train
+
     last, board = None, None
     with interrupt_hint(f"Interrupted; continue with: {resume}"), TrainingDisplay(as_json=as_json) as display:
         for event in train(settings, folder, source=source, device=compute.device, threads=compute.threads):
-            display.show(event)
             last = event
+            if not reports:
+                continue
+            display.show(event)
             try:
                 if isinstance(event, Started) and find_spec("tensorboard"):
                     board = TensorBoard(folder, after_update=event.update)
@@ -75,9 +104,11 @@ def command(
         with suppress(OSError):  # the curves are no part of the model
             board.close()
     if isinstance(last, Interrupted):
-        click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
+        if reports:
+            click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
         click.get_current_context().exit(TERMINATED if last.signal == "SIGTERM" else INTERRUPTED)
-    display.next_steps(folder)
+    if reports:
+        display.next_steps(folder)
     if display.output_error is not None:
         raise display.output_error
 
@@ -110,6 +141,8 @@ def _resume_command(
     config: Path, out: Path | None, source: Path | None, overrides: tuple[str, ...], compute: Compute
 ) -> str:
     words = ["translume", "train", str(config)]
+    if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
+        words = ["torchrun", "--nproc-per-node", count, "-m", *words]
     if out is not None:
         words += ["--out", str(out)]
     if source is not None:

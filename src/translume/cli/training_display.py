@@ -105,6 +105,8 @@ class TrainingDisplay:
         vocabulary = " and ".join(f"{size:,}" for size in sorted(sizes))
         many = "thread" if event.threads == 1 else "threads"
         threads = f", {event.threads} {many}" if event.device == "cpu" else ""
+        if event.processes > 1:
+            threads += f"{' each' if threads else ''}, {event.processes} processes"
         less = event.trained_parameters != event.parameters
         trained = f" ({event.trained_parameters:,} trained, by low-rank adapters)" if less else ""
         self._print(
@@ -135,7 +137,7 @@ class TrainingDisplay:
             self._bar.update(
                 self._task,
                 completed=event.update,
-                speed=f"{event.tokens_per_second:,.0f} tokens/s",
+                speed=speed(event),
                 loss=losses(event),
                 left=f"{span(event.seconds_left)} left",
             )
@@ -146,7 +148,7 @@ class TrainingDisplay:
             self._logged, self._lines = now, self._lines + 1
             note(
                 f"update {event.update:,}/{event.updates:,}: {losses(event)}, rate {event.learning_rate:.2g}, "
-                f"{event.tokens_per_second:,.0f} tokens/s, {span(event.seconds_left)} left"
+                f"{speed(event)}, {span(event.seconds_left)} left"
             )
 
     def _finish(self, event: Finished) -> None:
@@ -190,6 +192,12 @@ class TrainingDisplay:
             self._bar.console.print(text, markup=False, soft_wrap=True)
         else:
             printed(text)
+
+
+def speed(event: Progress) -> str:
+    """Return the speed, such as "12,345 tokens/s", with that of each process if there are several."""
+    each = f" ({event.tokens_per_second / event.processes:,.0f} per process)" if event.processes > 1 else ""
+    return f"{event.tokens_per_second:,.0f} tokens/s{each}"
 
 
 def losses(event: Progress) -> str:

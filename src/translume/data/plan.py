@@ -40,9 +40,9 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self._shuffled)
 
-    def batch(self, index: int) -> Batch:
-        """Return the batch at a position of the epoch, from 0. Thread-safe."""
-        numbers = self.numbers(index)
+    def batch(self, index: int, rows: slice = slice(None)) -> Batch:
+        """Return the batch at a position of the epoch, from 0, or only some of its rows. Thread-safe."""
+        numbers = self.numbers(index)[rows]
         source, target = self.corpus.sides(numbers)
         if self.dropout > 0:
             source, target = self._dropped(source, numbers, 0), self._dropped(target, numbers, 1)

@@ -30,7 +30,7 @@ class Started:
     were held out.  parameters: number of weights, shared ones counted once.  trained_parameters: number of those that
     are trained, or of those of low-rank adapters.  files: of training and validation.
     base: of a fine-tuned model, when it begins: "model" (folder), "weights_sha256" and the data of the base model as
-    `data_of_history` returns them; else None.
+    `data_of_history` returns them; else None.  processes: number of those that train together.
     """
 
     update: int
@@ -49,6 +49,7 @@ class Started:
     threads: int
     files: tuple[DataFile, ...]
     base: dict[str, Any] | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,8 @@ class Progress:
     """One update is done. Means are over the updates since the last multiple of `training.log_every`.
 
     loss: mean objective in nats per target token, smoothing included.  nll: mean −log p per target token in nats; None
-    for a head without it.  tokens_per_second: target tokens, without the time of validation and saving.
+    for a head without it.  tokens_per_second: target tokens of all `processes`, without the time of validation
+    and saving.
     gradient_norm: of this update, per target token, before clipping.  seconds_left: until the last update, at this
     process's speed so far.  logged: whether the event is in history.jsonl.
     """
@@ -89,6 +91,7 @@ class Progress:
     gradient_norm: float
     seconds_left: float
     logged: bool
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,16 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 class SignalFlag:
     """A context in which the first SIGINT, SIGTERM or SIGHUP only sets `caught`; a second one has its usual effect.
 
+    torchrun repeats a signal, and kills its processes after 30 seconds: with `always`, all signals only set `caught`.
+
     SIGHUP comes when the terminal closes. If it is ignored, as `nohup` arranges, it stays ignored.
     Outside the main thread Python allows no signal handlers, so nothing is caught there.
     """
 
-    def __init__(self, on_signal: Callable[[int], object] | None = None) -> None:
+    def __init__(self, on_signal: Callable[[int], object] | None = None, *, always: bool = False) -> None:
         """on_signal: called at once with the number of the caught signal."""
         self.caught = ""
-        self._on_signal = on_signal
+        self._on_signal, self._always = on_signal, always
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
@@ -41,7 +43,8 @@ class SignalFlag:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.caught = signal.Signals(number).name
-        self._restore()
+        if not self._always:
+            self._restore()
         if self._on_signal is not None:
             self._on_signal(number)
 

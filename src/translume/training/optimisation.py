@@ -14,6 +14,7 @@ from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
+from translume.training.group import Group
 from translume.training.precision import Precision
 
 
@@ -172,8 +173,10 @@ class Updater:
         options: LossOptions,
         precision: Precision,
         device: torch.device,
+        group: Group | None = None,
     ) -> None:
-        self._options = options
+        """group: the processes whose gradients are added before each step."""
+        self._options, self._group = options, group or Group()
         self.model, self.settings, self.precision, self.device = model, settings, precision, device
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
@@ -227,11 +230,16 @@ class Updater:
 
     @torch.no_grad()
     def update(self, tokens: int, learning_rate: float) -> float:
-        """Divide the gradients by `tokens`, clip, step; return the norm per token before clipping."""
+        """Add the gradients of all processes, divide by `tokens`, clip, step.
+
+        Return the norm per token before clipping.  tokens: of all processes.
+        """
         if not tokens:
             self.clear()
             return 0.0
         gradients = [flat.master.grad for flat in self._flats if flat.master.grad is not None]
+        for gradient in gradients:
+            self._group.add(gradient)
         norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
         limit = self.settings.clip_norm
         factor = limit / norm if limit and norm > limit else 1.0
@@ -249,6 +257,12 @@ class Updater:
         """Set all gradients to zero."""
         for flat in self._flats:
             flat.clear()
+
+    def receive(self) -> None:
+        """Replace the trained weights by those of rank 0."""
+        self._group.receive(flat.master.data for flat in self._flats)
+        for flat in self._flats:
+            flat.refresh()
 
     def parameters_fp32(self) -> dict[str, Tensor]:
         """Return the trained weights by name, tied ones once: live fp32 tensors."""

@@ -1,9 +1,10 @@
 """Prepare a run: settings, vocabularies, data, network and optimiser, for a new, resumed or fine-tuned model."""
 
 import hashlib
+import json
 import os
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -36,6 +37,7 @@ from translume.text import Labels, Tokenizer
 from translume.training.batches import BatchStream, seed_of
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings
+from translume.training.group import Group
 from translume.training.optimisation import MovingAverage, Updater
 from translume.training.precision import choose_attention, choose_precision
 from translume.training.resume import (
@@ -80,6 +82,13 @@ class Prepared:
     stream: BatchStream
     device: torch.device
     outdated: bool
+    group: Group
+
+    def receive(self) -> None:
+        """Replace the weights, their average and the network's other tensors by those of rank 0."""
+        self.updater.receive()
+        average = self.ema.values.values() if self.ema else ()
+        self.group.receive([*average, *_buffers(self.updater).values()])
 
     def live(self, *, whole: bool) -> Live:
         """Return the current tensors, including those of the optimiser if `whole`."""
@@ -165,10 +174,25 @@ def _refuse_named_tokenizers(config: Config, base: AnyCheckpoint, place: str) ->
             raise SettingsError(f"tokenizer.{name}: {path} is not the tokenizer of {place}; leave this setting out")
 
 
-def prepare_run(
-    plan: RunPlan, store: Store, *, source: Path | None, device: torch.device
-) -> Generator[Event, None, Prepared]:
-    """Prepare a run: yield an event before each long step, and return the run's parts (`yield from`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedData:
+    """The vocabularies and the tokenized pairs of a run."""
+
+    model: ModelDescription
+    training: TokenizedCorpus
+    validation: TokenizedCorpus
+
+    @property
+    def digest(self) -> str:
+        """A digest of the training pairs, and of the weights and tags of their files."""
+        text = f"{self.training.digest} {' '.join(map(repr, self.training.weights))}"
+        if self.training.tags is not None:
+            text += f" {self.training.tags.source.tolist()} {self.training.tags.target.tolist()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, PreparedData]:
+    """Prepare vocabularies and data: yield an event before each long step, and return them (`yield from`).
 
     The vocabularies are committed to the folder before anything else is computed, so that a resumed run has the same
     ones.
@@ -179,7 +203,7 @@ def prepare_run(
     if plan.unused:
         yield Warned(update=0, message=plan.unused)
     model = yield from _with_tokenizers(plan, store)
-    config, settings = model.config, model.config.training
+    config = model.config
     corpora = []
     for split, what in (("train", "training data"), ("valid", "validation data")):
         yield Preparing(what=what)
@@ -195,21 +219,31 @@ def prepare_run(
             )
         )
     training, validation = corpora
-    model = replace(model, lengths=_lengths(plan, model, training))
-    digest = _data_digest(training)
+    if plan.state is not None:
+        found = PreparedData(model=model, training=training, validation=validation)
+        refuse_other(str(store.folder), "training data", plan.state.begun.data, found.digest)
+    return PreparedData(
+        model=replace(model, lengths=_lengths(plan, model, training)), training=training, validation=validation
+    )
+
+
+def prepare_run(
+    plan: RunPlan, store: Store, data: PreparedData, *, begun: Begun, group: Group, device: torch.device
+) -> Generator[Event, None, Prepared]:
+    """Prepare network and optimiser: yield an event before each long step, and return the run's parts (`yield from`).
+
+    begun: the facts about the run if it is new.
+    """
+    model, training = data.model, data.training
+    config, settings = model.config, model.config.training
     yield Preparing(what="model")
-    state = plan.state
-    if state is None:
-        begun = replace(_begun(model, digest, source, device), source_digest=plan.base_digest)
-        state = State(begun=begun, metric=settings.metric)
-    else:
-        refuse_other(str(store.folder), "training data", state.begun.data, digest)
+    state = plan.state or State(begun=begun, metric=settings.metric)
     teacher = yield from _load_teacher(plan, state, model, store, device)
     transformer, notes = _transformer(plan, store, model, training, device)
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(AttentionBackend, state.begun.attention))
-    updater = _updater(transformer, model, state.begun.precision, device, teacher.teacher)
+    updater = _updater(transformer, model, state.begun.precision, device, teacher.teacher, group)
     ema = _restored(plan, store, updater, settings.ema)
     stream = BatchStream(
         training,
@@ -218,11 +252,13 @@ def prepare_run(
         dropout=config.tokenizer.dropout,
         epoch=state.epoch,
         position=state.position,
+        rank=group.rank,
+        size=group.size,
     )
     return Prepared(
         model=model,
         training=training,
-        validation=validation,
+        validation=data.validation,
         updater=updater,
         transformer=transformer,
         ema=ema,
@@ -230,6 +266,7 @@ def prepare_run(
         stream=stream,
         device=device,
         outdated=plan.outdated,
+        group=group,
     )
 
 
@@ -262,29 +299,38 @@ def _load_teacher(
 
 
 def _updater(
-    transformer: Network, model: ModelDescription, precision: str, device: torch.device, teacher: Teacher | None
+    transformer: Network,
+    model: ModelDescription,
+    precision: str,
+    device: torch.device,
+    teacher: Teacher | None,
+    group: Group,
 ) -> Updater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
     chosen = cast(Literal["fp32", "bf16"], precision)
     options = replace(options, teacher=teacher)
-    return Updater(transformer, settings, options=options, precision=chosen, device=device)
+    return Updater(transformer, settings, options=options, precision=chosen, device=device, group=group)
 
 
-def _begun(model: ModelDescription, data: str, source: Path | None, device: torch.device) -> Begun:
-    """Return the facts about a new run that must not change when it is resumed."""
+def facts_of(plan: RunPlan, data: PreparedData, source: Path | None, group: Group, device: torch.device) -> Begun:
+    """Return the facts about a new run that must not change when it is resumed; in a group, those of rank 0."""
+    model = data.model
     precision = choose_precision(model.config.training.precision, device)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    return Begun(
+    own = Begun(
         source_tokenizer=model.source.digest,
         target_tokenizer=model.target.digest,
-        data=data,
+        data=data.digest,
         precision=precision,
         attention=choose_attention(model.config.model, device, dtype),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         source_model=str(source or ""),
+        source_digest=plan.base_digest,
+        processes=group.size,
     )
+    return Begun(**json.loads(group.texts(json.dumps(asdict(own)))[0]))
 
 
 def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, ModelDescription]:
@@ -327,14 +373,6 @@ def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None
     for path, digest in named:
         if path and Path(path).exists():
             refuse_other(str(store.folder), f"tokenizer than {path}", digest, Tokenizer.load(Path(path)).digest)
-
-
-def _data_digest(corpus: TokenizedCorpus) -> str:
-    """Return a digest of the pairs, and of the weights and tags of their files."""
-    text = f"{corpus.digest} {' '.join(map(repr, corpus.weights))}"
-    if corpus.tags is not None:
-        text += f" {corpus.tags.source.tolist()} {corpus.tags.target.tolist()}"
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _transformer(

@@ -62,7 +62,7 @@ class Window:
 class Begun:
     """Facts that stay fixed for a run: digests, precision, the fine-tuned model and the teacher ("" for none).
 
-    source_digest: SHA-256 of the fine-tuned model's weights file; "" in old folders.
+    source_digest: SHA-256 of the fine-tuned model's weights file; "" in old folders.  processes: number of them.
     """
 
     source_tokenizer: str
@@ -75,6 +75,7 @@ class Begun:
     source_model: str
     teacher: str = ""
     source_digest: str = ""
+    processes: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,10 +227,11 @@ class ModelDescription:
 
 
 class Store:
-    """Reads and commits the model folder of a run. The caller holds its lock."""
+    """Reads and commits the model folder of a run. The caller holds its lock, unless it only reads."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        """writes: whether commits are made; only rank 0 of several processes makes them."""
+        self.folder, self._writes = folder, writes
         self._manifest = Manifest.read(folder) if (folder / "manifest.json").exists() else Manifest(files={})
         self._decoding_files: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
@@ -270,12 +272,16 @@ class Store:
 
     def begin(self, model: ModelDescription) -> None:
         """Commit settings and vocabularies, before the first update."""
+        if not self._writes:
+            return
         files = self._files(model, {})
         del files[WEIGHTS]
         self._commit(files, [name for name in VOCABULARIES if name not in files])
 
     def save(self, state: State, model: ModelDescription, live: Live, best: Weights | None) -> None:
         """Commit the current state of a run.  best: the best weights if they changed since the last commit."""
+        if not self._writes:
+            return
         settings = model.config.training
         weights = {**self.kept(state, settings, live, best), **live.buffers}
         files = self._files(model, weights)

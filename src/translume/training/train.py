@@ -1,17 +1,18 @@
 """`train`: run the training loop and yield its events."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from translume.checkpoint import (
     Card,
     FolderLock,
     build_network,
-    choose_device,
     data_of_history,
     model_folder,
     read_history,
@@ -19,7 +20,7 @@ from translume.checkpoint import (
     write_card,
 )
 from translume.config import Config, TrainingSettings
-from translume.data import files_of
+from translume.data import Batch, files_of
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory
@@ -38,9 +39,10 @@ from translume.training.events import (
     Validated,
     Warned,
 )
+from translume.training.group import Group, joined
 from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
-from translume.training.prepare import CACHE, Prepared, RunPlan, plan_run, prepare_run
+from translume.training.prepare import CACHE, Prepared, RunPlan, facts_of, plan_run, prepare_data, prepare_run
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
 from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
 
@@ -65,37 +67,69 @@ def train(
     for bit. `updates` and settings of validation, saving and logging may change in between. Raises TrainingError for
     any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT, SIGTERM and
     SIGHUP the run is saved and ends with `Interrupted`, if the generator runs in the main thread and the data are
-    prepared.
+    prepared. In processes that torchrun started, all of them train one model and yield the same events; only rank 0
+    writes the folder.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
     refuse_threads(threads)
-    folder = Path(folder)
-    origin = model_folder(source) if source is not None else None
-    for split in SPLITS:
-        origins(config.data, split)  # refuses impossible settings before the folder is made
-    _refuse_another_readme(folder)
-    with FolderLock(folder):
-        store = Store(folder)
+    with joined() as group, ExitStack() as stack:
+        group.refuse_differences(_facts(config, source))
+        yield from _train(config, Path(folder), source, device, threads, group, stack)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    source: Path | str | None,
+    device: str,
+    threads: int | None,
+    group: Group,
+    stack: ExitStack,
+) -> Iterator[Event]:
+    """Train as one process of a group.  stack: closes what this process holds when the run ends."""
+    with group.in_turn():
+        origin = model_folder(source) if source is not None else None
+        for split in SPLITS:
+            origins(config.data, split)  # refuses impossible settings before the folder is made
+        _refuse_another_readme(folder)
+        if group.leads:
+            stack.enter_context(FolderLock(folder))
+        store = Store(folder, writes=group.leads)
         plan = plan_run(config, store, origin)
-        finished = _finished_already(plan, store)
+        finished, data = _finished_already(plan, store), None
+        if finished is None:
+            place = group.device(device)
+            keep_freed_memory()
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads or (plan.state.begun.threads if plan.state else torch.get_num_threads()))
+            data = yield from prepare_data(plan, store)
+    if finished is not None or data is None:
         if finished is not None:
             yield finished
-            return
-        place = choose_device(device)
-        keep_freed_memory()
-        before = torch.get_num_threads()
-        wanted = threads or (plan.state.begun.threads if plan.state else before)
-        torch.set_num_threads(wanted)
-        try:
-            prepared = yield from prepare_run(plan, store, source=origin, device=place)
-            validator = _validator(prepared)
-            run = Run(prepared, store, validator)
-            for event in _first_events(plan, prepared, store, validator):
-                yield run.record(event)
-            yield from run.events()
-        finally:
-            torch.set_num_threads(before)
+        return
+    group.refuse_differences({"the digest of the training pairs": data.digest})
+    begun = facts_of(plan, data, origin, group, place)
+    with group.together():
+        prepared = yield from prepare_run(plan, store, data, begun=begun, group=group, device=place)
+        validator = _validator(prepared)
+        run = Run(prepared, store, validator)
+    prepared.receive()
+    for event in _first_events(plan, prepared, store, validator):
+        yield run.record(event)
+    yield from run.events()
+
+
+def _facts(config: Config, source: Path | str | None) -> dict[str, object]:
+    """Return everything that the processes of a group must agree on before they read data."""
+
+    def flat(prefix: str, values: dict[str, Any]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, value in values.items():
+            found |= flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
+        return found
+
+    return {**flat("", config.model_dump(mode="json")), "--from": str(source or ""), "torch": torch.__version__}
 
 
 def _refuse_another_readme(folder: Path) -> None:
@@ -156,6 +190,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Va
         device=str(prepared.device),
         threads=torch.get_num_threads(),
         files=tuple(files),
+        processes=prepared.group.size,
         base=_base_data(Path(state.begun.source_model), plan.base_digest) if plan.base is not None else None,
     )
     if plan.state is None:
@@ -176,7 +211,11 @@ def _changes(plan: RunPlan, prepared: Prepared) -> Iterator[str]:
     """Yield warnings about changes since a resumed run began; discard the best validation if it is not comparable."""
     state, settings = prepared.state, prepared.model.config.training
     begun, threads = state.begun, torch.get_num_threads()
-    for what, then, now in (("threads", begun.threads, threads), ("torch", begun.torch, torch.__version__)):
+    for what, then, now in (
+        ("threads", begun.threads, threads),
+        ("torch", begun.torch, torch.__version__),
+        ("processes", begun.processes, prepared.group.size),
+    ):
         if then != now:
             yield f"this run began with {what} {then}, now {now}: weights may differ in the last bits"
     earlier = plan.stored.config.training.updates if plan.stored else settings.updates
@@ -204,7 +243,8 @@ def _validator(prepared: Prepared) -> Validator:
         corpus=prepared.validation,
         max_tokens=model.config.training.max_tokens,
         device=prepared.device,
-        task_metrics=validation(model, prepared.validation, network, prepared.device),
+        task_metrics=validation(model, prepared.validation, network, prepared.device, prepared.group),
+        group=prepared.group,
     )
 
 
@@ -212,11 +252,13 @@ class Run:
     """The training loop. Everything that must survive the process is in the store and in the state."""
 
     def __init__(self, prepared: Prepared, store: Store, validator: Validator) -> None:
-        self._prepared, self._store, self._validator = prepared, store, validator
+        self._prepared, self._store, self._validator, self._group = prepared, store, validator, prepared.group
         self._state, self._settings = prepared.state, prepared.model.config.training
         self._measure = prepared.model.config.model.head.measure
         self._larger = task_of(prepared.model.config).larger_is_better(self._settings.metric)
-        self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
+        self._history = None
+        if self._group.leads:
+            self._history = History(store.folder, keep_bytes=prepared.state.history_bytes)
         self._new_best: Weights | None = None
         self._saved = self._first = prepared.state.update
         self._unsaved = prepared.outdated
@@ -229,7 +271,8 @@ class Run:
     def record(self, event: Event) -> Event:
         """Write an event to history.jsonl, and return it. A log that cannot be written does not end the training."""
         try:
-            self._history.add(event, elapsed=self._elapsed())
+            if self._history is not None:
+                self._history.add(event, elapsed=self._elapsed())
         except ModelFolderError as error:
             self._log_failure = self._log_failure or str(error)
         return event
@@ -240,11 +283,13 @@ class Run:
         A signal only sets a flag (`SignalFlag`): the update in progress is finished and everything saved before
         `Interrupted`. Raises TrainingError if a loss is not finite; earlier commits stay.
         """
-        with SignalFlag() as signals:
+        with SignalFlag(always=not self._group.alone) as signals:
             while True:
+                self._group.doing = f"update {self._state.update:,}, last saved {self._saved:,}"
                 yield from self._log_warning()
                 if self._validation_due():
                     yield from self._validate(signals)
+                caught = self._group.caught(signals.caught)
                 reason = None if self._validation_due() else self._reason()
                 save = self._multiple_of(self._settings.save_every)
                 if save and add_candidate(self._state, self._settings):
@@ -252,8 +297,8 @@ class Run:
                 last: Event | None = None
                 if reason is not None:
                     last = self._finished(reason)
-                elif signals.caught:
-                    last = Interrupted(update=self._state.update, signal=signals.caught, folder=self._store.folder)
+                elif caught:
+                    last = Interrupted(update=self._state.update, signal=caught, folder=self._store.folder)
                 if last is not None:
                     self.record(last)
                     yield from self._log_warning()
@@ -298,7 +343,7 @@ class Run:
         if best:
             state.best_update, state.best_nll = state.update, quality.nll
             state.best_metrics, state.waiting = dict(quality.metrics), 0
-            self._new_best = snapshot(live.shown)
+            self._new_best = snapshot(live.shown) if self._group.leads else None
         else:
             state.waiting += 1
         seconds = time.monotonic() - begun
@@ -326,8 +371,7 @@ class Run:
         state, settings = self._state, self._settings
         state.forget_mean()
         if settings.average_last > 1:
-            kept = self._store.kept(state, settings, self._prepared.live(whole=False), self._new_best)
-            quality = self._validator.measure(kept, lambda: False)
+            quality = self._validator.measure(self._kept(), lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
                 best, mean = self._best_value(), quality.value(settings.metric)
@@ -345,14 +389,35 @@ class Run:
             measure=self._measure,
         )
 
+    def _kept(self) -> Mapping[str, Tensor]:
+        """Return the weights that become the model. Rank 0 reads them from its folder and sends them to the others."""
+        live, kept = self._prepared.live(whole=False), None
+        with self._group.together():
+            if self._group.leads:
+                kept = self._store.kept(self._state, self._settings, live, self._new_best)
+        if kept is None:
+            kept = {name: torch.empty_like(value, device="cpu") for name, value in live.model(live.shown).items()}
+        if not self._group.alone:
+            kept = {name: kept[name].to("cpu", torch.float32).contiguous() for name in sorted(kept)}
+            self._group.receive(kept.values())
+        return kept
+
     def _save(self) -> Event:
         state, prepared = self._state, self._prepared
         state.epoch, state.position = prepared.stream.epoch, prepared.stream.position
         state.seconds = self._elapsed()
-        state.history_bytes = self._history.size()
         live = prepared.live(whole=True)
-        self._store.save(state, prepared.model, live, self._new_best)
+        with self._group.together():
+            if self._history is not None:
+                state.history_bytes = self._history.size()
+                self._store.save(state, prepared.model, live, self._new_best)
+                self._saved = state.update
+                self._write_card()
         self._new_best, self._saved, self._unsaved = None, state.update, False
+        return Saved(update=state.update, folder=self._store.folder)
+
+    def _write_card(self) -> None:
+        state, prepared = self._state, self._prepared
         card = Card(
             parameters=self._validator.parameters,
             trained_parameters=_trained(prepared),
@@ -362,7 +427,6 @@ class Run:
             base_digest=state.begun.source_digest,
         )
         write_card(self._store.folder, prepared.model.config, card)
-        return Saved(update=state.update, folder=self._store.folder)
 
     def _scores(self) -> list[str]:
         state, settings = self._state, self._settings
@@ -381,14 +445,12 @@ class Run:
         begun = time.monotonic()
         state, settings, prepared = self._state, self._settings, self._prepared
         update = state.update + 1
-        batches = [prepared.stream.next().to(prepared.device) for _ in range(settings.accumulate)]
-        sums = gather(prepared.updater, batches, seed=settings.seed, update=update)
-        if not finite(sums.objective):
-            raise TrainingError(self._not_finite("loss", sums.objective, sums.lines[-1:]))
+        batches = {key: each.to(prepared.device) for key, each in prepared.stream.take(settings.accumulate).items()}
+        sums = self._gather(batches, update)
         rate = learning_rate(update, settings, prepared.model.config.model.width)
         norm = prepared.updater.update(sums.tokens, rate)
         if not finite(norm):
-            raise TrainingError(self._not_finite("gradient", norm, sums.lines))
+            self._group.agree(self._not_finite("gradient", norm, sums.lines if self._group.alone else []))
         state.update, self._unsaved = update, True
         state.forget_mean()
         if prepared.ema is not None:
@@ -399,6 +461,30 @@ class Run:
             message = f"CUDA was out of memory: update {update} was computed in {sums.splits} more parts"
             yield self.record(Warned(update=update, message=message))
         yield self.record(self._progress(sums, rate, norm))
+
+    def _gather(self, batches: Mapping[tuple[int, ...], Batch], update: int) -> Sums:
+        """Accumulate this process's gradients of an update, and return the sums over all processes.
+
+        Raises TrainingError in all of them if the loss of one is not finite or one is out of memory.
+        """
+        message = ""
+        try:
+            sums = gather(self._prepared.updater, batches, seed=self._settings.seed, update=update)
+        except TrainingError as error:
+            sums, message = Sums(), str(error)
+        if not finite(sums.objective):
+            message = self._not_finite("loss", sums.objective, sums.lines[-1:])
+        numbers = [sums.objective, sums.nll or 0.0, sums.nll is None, sums.tokens, sums.splits, bool(message)]
+        objectives, nlls, without, tokens, splits, failed = zip(*self._group.numbers(numbers), strict=True)
+        if any(failed):
+            self._group.agree(message)
+        return Sums(
+            objective=sum(objectives),
+            nll=None if any(without) else sum(nlls),
+            tokens=int(sum(tokens)),
+            splits=int(sum(splits)),
+            lines=sums.lines,
+        )
 
     def _progress(self, sums: Sums, rate: float, norm: float) -> Progress:
         state, settings = self._state, self._settings
@@ -419,6 +505,7 @@ class Run:
             gradient_norm=norm,
             seconds_left=left,
             logged=logged,
+            processes=self._group.size,
         )
         if logged:
             state.window = Window()
@@ -429,9 +516,10 @@ class Run:
         pairs = [number for lines in batches for number in lines]
         named = ", ".join(self._prepared.training.place(number) for number in pairs[:_NAMED_PAIRS])
         rest = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
+        where = f" on {named}{rest}" if pairs else ""
         good = f"update {self._saved} in {self._store.folder}" if self._saved else "none"
         return (
-            f"update {self._state.update + 1}: the {what} is {value} on {named}{rest}; "
+            f"update {self._state.update + 1}: the {what} is {value}{where}; "
             f"last good checkpoint: {good}; try a lower training.learning_rate"
         )
 

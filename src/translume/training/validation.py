@@ -1,9 +1,11 @@
 """Validation: nats per token and the task's metrics on the validation set."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +19,9 @@ from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
 from translume.model.classifier import Classifier, Network
 from translume.text import Labels, Tokenizer
+from translume.training.group import Group
 from translume.training.resume import ModelDescription
-from translume.translator import Generator, Translation, Translator
+from translume.translator import Generator, Translator
 from translume.translator.classifier import LABEL_THRESHOLD
 
 _AT_ONCE = 128
@@ -89,6 +92,7 @@ class Validator:
     """Measures weights on the validation set in fp32, with a network of its own.
 
     task_metrics: measures the task's metrics with `model`; None if `training.metric` needs none.
+    group: the processes that share the batches; all measure the same weights.
     """
 
     model: Network
@@ -96,6 +100,7 @@ class Validator:
     max_tokens: int
     device: torch.device
     task_metrics: Metrics | None
+    group: Group
 
     @property
     def parameters(self) -> int:
@@ -106,19 +111,23 @@ class Validator:
         """Measure weights; None soon after `stop` returns true."""
         load_weights(self.model, weights)
         self.model.eval()
-        total, tokens = 0.0, 0
+        total, tokens, stopped = 0.0, 0, False
         # Validation keeps pairs that training drops as too long; such a pair becomes a batch of its own.
         plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, self.corpus.longest + 1), seed=0, epoch=0)
-        for index in range(len(plan)):
-            if stop():
-                return None
+        for index in range(self.group.rank, len(plan), self.group.size):
+            if stopped := stop():
+                break
             batch = plan.batch(index).to(self.device)
             total += nll_of(self.model, batch)
             tokens += batch.tokens
-        found = self.task_metrics(stop) if self.task_metrics else TaskMetrics(values={})
-        if found is None:
+        nats, counts, ends = zip(*self.group.numbers([total, tokens, stopped]), strict=True)
+        if any(ends):
             return None
-        return Quality(nll=total / max(1, tokens), metrics=found.values, reached_limit=found.reached_limit)
+        found = self.task_metrics(stop) if self.task_metrics else TaskMetrics(values={})
+        (ends,) = zip(*self.group.numbers([found is None]), strict=True)
+        if found is None or any(ends):
+            return None
+        return Quality(nll=sum(nats) / max(1, sum(counts)), metrics=found.values, reached_limit=found.reached_limit)
 
 
 def nll_of(model: Network, batch: Batch) -> float:
@@ -137,7 +146,7 @@ def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
 
 
 def translation_metrics(
-    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device
+    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device, group: Group
 ) -> Metrics | None:
     """Return a function that measures `training.metric` on translations of validation sentences; None for the nll.
 
@@ -180,19 +189,35 @@ def translation_metrics(
     def translate(stop: Stop) -> TaskMetrics | None:
         values, limited = {}, 0
         for (name, own, settings, _), (sources, references) in zip(parts, texts, strict=True):
-            found: list[Translation] = []
-            for begin in range(0, len(sources), _AT_ONCE):
-                if stop():
-                    return None
-                found += translator.translate_all(sources[begin : begin + _AT_ONCE], settings=own)
+            share, stopped = sources[group.rank :: group.size], False
+            found: list[tuple[str, bool]] = []
+            for begin in range(0, len(share), _AT_ONCE):
+                if stopped := stop():
+                    break
+                own_share = translator.translate_all(share[begin : begin + _AT_ONCE], settings=own)
+                found += [(each.text, each.reached_limit) for each in own_share]
+            shares = _shares(group, None if stopped else found)
+            if shares is None:
+                return None
+            translations: list[tuple[str, bool]] = [("", False)] * len(sources)
+            for rank, each in enumerate(shares):
+                translations[rank :: group.size] = each
             chosen = settings.model_copy(update={"metrics": (metric,)})
-            scores = measure([each.text for each in found], references, chosen, sources=sources).scores
+            scores = measure([text for text, _ in translations], references, chosen, sources=sources).scores
             values[f"{metric} {name}"] = scores[0].value
-            limited += sum(each.reached_limit for each in found)
+            limited += sum(reached for _, reached in translations)
         mean = {metric: fmean(values.values())}
         return TaskMetrics(values={**mean, **values} if several else mean, reached_limit=limited)
 
     return translate
+
+
+def _shares(group: Group, own: list[Any] | None) -> list[list[Any]] | None:
+    """Return the lists of all ranks; None if any rank has None."""
+    if group.alone:
+        return None if own is None else [own]
+    shares = [json.loads(text) for text in group.texts(json.dumps(own))]
+    return None if None in shares else shares
 
 
 def _by_direction(corpus: TokenizedCorpus, numbers: Sequence[int]) -> dict[Direction, list[int]]:
@@ -210,12 +235,12 @@ def spread(count: int, wanted: int) -> Sequence[int]:
 
 
 def perplexity_metrics(
-    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device
+    model: ModelDescription, corpus: TokenizedCorpus, network: Transformer, device: torch.device, group: Group
 ) -> Metrics | None:
     """Return a function that measures the perplexity of validation documents; None if `training.metric` is the nll.
 
     Documents are read in windows that overlap, unlike the blocks on which the nll is measured.
-    `training.validation_sentences` is the number of documents.
+    `training.validation_sentences` is the number of documents. Every rank reads all of them.
     """
     metric = model.config.training.metric
     if metric == "nll":
@@ -239,7 +264,7 @@ def perplexity_metrics(
 
 
 def classification_metrics(
-    model: ModelDescription, corpus: TokenizedCorpus, network: Classifier, device: torch.device
+    model: ModelDescription, corpus: TokenizedCorpus, network: Classifier, device: torch.device, group: Group
 ) -> Metrics:
     """Return a function that measures accuracy and macro-F1, in per cent, on all of `corpus`."""
     from translume.evaluation.classification import accuracy_of, macro_f1_of  # as above
@@ -250,20 +275,25 @@ def classification_metrics(
     assert isinstance(labels, Labels)
 
     def classify(stop: Stop) -> TaskMetrics | None:
-        gold, found = [], []
-        for index in range(len(plan)):
-            if stop():
-                return None
+        own: list[tuple[list[int], list[int]]] = []
+        stopped = False
+        for index in range(group.rank, len(plan), group.size):
+            if stopped := stop():
+                break
             batch = plan.batch(index).to(device)
             with torch.no_grad():
                 logs = network.belief(batch.source, batch.source_mask).log_probs()
             wanted = batch.labels[:, 0]
             if labels.several:
-                gold += [set(row.nonzero()[:, 0].tolist()) for row in wanted.cpu()]
-                found += [set(row.nonzero()[:, 0].tolist()) for row in (logs.exp() > LABEL_THRESHOLD).cpu()]
+                gold = [row.nonzero()[:, 0].tolist() for row in wanted.cpu()]
+                found = [row.nonzero()[:, 0].tolist() for row in (logs.exp() > LABEL_THRESHOLD).cpu()]
             else:
-                gold += [{each} for each in wanted.tolist()]
-                found += [{each} for each in logs.argmax(-1).tolist()]
-        return TaskMetrics(values={"accuracy": accuracy_of(gold, found), "macro_f1": macro_f1_of(gold, found)})
+                gold, found = ([[each] for each in ids.tolist()] for ids in (wanted, logs.argmax(-1)))
+            own += zip(gold, found, strict=True)
+        shares = _shares(group, None if stopped else own)
+        if shares is None:
+            return None
+        golds, founds = ([set(pair[side]) for share in shares for pair in share] for side in (0, 1))
+        return TaskMetrics(values={"accuracy": accuracy_of(golds, founds), "macro_f1": macro_f1_of(golds, founds)})
 
     return classify

@@ -1,0 +1,218 @@
+"""The processes that train one model, one per device: joining them, exchanging numbers and texts, and errors.
+
+`torchrun` starts the processes and sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Without these
+variables a process is a group of its own, and every method returns at once.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from translume.checkpoint import choose_device
+from translume.errors import TrainingError, TranslumeError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TIMEOUT = timedelta(days=1)
+"""Limit of one exchange: the other processes wait while rank 0 prepares the data. A dead process ends it at once."""
+
+ANSWER_SECONDS = 3.0
+"""How long the other processes have to report that they are alive, after one has died."""
+
+
+class GroupError(TrainingError):
+    """An error of any process of a group, raised in all of them.  speaks: whether this process should report it."""
+
+    def __init__(self, message: str, *, speaks: bool) -> None:
+        super().__init__(message)
+        self.speaks = speaks
+
+
+class Group:
+    """This process and the others.  rank: from 0.  size: number of processes.  local: rank on this machine.
+
+    doing: what the processes are doing, for the message about a process that died.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, local: int = 0) -> None:
+        self.rank, self.size, self.local = rank, size, local
+        self.doing = "preparing"
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only this process."""
+        return self.size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes the folder and reports."""
+        return self.rank == 0
+
+    def device(self, name: str) -> torch.device:
+        """Return the device of a name; in a group on GPUs, the one of this process."""
+        found = choose_device(name)
+        if self.alone or found.type == "cpu" or found.index is not None:
+            return found
+        found = choose_device(f"cuda:{self.local}")
+        torch.cuda.set_device(found)
+        return found
+
+    # ---- exchanges: all processes call the same methods in the same order
+
+    def numbers(self, values: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of every rank, which are equally many."""
+        if self.alone:
+            return [list(values)]
+        mine = torch.tensor(values, dtype=torch.float64)
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        self._exchange(lambda: dist.all_gather(found, mine))
+        return [each.tolist() for each in found]
+
+    def texts(self, text: str) -> list[str]:
+        """Return the text of every rank."""
+        if self.alone:
+            return [text]
+        data = text.encode()
+        sizes = [int(size) for (size,) in self.numbers([len(data)])]
+        if not any(sizes):
+            return [""] * self.size
+        mine = torch.zeros(max(sizes), dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        self._exchange(lambda: dist.all_gather(found, mine))
+        return [bytes(each[:size].tolist()).decode() for each, size in zip(found, sizes, strict=True)]
+
+    def add(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over all ranks. The bits are the same on every rank."""
+        if not self.alone:
+            self._exchange(lambda: dist.all_reduce(tensor))
+
+    def receive(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by those of rank 0."""
+        if not self.alone:
+            for tensor in tensors:
+                whole = tensor.contiguous()
+                self._exchange(lambda whole=whole: dist.broadcast(whole, 0))  # type: ignore[misc]  # mypy has no types of defaults
+                if whole is not tensor:
+                    tensor.copy_(whole)
+
+    def caught(self, name: str) -> str:
+        """Return the name of a signal that any rank has caught, or ""."""
+        if self.alone:
+            return name
+        most = max(int(number) for (number,) in self.numbers([signal.Signals[name].value if name else 0]))
+        return signal.Signals(most).name if most else ""
+
+    # ---- errors
+
+    def agree(self, message: str = "") -> None:
+        """Raise GroupError in every process if any of them has a message."""
+        found = self.texts(message)
+        failed = [rank for rank, text in enumerate(found) if text]
+        if failed:
+            text = found[failed[0]]
+            raise GroupError(text if len(set(found)) == 1 else f"rank {failed[0]}: {text}", speaks=self.leads)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Run a block without exchanges in every process. An error in one of them ends all."""
+        if self.alone:
+            yield
+            return
+        try:
+            yield
+        except GroupError:
+            raise
+        except (TranslumeError, OSError, MemoryError) as error:
+            self.agree(_line(error))
+            raise
+        self.agree()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Run a block without exchanges in rank 0, then in all others. An error in one of them ends all."""
+        if not self.leads:
+            self.agree()
+        with self.together():
+            if self.leads:
+                with self.together():
+                    yield
+            else:
+                yield
+
+    def refuse_differences(self, facts: Mapping[str, object]) -> None:
+        """Raise GroupError, naming the rank and the first fact, if any rank has other facts than rank 0."""
+        found = [text.split("\n") for text in self.texts("\n".join(f"{name} = {facts[name]!r}" for name in facts))]
+        message = ""
+        for mine, first in zip(found[self.rank], found[0], strict=False):
+            if mine != first and not message:
+                message = f"found {mine}, but rank 0 has {first}; expected the same on every rank"
+        self.agree(message)
+
+    def _exchange(self, collective: Callable[[], object]) -> None:
+        try:
+            collective()
+        except RuntimeError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: RuntimeError) -> GroupError:
+        """Find the processes that died, and return the error that says so. The exchange of the others fails too."""
+        store = dist.distributed_c10d._get_default_store()
+        dead: list[int] = []
+        try:
+            store.set(f"alive/{self.rank}", "")
+            dist.destroy_process_group()  # closes the connections, so that no other process waits for this one
+            dead = [rank for rank in range(self.size) if rank != self.rank]
+            end = time.monotonic() + ANSWER_SECONDS
+            while dead and time.monotonic() < end:
+                dead = [rank for rank in dead if not store.check([f"alive/{rank}"])]
+                time.sleep(0.05)
+        except RuntimeError:  # the store was in rank 0, or with the agent of its machine
+            dead = dead or [0]
+        speaks = self.rank == min(set(range(self.size)) - set(dead), default=self.rank)
+        if not dead:
+            return GroupError(f"{self.doing}: the processes lost their connection: {_line(error)}", speaks=speaks)
+        names = " and ".join(f"rank {rank}" for rank in dead)
+        return GroupError(
+            f"{names} of {self.size} processes died; {self.doing}; the same command resumes the run", speaks=speaks
+        )
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).splitlines()) or type(error).__name__
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """Join the group that the environment names; a process that has joined already keeps its group."""
+    if dist.is_available() and dist.is_initialized():
+        yield Group(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        return
+    if not all(os.environ.get(name) for name in VARIABLES) or os.environ["WORLD_SIZE"] == "1":
+        yield Group()
+        return
+    try:
+        rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    except ValueError as error:
+        raise TrainingError(f"RANK, WORLD_SIZE, LOCAL_RANK: {error}; expected the numbers that torchrun sets") from None
+    try:
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        if "EADDRINUSE" in str(error) or "address already in use" in str(error):
+            raise GroupError(
+                f"{place}: the port is in use; choose another with torchrun --master-port", speaks=True
+            ) from None
+        raise GroupError(f"{place}: rank {rank} cannot join {size} processes: {_line(error)}", speaks=True) from None
+    try:
+        yield Group(rank, size, local)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

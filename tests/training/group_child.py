@@ -1,0 +1,72 @@
+"""One of two processes that train together, for test_group.py: `group_child.py FOLDER`."""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from translume.config import Config
+from translume.data import Batch
+from translume.errors import TrainingError
+from translume.model.head import HeadLoss
+from translume.training import Finished, Progress, prepare, train
+from translume.training.group import GroupError, joined
+from translume.training.optimisation import Updater
+
+
+def error_of(config: Config, folder: Path) -> list[Any]:
+    """Return the message of a run that fails, and whether this process reports it."""
+    try:
+        for _ in train(config, folder):
+            pass
+    except TrainingError as error:
+        return [str(error), isinstance(error, GroupError) and error.speaks]
+    return []
+
+
+def main() -> None:
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    prepare.choose_attention = lambda *_: "plain"  # no measurement, which may differ between runs
+    os.chdir(folder / f"rank{rank}")
+    rows, whole = (Config.read(folder / f"{name}.toml") for name in ("rows", "whole"))
+    lost = Config.parse((folder / "lost.toml").read_text())  # its paths are relative to the current folder
+    found: dict[str, Any] = {}
+    with joined():
+        *_, last = train(rows, folder / "undisturbed")
+        assert isinstance(last, Finished)
+        found["quality"] = [last.nll, last.metrics]
+        list(train(whole, folder / "whole"))
+
+        events = []
+        for event in train(rows, folder / "interrupted"):
+            events.append(event)
+            if rank == 1 and isinstance(event, Progress) and event.update == 7:
+                os.kill(os.getpid(), signal.SIGTERM)
+        found["interrupted"] = [type(event).__name__ for event in events[-2:]]
+        list(train(rows, folder / "interrupted"))
+
+        found["settings"] = error_of(rows.change(f"training.seed={rank + 3}"), folder / "settings")
+        found["data"] = error_of(lost, folder / "data")
+        real = Updater.add
+
+        def add(self: Updater, batch: Batch) -> HeadLoss:
+            loss = real(self, batch)
+            return replace(loss, objective=loss.objective * float("nan")) if rank == 1 else loss
+
+        Updater.add = add  # type: ignore[method-assign]
+        found["nan"] = error_of(whole, folder / "nan")
+        Updater.add = real  # type: ignore[method-assign]
+        (folder / f"found{rank}.json").write_text(json.dumps(found))
+        if rank == 1:
+            for event in train(rows, folder / "death"):
+                if isinstance(event, Progress) and event.update == 5:
+                    os._exit(9)
+        found["death"] = error_of(rows, folder / "death")
+        (folder / f"found{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
