@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from translume import atomic
+
+from .warm_python import start
 
 # torch reads this when it is first imported, so tests without torch need not import it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,6 +40,13 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} is not a folder (set TRANSLUME_DATA to one)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[Path]:
+    """Return a program that does what `python` does in less time: it forks a process that has imported torch."""
+    with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as program:
+        yield program
 
 
 @pytest.fixture

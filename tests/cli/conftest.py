@@ -9,6 +9,19 @@ from click.testing import CliRunner, Result
 from translume.cli import main
 
 Type = Callable[..., Result]
+PROGRAM = """
+from translume.cli import main
+from translume.training import prepare
+# Two runs measure which attention is faster, and on a busy machine they may choose differently.
+prepare.choose_attention = lambda *_: "plain"
+main(prog_name="translume")
+"""
+
+
+@pytest.fixture(scope="session")
+def command(warm_python: Path) -> list[str]:
+    """Return the command line of `translume` in a process of its own."""
+    return [str(warm_python), "-c", PROGRAM]
 
 
 @pytest.fixture

@@ -5,15 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"]
 MEGABYTE = "x" * 1_000_000
 SETTINGS = """
 data = {train_source = "train.en", train_target = "train.de", source_language = "en", target_language = "de"}
@@ -23,15 +20,20 @@ training = {updates = 3, max_tokens = 512, warmup_updates = 2, validate_every = 
 """
 
 Done = subprocess.CompletedProcess[str]
+Translume = Callable[..., Done]
 
 
-def translume(*words: str | Path, text: str = "", output: int = subprocess.PIPE) -> Done:
-    """Run `translume WORDS` in the folder `home` and return the result."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    line = [*COMMAND, *map(str, words)]
-    return subprocess.run(
-        line, stdout=output, stderr=subprocess.PIPE, input=text, text=True, env=environment, check=False, timeout=120
-    )
+@pytest.fixture(scope="module")
+def translume(command: list[str]) -> Translume:
+    """Return a function that runs `translume WORDS` in a process of its own."""
+
+    def run(*words: str | Path, text: str = "", output: int = subprocess.PIPE) -> Done:
+        line = [*command, *map(str, words)]
+        return subprocess.run(
+            line, stdout=output, stderr=subprocess.PIPE, input=text, text=True, check=False, timeout=120
+        )
+
+    return run
 
 
 def fails(done: Done, line: str) -> None:
@@ -39,7 +41,7 @@ def fails(done: Done, line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, translume: Translume) -> Path:
     """A folder with 1,331 pairs, settings that fit them and a model of three updates."""
     folder = tmp_path_factory.mktemp("bad")
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
@@ -87,7 +89,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 # ---- training data and settings
 
 
-def spoilt_training(home: Path, change: str) -> str:
+def spoilt_training(translume: Translume, home: Path, change: str) -> str:
     """Return the error of `train` with one setting changed; it must fail and create no folder."""
     done = translume("train", home / "en-de.toml", "--out", home / "spoilt", "--set", change)
     assert (done.returncode, done.stdout) == (1, "")
@@ -95,14 +97,14 @@ def spoilt_training(home: Path, change: str) -> str:
     return done.stderr
 
 
-def test_a_missing_file(home: Path) -> None:
-    said = spoilt_training(home, f'data.train_source="{home}/none.en"')
+def test_a_missing_file(translume: Translume, home: Path) -> None:
+    said = spoilt_training(translume, home, f'data.train_source="{home}/none.en"')
     assert said == f"Error: {home}/none.en: no such file\n"
 
 
-def test_an_empty_file(home: Path) -> None:
+def test_an_empty_file(translume: Translume, home: Path) -> None:
     (home / "empty").write_text("", encoding="utf-8")
-    said = spoilt_training(home, f'data.train_target="{home}/empty"')
+    said = spoilt_training(translume, home, f'data.train_target="{home}/empty"')
     assert said == f"Error: {home}/train.en has 1,331 lines but {home}/empty has 0; expected as many in both\n"
     fails(
         translume("tokenizer", "train", "bpe", "--out", home / "tokenizer.json", home / "train.en", home / "empty"),
@@ -111,19 +113,19 @@ def test_an_empty_file(home: Path) -> None:
     assert not (home / "tokenizer.json").exists()
 
 
-def test_files_of_unequal_length(home: Path) -> None:
+def test_files_of_unequal_length(translume: Translume, home: Path) -> None:
     (home / "short.de").write_text("x\ny\n", encoding="utf-8")
-    said = spoilt_training(home, f'data.train_target="{home}/short.de"')
+    said = spoilt_training(translume, home, f'data.train_target="{home}/short.de"')
     assert said == f"Error: {home}/train.en has 1,331 lines but {home}/short.de has 2; expected as many in both\n"
 
 
-def test_broken_utf8_at_line_812(home: Path) -> None:
+def test_broken_utf8_at_line_812(translume: Translume, home: Path) -> None:
     lines = (home / "train.de").read_bytes().split(b"\n")
     lines[811] = b"ab\xffcd"
     (home / "broken.de").write_bytes(b"\n".join(lines))
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 {home}/broken.de > {home}/broken.utf-8.de"
     message = f"{home}/broken.de:812: not UTF-8 (byte 0xff at column 3); if it is Windows-1252, convert it: {convert}"
-    said = spoilt_training(home, f'data.train_target="{home}/broken.de"')
+    said = spoilt_training(translume, home, f'data.train_target="{home}/broken.de"')
     assert said == f"Error: {message}\n"
     fails(
         translume("evaluate", home / "model", home / "train.en", home / "broken.de", "--write", home / "out"),
@@ -140,11 +142,11 @@ def test_broken_utf8_at_line_812(home: Path) -> None:
         ("model.width=13", "model: width 13 is not divisible by attention_heads 2"),
     ],
 )
-def test_settings_that_do_not_fit(home: Path, change: str, line: str) -> None:
-    assert spoilt_training(home, change) == f"Error: {home}/en-de.toml: {line}\n"
+def test_settings_that_do_not_fit(translume: Translume, home: Path, change: str, line: str) -> None:
+    assert spoilt_training(translume, home, change) == f"Error: {home}/en-de.toml: {line}\n"
 
 
-def test_megabyte_line_is_dropped_from_training_and_counted(home: Path) -> None:
+def test_megabyte_line_is_dropped_from_training_and_counted(translume: Translume, home: Path) -> None:
     for side, more in (("en", MEGABYTE), ("de", "short")):
         text = (home / f"train.{side}").read_text(encoding="utf-8")
         (home / f"long.{side}").write_text(f"{text}{more}\n", encoding="utf-8")
@@ -163,7 +165,7 @@ def test_megabyte_line_is_dropped_from_training_and_counted(home: Path) -> None:
 # ---- models and text
 
 
-def test_a_truncated_weights_file(copied: Path) -> None:
+def test_a_truncated_weights_file(translume: Translume, copied: Path) -> None:
     weights = next(copied.glob("weights-*.safetensors"))
     size = weights.stat().st_size
     os.truncate(weights, size - 100)
@@ -174,7 +176,7 @@ def test_a_truncated_weights_file(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["translate", "train"])
-def test_a_folder_of_a_newer_format(home: Path, copied: Path, verb: str) -> None:
+def test_a_folder_of_a_newer_format(translume: Translume, home: Path, copied: Path, verb: str) -> None:
     manifest = copied / "manifest.json"
     values = json.loads(manifest.read_text(encoding="utf-8"))
     manifest.write_text(json.dumps({**values, "format": 7}), encoding="utf-8")
@@ -187,12 +189,12 @@ def test_a_folder_of_a_newer_format(home: Path, copied: Path, verb: str) -> None
     assert sorted(copied.rglob("*")) == before
 
 
-def test_a_file_in_place_of_a_model(home: Path) -> None:
+def test_a_file_in_place_of_a_model(translume: Translume, home: Path) -> None:
     file = home / "train.en"
     fails(translume("train", home / "en-de.toml", "--out", file), f"{file}: is a file, expected a folder")
 
 
-def test_megabyte_line_is_translated(home: Path) -> None:
+def test_megabyte_line_is_translated(translume: Translume, home: Path) -> None:
     done = translume("translate", home / "model", "--strategy", "greedy", text=f"one\n{MEGABYTE}\ntwo\n")
     assert (done.returncode, done.stdout.count("\n")) == (1, 1)
     assert done.stderr == (
@@ -201,7 +203,7 @@ def test_megabyte_line_is_translated(home: Path) -> None:
     )
 
 
-def test_options_out_of_range_are_named_by_their_setting(home: Path) -> None:
+def test_options_out_of_range_are_named_by_their_setting(translume: Translume, home: Path) -> None:
     fails(
         translume("translate", home / "model", "--beam", "0", text="one\n"),
         "decoding.beam: found 0, expected greater than or equal to 1",
@@ -211,7 +213,9 @@ def test_options_out_of_range_are_named_by_their_setting(home: Path) -> None:
 # ---- disks
 
 
-def test_a_full_disk_at_the_beginning_of_training(home: Path, disk: Callable[[str], Path]) -> None:
+def test_a_full_disk_at_the_beginning_of_training(
+    translume: Translume, home: Path, disk: Callable[[str], Path]
+) -> None:
     full = disk("size=8k")
     (full / "other").write_bytes(b"x" * 8192)
     fails(
@@ -221,7 +225,9 @@ def test_a_full_disk_at_the_beginning_of_training(home: Path, disk: Callable[[st
     assert [path.name for path in full.iterdir()] == ["other"]
 
 
-def test_full_disk_while_training_leaves_a_resumable_run(home: Path, disk: Callable[[str], Path]) -> None:
+def test_full_disk_while_training_leaves_a_resumable_run(
+    translume: Translume, home: Path, disk: Callable[[str], Path]
+) -> None:
     small = disk("size=150k")
     done = translume("train", home / "en-de.toml", "--out", small / "model")
     assert done.returncode == 1
@@ -235,7 +241,7 @@ def test_full_disk_while_training_leaves_a_resumable_run(home: Path, disk: Calla
         assert (small / "model" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_full_disk_for_files_that_commands_write(home: Path, disk: Callable[[str], Path]) -> None:
+def test_full_disk_for_files_that_commands_write(translume: Translume, home: Path, disk: Callable[[str], Path]) -> None:
     full = disk("size=4k")
     words = ["translate", home / "model", home / "train.en", "--strategy", "greedy", "--max-length", "3"]
     with open(full / "out", "w") as output:
@@ -255,7 +261,7 @@ def test_full_disk_for_files_that_commands_write(home: Path, disk: Callable[[str
     assert [path.name for path in full.iterdir()] == ["out"]
 
 
-def test_read_only_folder(home: Path, disk: Callable[[str], Path]) -> None:
+def test_read_only_folder(translume: Translume, home: Path, disk: Callable[[str], Path]) -> None:
     locked = disk("ro,size=4k")
     fails(
         translume("train", home / "en-de.toml", "--out", locked / "model"),
@@ -277,21 +283,22 @@ def test_read_only_folder(home: Path, disk: Callable[[str], Path]) -> None:
         (["translate", "m", "--beam", "many"], "Error: Invalid value for '--beam': 'many' is not a valid integer."),
     ],
 )
-def test_misuse_exits_with_two(words: list[str], line: str) -> None:
+def test_misuse_exits_with_two(translume: Translume, words: list[str], line: str) -> None:
     done = translume(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == line
 
 
-def test_ctrl_c_saves_and_prints_the_command_that_resumes(home: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_prints_the_command_that_resumes(
+    translume: Translume, command: list[str], home: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "a model"
-    line = [*COMMAND, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    running = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    line = [*command, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
+    running = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 180
-    while not (folder / "history.jsonl").exists() and time.monotonic() < until:
+    history = folder / "history.jsonl"
+    while not (history.exists() and '"event": "update"' in history.read_text("utf-8")) and time.monotonic() < until:
         time.sleep(0.1)
-    time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=180)
     assert (running.returncode, output) == (130, "")

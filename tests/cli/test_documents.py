@@ -89,13 +89,12 @@ def test_an_output_folder_that_does_not_exist_is_refused_before_translating(run,
     assert (found.exit_code, found.stderr) == (1, f"Error: {folder / 'gone'}: no such folder\n")
 
 
-def test_an_archive_is_not_written_to_a_terminal(folder: Path) -> None:
+def test_an_archive_is_not_written_to_a_terminal(folder: Path, warm_python: Path) -> None:
     import pty
     import subprocess
-    import sys
 
     main, terminal = pty.openpty()
-    command = [sys.executable, "-m", "translume", "translate", "none", str(folder / "report.docx")]
+    command = [warm_python, "-m", "translume", "translate", "none", str(folder / "report.docx")]
     done = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(main)
     os.close(terminal)

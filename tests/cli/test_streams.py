@@ -4,26 +4,26 @@ import json
 import os
 import shlex
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-TRANSLUME = shlex.join([sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')"])
-
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 
 Done = subprocess.CompletedProcess[str]
+Shell = Callable[[str, str], Done]
 
 
-def shell(words: str, redirections: str, folder: Path) -> Done:
-    """Run `translume WORDS REDIRECTIONS` in a folder; return its exit code and what remained on its streams."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    line = ["bash", "-c", f"{TRANSLUME} {words} {redirections}"]
-    return subprocess.run(
-        line, cwd=folder, env=environment, input="one\n", capture_output=True, text=True, check=False, timeout=120
-    )
+@pytest.fixture
+def shell(files: Path, command: list[str]) -> Shell:
+    """Return a function that runs `translume WORDS REDIRECTIONS` and returns what remained on its streams."""
+
+    def run(words: str, redirections: str) -> Done:
+        line = ["bash", "-c", f"{shlex.join(command)} {words} {redirections}"]
+        return subprocess.run(line, cwd=files, input="one\n", capture_output=True, text=True, check=False, timeout=120)
+
+    return run
 
 
 @pytest.mark.parametrize("words", ["config en-de.toml", "--help"])
@@ -37,43 +37,43 @@ def shell(words: str, redirections: str, folder: Path) -> Done:
     ],
 )
 def test_output_that_cannot_be_written_is_one_line(
-    files: Path, words: str, redirections: str, code: int, errors: str
+    shell: Shell, words: str, redirections: str, code: int, errors: str
 ) -> None:
-    done = shell(words, redirections, files)
+    done = shell(words, redirections)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", errors)
 
 
 @pytest.mark.parametrize("words", ["config en-de.toml", "--help"])
-def test_a_reader_that_left_ends_a_command_quietly(files: Path, words: str) -> None:
-    done = shell(words, "| true; exit ${PIPESTATUS[0]}", files)
+def test_a_reader_that_left_ends_a_command_quietly(shell: Shell, words: str) -> None:
+    done = shell(words, "| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
 @pytest.mark.parametrize("redirections", ["2>&-", "2>/dev/full", "<&- 2>&-"])
-def test_standard_error_that_cannot_be_written_changes_nothing(files: Path, redirections: str) -> None:
-    done = shell("tokenizer train character --size 300 --out made.json train.en", redirections, files)
+def test_standard_error_that_cannot_be_written_changes_nothing(shell: Shell, files: Path, redirections: str) -> None:
+    done = shell("tokenizer train character --size 300 --out made.json train.en", redirections)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (files / "made.json").exists()
-    assert shell("nosuch", redirections, files).returncode == 2
+    assert shell("nosuch", redirections).returncode == 2
 
 
-def test_closed_standard_input_is_one_line(files: Path) -> None:
-    assert shell("tokenizer train character --size 300 --out made.json train.en", "", files).returncode == 0
-    done = shell("tokenizer encode made.json", "<&-", files)
+def test_closed_standard_input_is_one_line(shell: Shell) -> None:
+    assert shell("tokenizer train character --size 300 --out made.json train.en", "").returncode == 0
+    done = shell("tokenizer encode made.json", "<&-")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "Error: standard input: is closed\n")
 
 
-def test_files_opened_later_do_not_become_the_closed_streams(files: Path) -> None:
+def test_files_opened_later_do_not_become_the_closed_streams(shell: Shell, files: Path) -> None:
     before = (files / "train.en").read_bytes()
-    done = shell("data check en-de.toml", "<&- >&- 2>&-", files)
+    done = shell("data check en-de.toml", "<&- >&- 2>&-")
     assert (done.returncode, (files / "train.en").read_bytes()) == (1, before)
 
 
-def test_a_training_survives_every_log_that_cannot_be_written(files: Path) -> None:
+def test_a_training_survives_every_log_that_cannot_be_written(shell: Shell, files: Path) -> None:
     (files / "logs").mkdir()
     (files / "logs" / "history.jsonl").symlink_to("/dev/full")
     (files / "logs" / "tensorboard").write_text("a file in place of a folder", encoding="utf-8")
-    done = shell("train en-de.toml --out logs", "", files)
+    done = shell("train en-de.toml --out logs", "")
     assert done.returncode == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings[-1] == (
@@ -83,14 +83,14 @@ def test_a_training_survives_every_log_that_cannot_be_written(files: Path) -> No
     rest = ["warning: logs/tensorboard: cannot be written: File exists; the training goes on without it"]
     assert warnings[:-1] in ([], rest)  # TensorBoard may be absent
 
-    piped = shell("train en-de.toml --out piped --json", "| head -n 2; exit ${PIPESTATUS[0]}", files)
+    piped = shell("train en-de.toml --out piped --json", "| head -n 2; exit ${PIPESTATUS[0]}")
     assert [json.loads(line)["event"] for line in piped.stdout.splitlines()] == ["preparing", "preparing"]
     assert (piped.returncode, piped.stderr) == (
         141,
         "warning: standard output: Broken pipe; the training goes on and prints no more events\n",
     )
 
-    silent = shell("train en-de.toml --out silent", "<&- >&- 2>&-", files)
+    silent = shell("train en-de.toml --out silent", "<&- >&- 2>&-")
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
     logs, piped_weights, silent_weights = (
         {path.name: path.read_bytes() for path in (files / name).glob("weights-*")}
@@ -100,11 +100,11 @@ def test_a_training_survives_every_log_that_cannot_be_written(files: Path) -> No
     assert silent_weights
 
 
-def test_a_tokenizer_is_written_into_a_device_and_does_not_replace_it(files: Path) -> None:
+def test_a_tokenizer_is_written_into_a_device_and_does_not_replace_it(shell: Shell, files: Path) -> None:
     os.mkfifo(files / "pipe")
     train = "tokenizer train character --size 300 --out"
-    done = shell(f"{train} pipe train.en", "& cat pipe; wait", files)
+    done = shell(f"{train} pipe train.en", "& cat pipe; wait")
     assert json.loads(done.stdout)["kind"] == "translume tokenizer"
     assert (files / "pipe").is_fifo()
-    assert json.loads(shell(f"{train} /dev/stdout train.en", "", files).stdout)["kind"] == "translume tokenizer"
+    assert json.loads(shell(f"{train} /dev/stdout train.en", "").stdout)["kind"] == "translume tokenizer"
     assert Path("/dev/stdout").is_symlink()

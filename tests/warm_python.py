@@ -1,0 +1,162 @@
+"""Run Python programs in forks of a process that has already imported torch, which takes seconds.
+
+`start` writes a program that takes the arguments of `python`: `-c CODE`, `-m MODULE` or FILE, and then others. Its
+working directory, environment and standard streams are those of the caller, and SIGINT and SIGTERM reach it.
+PYTHONUNBUFFERED and the like have no effect. Tests of what is imported start `sys.executable` instead.
+"""
+
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+IMPORTED = (
+    "torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "sacrebleu", "translume.cli", "translume.cli.evaluate",
+    "translume.cli.inspect", "translume.cli.train", "translume.cli.translate", "translume.comparison",
+    "translume.drawing", "translume.engine", "translume.training.train",
+)  # fmt: skip
+CLIENT = """#!{python} -IS
+import json, os, signal, socket, sys
+
+def is_open(stream):
+    try:
+        return bool(os.fstat(stream))
+    except OSError:
+        return False
+
+streams = [each for each in range(3) if is_open(each)]
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    job = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ), streams]).encode()
+    socket.send_fds(server, [len(job).to_bytes(8, "big")], streams)
+    server.sendall(job)
+    pid = int.from_bytes(server.recv(4), "big")
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: os.kill(pid, number))
+    status = int.from_bytes(server.recv(4), "big", signed=True)
+for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, signal.SIG_DFL)
+if status < 0:
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
+
+
+@contextmanager
+def start(folder: Path) -> Iterator[Path]:
+    """Yield the path of the program. The folder has a short path, as addresses of sockets have at most 107 bytes."""
+    address, program = folder / "socket", folder / "python"
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, __file__, str(address)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as server:  # the server ends with its standard input
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        program.write_text(CLIENT.format(python=sys.executable, address=str(address)), encoding="utf-8")
+        program.chmod(0o755)
+        yield program
+
+
+def serve(address: str) -> tuple[list[str], str, dict[str, str], dict[int, int]] | None:
+    """Fork for each job and return it in the fork: arguments, folder, environment, streams. Return None at the end."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    running: dict[int, socket.socket] = {}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        while True:
+            ready: list[Any] = select.select([0, woken, listener, *running.values()], [], [])[0]
+            if 0 in ready:
+                return None
+            for pid, client in running.items():
+                if client in ready:  # its caller has gone
+                    os.kill(pid, signal.SIGKILL)
+            if woken in ready:
+                os.read(woken, 1000)
+                while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    with running.pop(ended[0]) as client, suppress(BrokenPipeError):
+                        client.sendall(os.waitstatus_to_exitcode(ended[1]).to_bytes(4, "big", signed=True))
+            if listener in ready:
+                client, _ = listener.accept()
+                head, received, _, _ = socket.recv_fds(client, 8, 3)
+                length, job = int.from_bytes(head, "big"), b""
+                while len(job) < length:
+                    job += client.recv(length - len(job))
+                if not (pid := os.fork()):
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for each in (client, *running.values()):
+                        each.close()
+                    for each in (woken, wakes):
+                        os.close(each)
+                    words, folder, environment, streams = json.loads(job)
+                    return words, folder, environment, dict(zip(streams, received, strict=True))
+                running[pid] = client
+                client.sendall(pid.to_bytes(4, "big"))
+                for each in received:
+                    os.close(each)
+
+
+def reader() -> io.TextIOWrapper:
+    """Return what Python opens for standard input."""
+    return io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
+
+
+def writer(number: int) -> io.TextIOWrapper:
+    """Return what Python opens for standard output or standard error."""
+    errors = "strict" if number == 1 else "backslashreplace"
+    lines = number == 2 or os.isatty(1)
+    buffer = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+    return io.TextIOWrapper(buffer, "utf-8", errors, line_buffering=lines)
+
+
+def run(words: list[str], folder: str, environment: dict[str, str], streams: dict[int, int]) -> None:
+    """Become the program of a job.  streams: by number; those that are missing are closed."""
+    for number in range(3):
+        os.close(number)
+    for number, each in streams.items():
+        os.dup2(each, number)
+        os.close(each)
+    sys.stdin = sys.__stdin__ = reader() if 0 in streams else None
+    sys.stdout = sys.__stdout__ = writer(1) if 1 in streams else None
+    sys.stderr = sys.__stderr__ = writer(2) if 2 in streams else None
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    more = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each and each not in sys.path]
+    how, *sys.argv = words
+    sys.path[:1] = [str(Path(how).resolve().parent) if how[0] != "-" else "", *more]
+    if how == "-m":
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif how == "-c":
+        code, sys.argv[0] = sys.argv[0], "-c"
+        sys.modules["__main__"] = module = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(module))
+    else:
+        sys.argv.insert(0, how)
+        runpy.run_path(how, run_name="__main__")
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    if (job := serve(sys.argv[1])) is not None:
+        run(*job)
