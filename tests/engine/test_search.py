@@ -1,7 +1,9 @@
 """The search in the kernels equals the decoding loop with the same engine, bit for bit."""
 
 import copy
+import functools
 import math
+import random
 
 import pytest
 import torch
@@ -19,9 +21,14 @@ from translume.decoding import (
     Greedy,
     LengthPenalty,
     MinimumLength,
+    NoRepeatNgram,
+    OnlyTokens,
     PromptedState,
     PromptedStep,
+    RepetitionPenalty,
     SearchError,
+    Spellings,
+    TextPrefix,
     search,
 )
 from translume.engine import Choice, Engine
@@ -38,6 +45,36 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 penalties = st.builds(
     LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])
 )
+
+
+LETTERS = random.Random(5)
+SPELLED = [b"", b"", b"", *("".join(LETTERS.choices("ab é", k=LETTERS.randint(1, 4))).encode() for _ in range(520))]
+SPELLINGS = Spellings(SPELLED)
+
+
+@functools.cache
+def banned(*phrases):
+    return BannedPhrases(SPELLED, phrases, str.isalpha)
+
+
+@st.composite
+def rule_lists(draw):
+    """Rules of some kinds, in any order."""
+    kinds = [
+        st.builds(ForbidTokens, st.just((0, 1))),
+        st.builds(MinimumLength, st.integers(0, 30)),
+        st.builds(NoRepeatNgram, st.integers(1, 4)),
+        st.builds(RepetitionPenalty, st.sampled_from([1.0, 1.1, 3.0, 1e6])),
+        st.builds(OnlyTokens, st.sets(st.integers(3, 522), min_size=1, max_size=90)),
+        st.sampled_from([("a",), ("ab", "é"), ("a b", "ba", "bbé")]).map(lambda phrases: banned(*phrases)),
+        st.builds(
+            TextPrefix,
+            st.just(SPELLINGS),
+            st.text("ab é", min_size=1, max_size=12).map(str.encode),
+            st.lists(st.booleans(), min_size=5, max_size=5),
+        ),
+    ]
+    return [draw(kind) for kind in draw(st.lists(st.sampled_from(kinds), unique_by=id, max_size=len(kinds)))]
 
 
 @st.composite
@@ -111,7 +148,7 @@ def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtyp
     assert kernel_search(engine, engine.start(source, mask), words, steps) == wanted
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     strategy=strategies(),
     limits=limits_of_five,
@@ -128,6 +165,23 @@ def test_ties_are_ordered_as_in_the_decoding_loop(
     source, mask = sources(*LENGTHS, seed=seed)
     wanted = search(engine.step, engine.start(source, mask), **words)
     assert kernel_search(engine, engine.start(source, mask), words) == wanted
+
+
+@settings(max_examples=30)
+@given(strategy=strategies(), limits=limits_of_five, seed=st.integers(0, 999), rules=rule_lists())
+def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
+    large_vocabulary, sources, strategy, limits, seed, rules
+):
+    model, engine = large_vocabulary
+    engine = kernels_only(model, engine, "fp32")
+    words = search_options(strategy, limits, rules)
+    source, mask = sources(*LENGTHS, seed=seed)
+    whole = complete_search(engine, engine.start(source, mask), **words)
+    found = [None] if whole is None else kernel_search(engine, engine.start(source, mask), words, 9)
+    try:
+        assert found == search(engine.step, engine.start(source, mask), **words)
+    except SearchError:  # a prefix is too long, or nothing is allowed
+        assert None in found
 
 
 @settings(max_examples=10)
@@ -181,11 +235,15 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
     prompts = torch.cat([torch.ones(5, 1, dtype=torch.long), source[:, :1].expand(-1, prompt)], 1)
     found, running = {}, None
 
+    def options_of(number):
+        rules = [NoRepeatNgram(3), banned("ba", "é"), TextPrefix(SPELLINGS, b"ab a", [number % 2 == 0])]
+        return search_options(strategy, limits[number : number + 1], rules)
+
     def run(steps):
         found.update({number: running.hypotheses(number) for number in running.run(steps)})
 
     for number, wait in enumerate(waits):
-        options = search_options(strategy, limits[number : number + 1])
+        options = options_of(number)
         state = engine.start(source[number : number + 1], mask[number : number + 1])
         words = {"running": running, "prompts": prompts[number : number + 1], **options}
         running, numbers = complete_search(engine, state, **words)
@@ -196,7 +254,7 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
     while running.live:
         run(7)
     for number, each in found.items():
-        options = search_options(strategy, limits[number : number + 1])
+        options = options_of(number)
         state = PromptedState(engine.start(source[number : number + 1], mask[number : number + 1]),
                               prompts[number : number + 1])  # fmt: skip
         assert search(PromptedStep(engine.step), state, **options) == [each]
@@ -215,8 +273,13 @@ def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, so
     ):
         assert complete_search(engine, state, **search_options(strategy, [5])) is None
     assert complete_search(engine, state, **search_options(Greedy(), [5], [ForbidTokens((2,))])) is None
-    banned = BannedPhrases([b"a"] * 523, ("a",), str.isalpha)
-    assert complete_search(engine, state, **search_options(Greedy(), [5], [banned])) is None
+    for rules in (
+        [lambda prefix, context: None],
+        [NoRepeatNgram(2), NoRepeatNgram(3)],
+        [RepetitionPenalty(0.5)],
+        [TextPrefix(SPELLINGS, b"ababab", [True])],
+    ):
+        assert complete_search(engine, state, **search_options(Greedy(), [1], rules)) is None
     engine.head = packed_as("fp32", model.head.weight, model.head.bias)
     assert complete_search(engine, state, **search_options(Greedy(), [5])) is None
 

@@ -7,7 +7,9 @@ after its last.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from functools import cached_property
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -178,6 +180,35 @@ class PhraseAutomaton:
         return after, (1,) if tracker is True or tracker is None else (0, 1)
 
 
+class PhraseTables(NamedTuple):
+    """The automaton of `BannedPhrases` and the bytes of tokens, for compiled searches.
+
+    states: [states, 256] int32.  ends: [states].  window: see `PhraseAutomaton`.
+    spelled: uint8, the bytes of all tokens, one after the other.  begins: [V + 1], where those of each begin.
+    """
+
+    states: Tensor
+    ends: Tensor
+    window: int
+    spelled: Tensor
+    begins: Tensor
+
+
+class PrefixTables(NamedTuple):
+    """The tokens that `TextPrefix` allows, for compiled searches.
+
+    which: [B], the sentences it applies to.  lengths: [V], the number of bytes that tokens spell.
+    ids, left: tokens and the fewest tokens that spell the rest after each; begins: [bytes + 1], the first of them for
+    each number of bytes that a target has spelled. Ids are in ascending order for each.
+    """
+
+    which: Tensor
+    lengths: Tensor
+    ids: Tensor
+    left: Tensor
+    begins: Tensor
+
+
 class BannedPhrases:
     """Forbids tokens with which the text would contain, or end with, one of the phrases as words.
 
@@ -214,6 +245,14 @@ class BannedPhrases:
                 rows.append(here.repeat_interleave(found.numel()))
                 ids.append(found.repeat(here.numel()))
         return Bias.forbid(torch.cat(rows), torch.cat(ids)) if rows else None
+
+    @cached_property
+    def tables(self) -> PhraseTables:
+        """The automaton and the bytes of tokens."""
+        spelled = torch.frombuffer(bytearray(b"".join(self._spelled) or b"\0"), dtype=torch.uint8)
+        begins = torch.tensor([0, *accumulate(map(len, self._spelled))])
+        states = torch.from_numpy(np.ascontiguousarray(self._table))
+        return PhraseTables(states, torch.from_numpy(self._ends), self._window, spelled, begins)
 
     def _states(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the state after the text of each row of tokens.
@@ -306,6 +345,7 @@ class Spellings:
 class TextPrefix:
     """Forces targets to begin with a text; the model chooses the tokens, and the last one may spell more than the text.
 
+    what: the spellings and the text.
     Tokens after which the rest would not fit the limit are forbidden. The prefix is part of the hypothesis: it counts
     towards its length, its log_prob and its limit. Raises SearchError in the first step if a limit is too small.
     """
@@ -315,6 +355,7 @@ class TextPrefix:
 
         Raises ValueError if no tokens spell the text.
         """
+        self.what = spellings, text
         needs = _needs(spellings, text)
         if needs[0] is None:
             raise ValueError(f"no tokens spell {text!r}")
@@ -350,6 +391,15 @@ class TextPrefix:
         allowed[each[fits], self._ids[choice[fits]]] = True
         return Bias.only(allowed)
 
+    @property
+    def tables(self) -> PrefixTables:
+        """The tokens that may follow."""
+        return PrefixTables(self._which, self._lengths, self._ids, self._rest, self._starts)
+
+    def fits(self, limits: Tensor) -> bool:
+        """Return whether the text fits the limits [B]; if not, the first call raises SearchError."""
+        return self._which.numel() == limits.numel() and not bool((self._which & (limits < self._fewest)).any())
+
     def _check(self, context: RuleContext, forced: Tensor) -> None:
         short = forced & (context.limits < self._fewest)
         if bool(short.any()):
@@ -371,7 +421,10 @@ def _needs(spellings: Spellings, text: bytes) -> list[int | None]:
 
 
 def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens allowed at all places, the fewest tokens needed after each, and each place's first index."""
+    """Return the tokens allowed at all places, the fewest tokens needed after each, and each place's first index.
+
+    The tokens of a place are in ascending order.
+    """
     ids: list[int] = []
     rest: list[int] = []
     starts = [0]
@@ -385,5 +438,8 @@ def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> 
             if need is not None:
                 ids += tokens
                 rest += [need] * len(tokens)
+        begin = starts[-1]
+        order = sorted(range(begin, len(ids)), key=ids.__getitem__)
+        ids[begin:], rest[begin:] = [ids[each] for each in order], [rest[each] for each in order]
         starts.append(len(ids))
     return torch.tensor(ids, dtype=torch.long), torch.tensor(rest, dtype=torch.long), torch.tensor(starts)

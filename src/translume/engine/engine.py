@@ -14,6 +14,7 @@ from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import cache_heads, native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
+from translume.engine.rules import forced_sentences
 from translume.engine.search import KernelSearchSettings, NativeSearch, SearchModel
 from translume.engine.state import EngineState, KVCache, StepInput
 from translume.errors import SettingsError, nearest
@@ -137,7 +138,8 @@ class Engine:
         if model is None or not model.fits(state, prompts, limits):
             return None
         settings = KernelSearchSettings.of(strategy, rules, eos, model.head.outputs)
-        if settings is None:
+        forced = forced_sentences(rules, limits)
+        if settings is None or forced is None:
             return None
         search = NativeSearch(model, settings, eos) if running is None else running
         if not isinstance(search, NativeSearch) or search.settings != settings:
@@ -145,7 +147,7 @@ class Engine:
         if prompts.size(1) > 1:
             state = replace(state, cache=state.cache.copy(1, 0))
             state = self.read(prompts[:, :-1], state)[1]
-        return search, search.enter(state, prompts[:, -1], limits)
+        return search, search.enter(state, prompts[:, -1], limits, forced)
 
     def rows_are_independent(self) -> bool:
         """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""

@@ -11,11 +11,9 @@ from torch import Tensor
 from translume.belief import BLOCK, UNSHIFTED
 from translume.decoding import (
     BeamSearch,
-    ForbidTokens,
     Greedy,
     Hypothesis,
     LengthPenalty,
-    MinimumLength,
     Rule,
     ScoreTerms,
     Strategy,
@@ -24,6 +22,7 @@ from translume.engine.layers import Layers
 from translume.engine.logits import LogitRefiner
 from translume.engine.native_layers import NativeLayers, addresses, cache_struct, field_place, structures
 from translume.engine.packing import NativeLinear, PackedLinear
+from translume.engine.rules import KernelRules
 from translume.engine.state import EngineState
 from translume.kernels import loading
 from translume.kernels.loading import address
@@ -36,11 +35,11 @@ _STATE, _POSITION, _CACHE = (field_place(loading.Sentence, name) for name in ("s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSearchSettings:
-    """A search that the kernels support: strategy and rules as numbers.
+    """A search that the kernels support: strategy and rules as numbers and tables.
 
     candidates: how many candidates of a sentence are ranked.  patience: finished hypotheses that end a sentence; 0: end
         when no live hypothesis can improve on them.
-    forbidden: tokens never generated.  min_length: eos is forbidden before this many tokens.
+    rules: as the kernels read them.
     """
 
     width: int
@@ -48,8 +47,7 @@ class KernelSearchSettings:
     nbest: int
     patience: float
     penalty: LengthPenalty
-    forbidden: tuple[int, ...]
-    min_length: int
+    rules: KernelRules
 
     @classmethod
     def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "KernelSearchSettings | None":
@@ -61,10 +59,8 @@ class KernelSearchSettings:
             patience = strategy.patience * strategy.width if strategy.stop == "first" else 0.0
         else:
             return None
-        if strategy.coverage is not None or not all(isinstance(rule, ForbidTokens | MinimumLength) for rule in rules):
-            return None
-        forbidden = {token for rule in rules if isinstance(rule, ForbidTokens) for token in rule.ids}
-        if eos in forbidden or candidates + len(forbidden) + 1 > size:
+        kernel_rules = KernelRules.of(rules, eos, size)
+        if strategy.coverage is not None or candidates > size or kernel_rules is None:
             return None
         return cls(
             width=strategy.width,
@@ -72,8 +68,7 @@ class KernelSearchSettings:
             nbest=strategy.nbest,
             patience=patience,
             penalty=strategy.length_penalty,
-            forbidden=tuple(sorted(forbidden)),
-            min_length=max([0, *(rule.tokens for rule in rules if isinstance(rule, MinimumLength))]),
+            rules=kernel_rules,
         )
 
 
@@ -135,7 +130,6 @@ class NativeSearch:
         self._kept: dict[str, Tensor | None] = {
             "table": model.table,
             "positions": model.positions,
-            "forbidden": torch.tensor(settings.forbidden, dtype=torch.long),
         }
         self._settings_struct = loading.SearchSettingsStruct(
             stack=model.layers.address,
@@ -146,8 +140,7 @@ class NativeSearch:
             vocabulary=model.head.outputs,
             block=BLOCK,
             eos=eos,
-            forbidden_count=len(settings.forbidden),
-            min_length=settings.min_length,
+            rules=settings.rules.address,
             beam=settings.width,
             candidates=settings.candidates,
             nbest=settings.nbest,
@@ -164,12 +157,13 @@ class NativeSearch:
         return int(self._search.step.sentences)
 
     @torch.inference_mode()
-    def enter(self, state: EngineState, last: Tensor, limits: Tensor) -> Sequence[int]:
+    def enter(self, state: EngineState, last: Tensor, limits: Tensor, forced: Tensor) -> Sequence[int]:
         """Add sentences that `SearchModel.fits`; return their numbers.
 
         state: after the prompts without their last tokens `last` [B]. Its cache has one hypothesis per sentence.
+        forced: [B], whether a target begins with the text of the rules.
         """
-        entry = _Entry(self.settings, state, last, limits.long(), self._count)
+        entry = _Entry(self.settings, state, last, limits.long(), forced, self._count)
         self._count += entry.count
         self._entries.append(entry)
         self._make_room(self.live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
@@ -194,6 +188,8 @@ class NativeSearch:
         self._buffers = {
             "live": torch.cat([before, before.new_empty(count - before.numel())]),
             "ranked": torch.empty(self.settings.candidates, 3, dtype=torch.long),  # two floats, token, parent
+            "own_tokens": torch.empty(self._longest + 1, dtype=torch.long),
+            "banned": torch.empty(self._longest, dtype=torch.long),
             "x": torch.empty(rows, self._model.table.size(1)),
             "logits": torch.empty(group, size),
             "maxima": torch.empty(group, -(-size // BLOCK)),
@@ -262,9 +258,15 @@ class _Entry:
     """
 
     def __init__(
-        self, settings: KernelSearchSettings, state: EngineState, last: Tensor, limits: Tensor, number: int
+        self,
+        settings: KernelSearchSettings,
+        state: EngineState,
+        last: Tensor,
+        limits: Tensor,
+        forced: Tensor,
+        number: int,
     ) -> None:
-        """last: [B], the last token of each prompt. The state has read those before it."""
+        """last: [B], the last token of each prompt. The state has read those before it.  forced: see `enter`."""
         self._settings = settings
         self.count, self.longest = limits.numel(), int(limits.max())
         self.numbers, self.here = range(number, number + self.count), set(range(self.count))
@@ -285,8 +287,11 @@ class _Entry:
             "lengths": torch.zeros(count, nbest, dtype=torch.long),
             "tokens": torch.empty(count, nbest * longest, dtype=torch.long),
             "log_probs": torch.empty(count, nbest * longest),
+            "finished_totals": torch.empty(count, nbest),
         }
-        self._memory["read_tokens"][:, 0] = last
+        if settings.rules.has_phrases:
+            self._memory["phrase_states"] = torch.zeros(count, (longest + 1) * width, dtype=torch.int32)
+        self._memory["read_tokens"][:, 0], self._memory["read_log_probs"][:, 0] = last, 0.0
         self.sentences = structures(
             loading.Sentence,
             count,
@@ -297,6 +302,7 @@ class _Entry:
                 "beam": 1,
                 "begin": state.position,
                 "limit": limits,
+                "forced": forced,
                 **{name: addresses(tensor) for name, tensor in self._memory.items()},
             },
         )
@@ -320,22 +326,23 @@ class _Entry:
         """Return the finished hypotheses of a sentence, best first; None if its search failed."""
         if self.sentences[place, _STATE] == FAILED:
             return None
-        lengths, scores = (self._memory[name][place].tolist() for name in ("lengths", "best"))
+        lengths, scores, totals = (
+            self._memory[name][place].tolist() for name in ("lengths", "best", "finished_totals")
+        )
         limit, columns = self._limits[place], (self._memory["tokens"][place], self._memory["log_probs"][place])
         return [
-            self._hypothesis(length, score, *(kept[rank * limit : (rank + 1) * limit] for kept in columns))
-            for rank, (length, score) in enumerate(zip(lengths, scores, strict=True))
+            self._hypothesis(length, score, total, *(kept[rank * limit : (rank + 1) * limit] for kept in columns))
+            for rank, (length, score, total) in enumerate(zip(lengths, scores, totals, strict=True))
             if length
         ]
 
-    def _hypothesis(self, length: int, score: float, tokens: Tensor, sums: Tensor) -> Hypothesis:
+    def _hypothesis(self, length: int, score: float, total: float, tokens: Tensor, sums: Tensor) -> Hypothesis:
         """Build a finished hypothesis.  length: negative if ended by the limit.  sums: [limit], cumulative."""
         count = abs(length)
         log_probs = torch.cat((sums.new_zeros(1), sums[:count])).diff()
-        total = float(sums[count - 1])
         return Hypothesis(
             tokens=tuple(tokens[:count].tolist()),
-            log_prob=total,
+            log_prob=float(sums[count - 1]),
             log_probs=tuple(log_probs.tolist()),
             score=score,
             terms=ScoreTerms(total=total, divisor=self._settings.penalty.divisor(float(count))),

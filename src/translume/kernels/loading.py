@@ -21,7 +21,7 @@ from torch import Tensor
 from translume.kernels.cpu import cache_folder, compiler, cpu_features, cpu_name, temporary_folder
 
 SOURCES: Final = (
-    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "layers.c", "logits.c", "search.c",
+    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "rules.h", "layers.c", "logits.c", "search.c",
 )  # fmt: skip
 """The C files of this package."""
 FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
@@ -119,6 +119,21 @@ class Refinement(ctypes.Structure):
     )
 
 
+class Rules(ctypes.Structure):
+    """`rules` of rules.h."""
+
+    _fields_ = (
+        ("forbidden", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("eos", "min_length", "ngram")),
+        ("repetition", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("phrase_states", "phrase_ends")),
+        ("phrase_window", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("spelled", "spelled_begins")),
+        ("forced_bytes", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("forced_lengths", "choices", "choices_left", "choices_begins")),
+    )
+
+
 class SearchSettingsStruct(ctypes.Structure):
     """`search_settings` of search.c."""
 
@@ -126,8 +141,8 @@ class SearchSettingsStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("stack", "head", "refinement", "table", "positions")),
         *((name, ctypes.c_float) for name in ("scale", "unshifted_limit")),
         *((name, ctypes.c_int64) for name in ("vocabulary", "block", "eos")),
-        ("forbidden", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("forbidden_count", "min_length", "beam", "candidates", "nbest")),
+        ("rules", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("beam", "candidates", "nbest")),
         ("patience", ctypes.c_float),
         ("divisors", ctypes.c_void_p),
     )
@@ -138,13 +153,11 @@ class Sentence(ctypes.Structure):
 
     _fields_ = (
         ("lane", Lane),
-        *((name, ctypes.c_int64) for name in ("begin", "limit", "state")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("limit_divisor", "ancestors", "spare", "read_tokens", "read_log_probs", "totals")
-        ),
+        *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "forced")),
+        *((name, ctypes.c_void_p) for name in ("limit_divisor", "ancestors", "spare")),
+        *((name, ctypes.c_void_p) for name in ("read_tokens", "read_log_probs", "phrase_states", "totals")),
         ("finished", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("best", "lengths", "tokens", "log_probs")),
+        *((name, ctypes.c_void_p) for name in ("best", "lengths", "tokens", "log_probs", "finished_totals")),
     )
 
 
@@ -157,8 +170,9 @@ class SearchState(ctypes.Structure):
         ("group", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
-            for name in ("ranked", "x", "logits", "maxima", "sums", "peaks", "log_sums", "first", "workspace")
+            for name in ("ranked", "own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks", "log_sums")
         ),
+        *((name, ctypes.c_void_p) for name in ("first", "workspace")),
     )
 
 

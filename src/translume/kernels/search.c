@@ -5,6 +5,7 @@
    looked up through `ancestors`. */
 
 #include "logits.h"
+#include "rules.h"
 #include "stack.h"
 
 /* The model and the settings of a search; K hypotheses per sentence, V tokens. */
@@ -15,15 +16,14 @@ typedef struct {
     const float *table, *positions;    /* embeddings [V, D], multiplied by `scale`; positions [capacity, D] or NULL */
     float scale, unshifted_limit;
     int64_t vocabulary, block, eos;
-    const int64_t *forbidden;          /* [forbidden_count]: tokens that are never generated */
-    int64_t forbidden_count, min_length; /* eos is forbidden before min_length tokens */
+    const rules *rules;
     int64_t beam, candidates, nbest;   /* K; candidates ranked; finished hypotheses kept */
     float patience;                    /* finished hypotheses that end a sentence; 0: end when none can improve */
     const float *divisors;             /* [largest limit + 2], divisors of the length penalty by length */
 } search_settings;
 
 typedef struct {
-    float total, logit;
+    float total, logit; /* with what the rules add */
     int64_t token, parent;
 } candidate;
 
@@ -34,16 +34,20 @@ typedef struct {
     lane lane;                 /* first, so that the lanes of a step are sentences; `position`: of the next token */
     int64_t begin;             /* position of the first token that the search reads; a prompt stands before it */
     int64_t limit, state;      /* maximum length of a hypothesis */
+    int64_t forced;            /* whether the target begins with the forced text of the rules */
     const float *limit_divisor; /* the length penalty's divisor at the limit */
     int64_t *ancestors, *spare; /* lane.ancestors is one of them; each allocated for [K, begin + limit + 1] */
     int64_t *read_tokens;      /* [limit + 1, K], the token that each hypothesis reads at position `begin` and later */
     float *read_log_probs;     /* [limit + 1, K], the log-probability of the hypothesis up to that token */
-    float *totals;             /* [K], log-probabilities of live hypotheses; -INFINITY: no hypothesis */
+    int32_t *phrase_states;    /* [limit + 1, K], of the automaton of banned phrases after that token; NULL: none */
+    float *totals;             /* [K], log-probabilities of live hypotheses with what the rules added; -INFINITY: no
+                                  hypothesis */
     int64_t finished;          /* number of finished hypotheses */
     float *best;               /* [nbest], scores of finished hypotheses, best first */
     int64_t *lengths;          /* [nbest], 0: none; negative: ended by the length limit */
     int64_t *tokens;           /* [nbest, limit] */
-    float *log_probs;          /* [nbest, limit], cumulative */
+    float *log_probs;          /* [nbest, limit], cumulative, without what the rules added */
+    float *finished_totals;    /* [nbest], log-probabilities with it */
 } sentence;
 
 /* The live sentences of a search and its buffers. n: rows whose logits are computed at a time, at least K. */
@@ -52,6 +56,7 @@ typedef struct {
     const lane **live;
     int64_t group;                     /* n */
     candidate *ranked;                 /* [candidates], of one sentence at a time, best first */
+    int64_t *own_tokens, *banned;      /* [largest limit + 1], of the hypothesis whose next token is chosen: rules.h */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
     char *workspace;
@@ -84,22 +89,68 @@ static void insert_candidate(candidate *ranked, int64_t *count, int64_t limit, c
     ranked[position] = new;
 }
 
-static int is_forbidden(const search_settings *settings, int64_t token, int64_t length) {
-    if (token == settings->eos) return length < settings->min_length;
-    for (int64_t k = 0; k < settings->forbidden_count; k++)
-        if (settings->forbidden[k] == token) return 1;
-    return 0;
+/* Return the log-probability of hypothesis `parent` of a sentence with one more token. row: of its logits. */
+static float log_prob_with(const search_settings *settings, const search_state *search, const sentence *sentence,
+                           int64_t row, int64_t parent, int64_t token) {
+    float before = sentence->read_log_probs[live_length(sentence) * settings->beam + parent];
+    return ((search->logits[row * settings->vocabulary + token] - search->peaks[row]) - search->log_sums[row]) + before;
 }
 
-/* Add the continuations of hypothesis `parent`, whose logits are row `row`, to the ranked candidates. before: the
-   log-probability of the hypothesis. */
+/* Copy the tokens of a hypothesis. ancestors: its own. */
+static void copy_tokens(const search_settings *settings, const sentence *sentence, const int64_t *ancestors,
+                        int64_t *tokens) {
+    for (int64_t k = 1; k <= live_length(sentence); k++)
+        tokens[k - 1] = sentence->read_tokens[read_index(settings, sentence, ancestors, k)];
+}
+
+/* Return live hypothesis `number` of a sentence as the rules read it. */
+static hypothesis hypothesis_of(const search_settings *settings, const search_state *search, const sentence *sentence,
+                                int64_t number) {
+    hypothesis text = {search->own_tokens, live_length(sentence), search->banned, 0, 0};
+    if (reads_tokens(settings->rules, text.length)) {
+        copy_tokens(settings, sentence, sentence->ancestors + number * (sentence->lane.position + 1),
+                    search->own_tokens);
+        find_repeated_ngrams(settings->rules, &text);
+    }
+    if (sentence->phrase_states) text.state = sentence->phrase_states[text.length * settings->beam + number];
+    return text;
+}
+
+/* Return the state of the automaton of banned phrases after hypothesis `parent` of a sentence and one more token.
+   ancestors: of the hypothesis. */
+static int32_t phrase_state_with(const search_settings *settings, const search_state *search, const sentence *sentence,
+                                 const int64_t *ancestors, int64_t parent, int64_t token) {
+    int64_t length = live_length(sentence);
+    int32_t before = sentence->phrase_states[length * settings->beam + parent];
+    int32_t state = phrase_state(settings->rules, before, token);
+    if (state != PHRASE_FOUND) return state;
+    copy_tokens(settings, sentence, ancestors, search->own_tokens);
+    search->own_tokens[length] = token;
+    return phrase_state_of_end(settings->rules, search->own_tokens, length + 1);
+}
+
+/* Add the continuations of hypothesis `parent`, whose logits are row `row`, to the ranked candidates. before: the total
+   of the hypothesis. Rules only lower logits, so they are applied only to tokens that would become candidates. */
 static void rank_continuations(const search_settings *settings, const search_state *search, const sentence *sentence,
                                int64_t row, int64_t parent, float before, int64_t *count) {
     candidate *ranked = search->ranked;
     const float *logits = search->logits + row * settings->vocabulary, peak = search->peaks[row],
         rest = search->log_sums[row];
     const float *maxima = search->maxima + row * ((settings->vocabulary + settings->block - 1) / settings->block);
+    hypothesis text = hypothesis_of(settings, search, sentence, parent);
+    int64_t choice, end_of_choices;
 #define TOTAL(logit) ((((logit) - peak) - rest) + before)
+#define ADD(token) do { \
+        float logit = logits[token] + rule_bias(settings->rules, &text, token), total = TOTAL(logit); \
+        if (total != -INFINITY && (*count < settings->candidates || total >= ranked[*count - 1].total)) \
+            insert_candidate(ranked, count, settings->candidates, (candidate){total, logit, token, parent}); \
+    } while (0)
+    if (sentence->forced && forced_choices(settings->rules, &text, &choice, &end_of_choices)) {
+        for (; choice < end_of_choices; choice++)
+            if (text.length + 1 + settings->rules->choices_left[choice] <= sentence->limit)
+                ADD(settings->rules->choices[choice]);
+        return;
+    }
     for (int64_t first = 0; first < settings->vocabulary; first += settings->block, maxima++) {
         if (*count == settings->candidates && TOTAL(*maxima) < ranked[*count - 1].total) continue;
         int64_t end = first + settings->block < settings->vocabulary ? first + settings->block : settings->vocabulary;
@@ -108,24 +159,21 @@ static void rank_continuations(const search_settings *settings, const search_sta
             if (*count == settings->candidates && stop - start == LANES &&
                 !any_lane(TOTAL(load(logits + start)) >= broadcast(ranked[*count - 1].total)))
                 continue;
-            for (int64_t token = start; token < stop; token++) {
-                float total = TOTAL(logits[token]);
-                if (*count == settings->candidates && total < ranked[*count - 1].total) continue;
-                if (total == -INFINITY || is_forbidden(settings, token, live_length(sentence))) continue;
-                insert_candidate(ranked, count, settings->candidates, (candidate){total, logits[token], token, parent});
-            }
+            for (int64_t token = start; token < stop; token++)
+                if (*count < settings->candidates || TOTAL(logits[token]) >= ranked[*count - 1].total) ADD(token);
         }
     }
+#undef ADD
 #undef TOTAL
 }
 
-/* Store a finished hypothesis of a sentence. ancestors: those of its parent. last: its last token. limited: whether the
-   length limit ended it. */
+/* Store a finished hypothesis of a sentence. ancestors: those of its parent. last: its last token. log_prob: of the
+   hypothesis. limited: whether the length limit ended it. */
 static void add_finished(const search_settings *settings, sentence *sentence, const int64_t *ancestors, candidate last,
-                         int limited) {
+                         float log_prob, int limited) {
     int64_t length = live_length(sentence) + 1, limit = sentence->limit, place = settings->nbest,
         *lengths = sentence->lengths;
-    float score = last.total / settings->divisors[length], *best = sentence->best;
+    float score = last.total / settings->divisors[length], *best = sentence->best, *totals = sentence->finished_totals;
     sentence->finished++;
     /* a score may be -INFINITY */
     while (place > 0 && (!lengths[place - 1] || score > best[place - 1])) place--;
@@ -133,15 +181,16 @@ static void add_finished(const search_settings *settings, sentence *sentence, co
     int64_t *tokens = sentence->tokens + place * limit, moved = settings->nbest - place - 1;
     float *log_probs = sentence->log_probs + place * limit;
     memmove(best + place + 1, best + place, moved * sizeof *best);
+    memmove(totals + place + 1, totals + place, moved * sizeof *totals);
     memmove(lengths + place + 1, lengths + place, moved * sizeof *lengths);
     memmove(tokens + limit, tokens, moved * limit * sizeof *tokens);
     memmove(log_probs + limit, log_probs, moved * limit * sizeof *log_probs);
-    best[place] = score, lengths[place] = limited ? -length : length;
+    best[place] = score, totals[place] = last.total, lengths[place] = limited ? -length : length;
     for (int64_t k = 1; k < length; k++) {
         int64_t index = read_index(settings, sentence, ancestors, k);
         tokens[k - 1] = sentence->read_tokens[index], log_probs[k - 1] = sentence->read_log_probs[index];
     }
-    tokens[length - 1] = last.token, log_probs[length - 1] = last.total;
+    tokens[length - 1] = last.token, log_probs[length - 1] = log_prob;
 }
 
 /* Embed the tokens that are read, times the scale. A separate function, so that the compiler cannot fuse the product
@@ -200,15 +249,16 @@ static void advance_sentence(const search_settings *settings, const search_state
     for (int64_t k = 0; k < beam; k++)
         if (sentence->totals[k] != -INFINITY)
             rank_continuations(settings, search, sentence, row + k, k, sentence->totals[k], &count);
+#define LOG_PROB(next) log_prob_with(settings, search, sentence, row + (next).parent, (next).parent, (next).token)
     for (int64_t k = 0; k < count; k++) {
         if (ranked[k].token != settings->eos) {
             if (going < settings->beam) ranked[going++] = ranked[k];
         } else if (k < settings->beam)
-            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], 0);
+            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], LOG_PROB(ranked[k]), 0);
     }
     if (sentence->limit == length)
         for (int64_t k = 0; k < going; k++)
-            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], 1);
+            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], LOG_PROB(ranked[k]), 1);
     if (is_done(settings, sentence, going ? ranked[0].total : -INFINITY, length)) {
         sentence->state = sentence->finished ? DONE : FAILED;
         return;
@@ -216,13 +266,17 @@ static void advance_sentence(const search_settings *settings, const search_state
     for (int64_t k = 0; k < settings->beam; k++) {
         candidate next = k < going ? ranked[k] : (candidate){-INFINITY, 0, 0, 0};
         int64_t index = length * settings->beam + k;
-        sentence->read_tokens[index] = next.token, sentence->read_log_probs[index] = next.total,
-            sentence->totals[k] = next.total;
+        sentence->read_tokens[index] = next.token, sentence->totals[k] = next.total;
+        if (k < going) sentence->read_log_probs[index] = LOG_PROB(next);
+        if (k < going && sentence->phrase_states)
+            sentence->phrase_states[index] = phrase_state_with(settings, search, sentence, ancestors + next.parent * end,
+                                                               next.parent, next.token);
         if (settings->beam == 1) continue;
         int64_t *path = sentence->spare + k * (end + 1);
         memcpy(path, ancestors + next.parent * end, end * sizeof *path);
         path[end] = k;
     }
+#undef LOG_PROB
     if (settings->beam > 1) {
         sentence->ancestors = sentence->spare, sentence->spare = (int64_t *)ancestors;
         sentence->lane.ancestors = sentence->ancestors;

@@ -1,0 +1,106 @@
+"""The rules of a search as the kernels read them."""
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from translume.decoding import (
+    BannedPhrases,
+    ForbidTokens,
+    MinimumLength,
+    NoRepeatNgram,
+    OnlyTokens,
+    RepetitionPenalty,
+    Rule,
+    TextPrefix,
+)
+from translume.kernels import loading
+from translume.kernels.loading import address
+
+_ONCE = (NoRepeatNgram, RepetitionPenalty, BannedPhrases, TextPrefix)
+"""Rules of which the kernels support one of each kind."""
+
+
+class KernelRules:
+    """Rules that the kernels support. Equal if they treat sentences alike that begin with a forced text or do not.
+
+    struct: `rules` of rules.h.  has_phrases: whether phrases are banned.
+    """
+
+    def __init__(self, rules: Sequence[Rule], eos: int, forbidden: Tensor) -> None:
+        """forbidden: [V], True for tokens that are never generated."""
+        found = {type(rule): rule for rule in rules}
+        ngram, repetition = found.get(NoRepeatNgram), found.get(RepetitionPenalty)
+        banned, prefix = found.get(BannedPhrases), found.get(TextPrefix)
+        self._rules = [each.what if isinstance(each, TextPrefix) else each for each in rules]
+        self._kept: dict[str, Tensor] = {"forbidden": forbidden}
+        self.struct = loading.Rules(
+            eos=eos,
+            min_length=max([0, *(rule.tokens for rule in rules if isinstance(rule, MinimumLength))]),
+            ngram=ngram.order if isinstance(ngram, NoRepeatNgram) else 0,
+            repetition=-math.log(repetition.factor) if isinstance(repetition, RepetitionPenalty) else 0.0,
+        )
+        self.has_phrases = isinstance(banned, BannedPhrases)
+        if isinstance(banned, BannedPhrases):
+            self.struct.phrase_window = banned.tables.window
+            self._kept |= {
+                "phrase_states": banned.tables.states,
+                "phrase_ends": banned.tables.ends,
+                "spelled": banned.tables.spelled,
+                "spelled_begins": banned.tables.begins,
+            }
+        if isinstance(prefix, TextPrefix):
+            self.struct.forced_bytes = prefix.tables.begins.numel() - 1
+            self._kept |= {
+                "forced_lengths": prefix.tables.lengths,
+                "choices": prefix.tables.ids,
+                "choices_left": prefix.tables.left,
+                "choices_begins": prefix.tables.begins,
+            }
+        for name, tensor in self._kept.items():
+            setattr(self.struct, name, address(tensor))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelRules) and self._rules == other._rules
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def address(self) -> int:
+        """Of the structure, which lives as long as this object."""
+        return ctypes.addressof(self.struct)
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule], eos: int, size: int) -> "Self | None":
+        """Return the rules, or None if the kernels do not support one.  size: V."""
+        forbidden = torch.zeros(size, dtype=torch.bool)
+        for rule in rules:
+            if isinstance(rule, ForbidTokens):
+                forbidden[list(rule.ids)] = True
+            elif isinstance(rule, OnlyTokens):
+                allowed = torch.zeros(size, dtype=torch.bool)
+                allowed[[*rule.ids, eos]] = True
+                forbidden |= ~allowed
+            elif isinstance(rule, _ONCE):
+                if sum(type(each) is type(rule) for each in rules) > 1:
+                    return None
+            elif not isinstance(rule, MinimumLength):
+                return None
+            if isinstance(rule, RepetitionPenalty) and rule.factor < 1.0:  # the kernels only lower logits
+                return None
+        return None if bool(forbidden[eos]) else cls(rules, eos, forbidden)
+
+
+def forced_sentences(rules: Sequence[Rule], limits: Tensor) -> Tensor | None:
+    """Return [B], int64, 1 for sentences that begin with a forced text; None if it does not fit a limit of `limits`."""
+    forced = torch.zeros(limits.numel(), dtype=torch.long)
+    for rule in rules:
+        if isinstance(rule, TextPrefix):
+            if not rule.fits(limits):
+                return None
+            forced |= rule.tables.which
+    return forced
