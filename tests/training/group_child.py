@@ -32,6 +32,7 @@ def main() -> None:
     prepare.choose_attention = lambda *_: "plain"  # no measurement, which may differ between runs
     os.chdir(folder / f"rank{rank}")
     rows, whole = (Config.read(folder / f"{name}.toml") for name in ("rows", "whole"))
+    sharded = rows.change("training.shard='optimizer'", "training.updates=5")
     lost = Config.parse((folder / "lost.toml").read_text())  # its paths are relative to the current folder
     found: dict[str, Any] = {}
     with joined():
@@ -39,6 +40,9 @@ def main() -> None:
         assert isinstance(last, Finished)
         found["quality"] = [last.nll, last.metrics]
         list(train(whole, folder / "whole"))
+
+        list(train(sharded, folder / "sharded"))
+        list(train(sharded.change("training.updates=8"), folder / "sharded"))
 
         events = []
         for event in train(rows, folder / "interrupted"):

@@ -78,6 +78,9 @@ class TrainingSettings(Settings):
     metric: Annotated[str, AfterValidator(OneOf("translume.tasks:metric_names"))] = "nll"
     """Criterion for the best weights on the validation set: "nll", or a metric of the task."""
 
+    shard: Literal["none", "optimizer"] = "none"
+    """What several processes divide: nothing, or the optimiser state (ZeRO-1, Rajbhandari et al. 2020)."""
+
     lora_rank: int = Field(default=0, ge=0)
     """Rank r of low-rank adapters (LoRA, Hu et al. 2021), which `train --from` then trains instead of the weights."""
     lora_alpha: float = Field(default=16.0, gt=0.0)

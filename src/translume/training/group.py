@@ -93,6 +93,10 @@ class Group:
         if not self.alone:
             self._exchange(lambda: dist.all_reduce(tensor))
 
+    def join(self, whole: Tensor, part: Tensor) -> None:
+        """Fill a vector with the equal parts of all ranks, in their order."""
+        self._exchange(lambda: dist.all_gather(list(whole.chunk(self.size)), part))
+
     def receive(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0."""
         if not self.alone:

@@ -104,10 +104,11 @@ class TrainingBatch(Protocol):
 class _Flat:
     """Parameters concatenated in one fp32 vector, so that a step takes a few operations for any number of them.
 
-    The network's parameters become views of this vector, or of a bf16 copy of it.
+    The network's parameters become views of this vector, or of a bf16 copy of it. The optimiser updates `own`: all of
+    it, or one of equal parts; zeros fill the last one.
     """
 
-    def __init__(self, named: Mapping[str, nn.Parameter], precision: Precision) -> None:
+    def __init__(self, named: Mapping[str, nn.Parameter], precision: Precision, part: int = 0, parts: int = 1) -> None:
         self.named = dict(named)
         sizes = [p.numel() for p in self.named.values()]
         offsets = [0, *accumulate(sizes)]
@@ -116,8 +117,14 @@ class _Flat:
             for (name, p), offset, size in zip(self.named.items(), offsets, sizes, strict=False)
         }
         device = next(iter(self.named.values())).device
-        self.master = nn.Parameter(torch.empty(offsets[-1], device=device))
+        size = -(-offsets[-1] // parts)
+        self.master = nn.Parameter(torch.zeros(size * parts, device=device))
         self.master.grad = torch.zeros_like(self.master)
+        self.own = self.master
+        if parts > 1:
+            place = slice(part * size, (part + 1) * size)
+            self.own = nn.Parameter(self.master.data[place])
+            self.own.grad = self.master.grad[place]
         for name, view in self.views(self.master.data).items():
             view.copy_(self.named[name].detach())
         self._apart = precision == "bf16"
@@ -186,11 +193,12 @@ class Updater:
         groups: list[dict[str, Any]] = []
         self._flats: list[_Flat] = []
         kept = {id(p) for p in model.partly_frozen()}  # without weight decay
+        divided = settings.shard == "optimizer"
         for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
             part = {name: p for name, p in named.items() if (p.dim() > 1 and id(p) not in kept) == matrices}
             if part:
-                self._flats.append(_Flat(part, precision))
-                groups.append({"params": [self._flats[-1].master], "weight_decay": decay})
+                self._flats.append(_Flat(part, precision, *((self._group.rank, self._group.size) if divided else ())))
+                groups.append({"params": [self._flats[-1].own], "weight_decay": decay})
         if precision == "bf16":
             for parameter in model.parameters():
                 if not parameter.requires_grad:
@@ -249,6 +257,8 @@ class Updater:
             group["lr"] = learning_rate
         self._optimizer.step()
         for flat in self._flats:
+            if flat.own is not flat.master:
+                self._group.join(flat.master.data, flat.own.data)
             flat.clear()
             flat.refresh()
         return norm
@@ -282,14 +292,22 @@ class Updater:
             flat.refresh()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update."""
+        """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update.
+
+        If the processes divide them, rank 0 returns whole ones, and the others return `step` alone.
+        """
         tensors: dict[str, Tensor] = {}
         for flat in self._flats:
-            state = self._optimizer.state.get(flat.master)
+            state = self._optimizer.state.get(flat.own)
             if state:
                 tensors["step"] = state["step"].reshape(1)
                 for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
-                    tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
+                    whole = state[key]
+                    if flat.own is not flat.master:
+                        whole = torch.empty_like(flat.master.data)
+                        self._group.join(whole, state[key])
+                    if self._group.leads:
+                        tensors |= {f"{kind}.{name}": view for name, view in flat.views(whole).items()}
         return tensors
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -299,10 +317,12 @@ class Updater:
         for flat in self._flats:
             moments = {"step": state["step"].reshape(()).to(flat.master.device, copy=True)}
             for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
-                moments[key] = torch.empty_like(flat.master.data)
-                for name, view in flat.views(moments[key]).items():
+                whole = torch.zeros_like(flat.master.data)
+                for name, view in flat.views(whole).items():
                     view.copy_(state[f"{kind}.{name}"])
-            self._optimizer.state[flat.master] = moments
+                parts = whole.numel() // flat.own.numel()
+                moments[key] = whole if parts == 1 else whole.chunk(parts)[self._group.rank].clone()
+            self._optimizer.state[flat.own] = moments
 
 
 Weights = dict[str, Tensor]

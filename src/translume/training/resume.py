@@ -40,6 +40,7 @@ MAY_CHANGE = (
     "patience",
     "metric",
     "log_every",
+    "shard",
 )
 """Settings of [training] that do not change the updates, except `updates` with the schedule "cosine"."""
 
