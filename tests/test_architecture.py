@@ -61,10 +61,11 @@ ONLY_IN = {
     "text": {"sentencex"},
     "inspection": {"captum"},
     "demo": {"babel"},
+    "sources": {"PIL", "soundfile"},
 }
 MODULES_OF = {
     "pyyaml": "yaml", "prometheus-client": "prometheus_client", "lingua-language-detector": "lingua",
-    "onnx-ir": "onnx_ir",
+    "onnx-ir": "onnx_ir", "pillow": "PIL",
 }  # fmt: skip
 
 every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -276,7 +277,9 @@ def test_toolkits_are_imported_only_in_their_packages(path: Path) -> None:
 @every_file
 def test_every_imported_package_is_declared(path: Path) -> None:
     tree = tree_of(path)
-    extras = declared("serve", "documents", "detect", "export", "onnx", "inspect", "tensorboard", "demo", "metrics")
+    extras = declared(
+        "serve", "documents", "detect", "export", "onnx", "inspect", "tensorboard", "demo", "metrics", "audio", "image"
+    )
     assert not third_party(tree, path) - declared("") - extras
     if package_name(path) not in ONLY_IN:
         optional = third_party(outside_functions(tree), path) - declared("")

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings
+from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings, SourceKind, TextSettings
 from translume.errors import DataError, SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
 from translume.model.embedding import BandedTable, Embedding
+from translume.model.frames import FrameEmbedding
 from translume.model.transformer import Decoder, EmptyEncoder, Encoder
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
@@ -91,8 +92,13 @@ def free(network: nn.Module) -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def build_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
-    """Return a freshly initialised Transformer for vocabularies of the given sizes.
+_TEXT = TextSettings()
+
+
+def build_model(
+    settings: ModelSettings, source_size: int, target_size: int, source_kind: SourceKind = _TEXT
+) -> Transformer:
+    """Return a freshly initialised Transformer for vocabularies of the given sizes, or for sources without one.
 
     Its first loss is ln V to ln V + 1 nats per token, V = `target_size`. Raises SettingsError if `model.head.tie` is
     "all" or "embeddings" and the sizes differ, or if word vectors are to fill an embedding in bands.
@@ -104,14 +110,15 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
             "tokens; set tokenizer.shared = true or tie = 'target'"
         )
     freeze = settings.freeze_pretrained
-    source = Embedding(
-        source_size, settings, segments=settings.segments, freezable=freeze and bool(settings.pretrained_source)
+    source: Embedding | FrameEmbedding = resolve_name(source_kind.embedding).of_source(
+        source_kind, source_size, settings
     )
     target = Embedding(target_size, settings, freezable=freeze and bool(settings.pretrained_target))
     ties_head = tie in ("all", "target")
     if ties_head and isinstance(settings.head, AdaptiveSettings):
-        (source if tie == "all" else target).table = _in_bands(settings, settings.head, target_size)
-    if tie in ("all", "embeddings"):
+        shared = source if tie == "all" and isinstance(source, Embedding) else target
+        shared.table = _in_bands(settings, settings.head, target_size)
+    if tie in ("all", "embeddings") and isinstance(source, Embedding):
         target.table = source.table
     for embedding in (source, target):
         embedding.keep_frozen()
@@ -125,10 +132,12 @@ def build_model(settings: ModelSettings, source_size: int, target_size: int) -> 
     return model
 
 
-def build_language_model(settings: ModelSettings, source_size: int, target_size: int) -> Transformer:
+def build_language_model(
+    settings: ModelSettings, source_size: int, target_size: int, source_kind: SourceKind = _TEXT
+) -> Transformer:
     """Return a freshly initialised language model: a decoder without cross-attention, and its head.
 
-    source_size: ignored.
+    source_size, source_kind: ignored.
     """
     embedding = Embedding(
         target_size, settings, freezable=settings.freeze_pretrained and bool(settings.pretrained_target)
@@ -146,11 +155,12 @@ def build_language_model(settings: ModelSettings, source_size: int, target_size:
     return model
 
 
-def build_classifier(settings: ModelSettings, source_size: int, classes: int) -> Classifier:
-    """Return a freshly initialised classifier of texts."""
+def build_classifier(
+    settings: ModelSettings, source_size: int, classes: int, source_kind: SourceKind = _TEXT
+) -> Classifier:
+    """Return a freshly initialised classifier of sources."""
     head_settings = cast(ClassifySettings, settings.head)
-    freezable = settings.freeze_pretrained and bool(settings.pretrained_source)
-    embedding = Embedding(source_size, settings, segments=settings.segments, freezable=freezable)
+    embedding = resolve_name(source_kind.embedding).of_source(source_kind, source_size, settings)
     embedding.keep_frozen()
     pooling = Pooling.of(head_settings, settings.width)
     sizes = HeadSizes(width=pooling.size, vocabulary=classes, source_vocabulary=source_size)
@@ -165,7 +175,7 @@ def build_network(config: Config, source_size: int, target_size: int) -> Network
 
     Raises SettingsError as `build_model` does.
     """
-    network: Network = task_of(config).part("network")(config.model, source_size, target_size)
+    network: Network = task_of(config).part("network")(config.model, source_size, target_size, config.data.source)
     return network
 
 
@@ -198,10 +208,10 @@ def _limit_first_logits(model: Transformer) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         count = min(PROBE_TOKENS, model.encoder.embedding.positions.longest)
-        source = torch.randint(model.encoder.embedding.table.num_embeddings, (1, count))
+        source, mask = model.encoder.embedding.example(torch.ones(1, count, dtype=torch.bool), torch.default_generator)
         target = torch.randint(table.num_embeddings, (1, count))
     model.eval()
-    hidden, _ = model.decoder(target, model.start(source, torch.ones_like(source, dtype=torch.bool)))
+    hidden, _ = model.decoder(target, model.start(source, mask))
     model.train()
     logit = float((hidden[0] * table(target[0])).sum(-1).mean())
     most = math.log(table.num_embeddings) - 1
@@ -217,7 +227,7 @@ def load_pretrained(
     Rows are scaled so that the first layer reads the vectors of the file. Raises DataError if a file does not hold word
     vectors of the model's width, or holds no token of the vocabulary.
     """
-    sides = [(settings.pretrained_source, model.encoder.embedding, source_tokenizer)]
+    sides = [(settings.pretrained_source, cast(Embedding, model.encoder.embedding), source_tokenizer)]  # of text only
     if settings.pretrained_target:  # tasks without a decoder refuse this setting
         decoder = cast(Transformer, model).decoder
         sides.append((settings.pretrained_target, decoder.embedding, cast(Tokenizer, target_tokenizer)))
@@ -238,7 +248,7 @@ def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: T
             f"model.segment_separator: no token of the source vocabulary holds {separator!r}, "
             "expected a character that separates segments in the training text"
         )
-    model.encoder.embedding.separators.copy_(torch.tensor(counts))
+    cast(Embedding, model.encoder.embedding).separators.copy_(torch.tensor(counts))
 
 
 def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:

@@ -21,6 +21,7 @@ from translume.config.heads import (
 )
 from translume.config.languages import Direction, Directions
 from translume.config.model import ModelSettings
+from translume.config.sources import FrameSettings, SourceKind, SourceSettings, TextSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.config.training import TrainingSettings
 from translume.config.tree import Config
@@ -39,6 +40,7 @@ __all__ = [
     "Directions",
     "EntmaxSettings",
     "EvaluationSettings",
+    "FrameSettings",
     "HeadKind",
     "HeadSettings",
     "HierarchicalSettings",
@@ -50,6 +52,9 @@ __all__ = [
     "ShortlistSettings",
     "SigmoidSettings",
     "SoftmaxSettings",
+    "SourceKind",
+    "SourceSettings",
+    "TextSettings",
     "TokenizerSettings",
     "TrainingSettings",
     "to_toml",

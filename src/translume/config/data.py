@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from translume.config.base import Names, Numbers, OneOf, Settings
+from translume.config.sources import SourceSettings, TextSettings
 
 PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
 """The settings of [data] and [[data.corpus]] that are paths."""
@@ -124,6 +125,7 @@ class DataSettings(Settings):
     same number of pairs, and the joint vocabulary is learned from texts in the same shares.
     """
     cleaning: CleaningSettings = CleaningSettings()
+    source: SourceSettings = TextSettings()
 
     def of_corpus(self, corpus: CorpusSettings) -> Self:
         """Return the settings with the languages and files of one corpus."""

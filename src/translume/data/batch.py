@@ -16,7 +16,8 @@ class Batch:
     """B pairs, padded to the longest source S and the longest target T (bos and eos included).
 
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
-    target_mask [B, T] bool: True where there is a token. `lines` are the pairs' numbers in the corpus (`place` gives
+    target_mask [B, T] bool: True where there is a token. Frames are [B, L, F] float, their mask [B, L].
+    `lines` are the pairs' numbers in the corpus (`place` gives
     file and line); `tokens` is the number of labels that are predicted. The tags of languages stand before the
     source's ids, and after bos; a tag's label is padding, though target_mask is True.
     For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
@@ -90,7 +91,10 @@ def pad_batch(
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Sequences of unequal length inside one flat array: `tokens[starts[i] : starts[i] + lengths[i]]`."""
+    """Sequences of unequal length inside one flat array: `tokens[starts[i] : starts[i] + lengths[i]]`.
+
+    tokens: ids [n], or frames [n, F].
+    """
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -139,7 +143,7 @@ def _padded(
     lines: tuple[int, ...],
     tags: BatchTags | None = None,
 ) -> Batch:
-    source_ids, source_mask = _rectangle(source, source_specials.eos, source_specials.pad)
+    source_ids, source_mask = _sources(source, source_specials)
     labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
     shifted = np.full_like(labels, target_specials.pad)
     shifted[:, 0] = target_specials.bos
@@ -183,8 +187,7 @@ def labelled_batch(
     source: Ragged, target: Ragged, tokenizer: Tokenizer, labels: Labels, lines: tuple[int, ...]
 ) -> Batch:
     """Return a classification batch of ragged texts without eos and the ids of their labels."""
-    specials = tokenizer.specials
-    source_ids, source_mask = _rectangle(source, specials.eos, specials.pad)
+    source_ids, source_mask = _sources(source, tokenizer.specials)
     if labels.several:
         classes = np.zeros((len(lines), 1, len(labels)), np.int64)
         for row, (start, length) in enumerate(zip(target.starts.tolist(), target.lengths.tolist(), strict=True)):
@@ -194,6 +197,24 @@ def labelled_batch(
     nothing = np.zeros((len(lines), 1), np.int64)
     arrays = (source_ids, source_mask, nothing, classes, np.ones_like(nothing, np.bool_))
     return _batch([torch.from_numpy(array) for array in arrays], lines, len(lines))
+
+
+def _sources(ragged: Ragged, specials: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids [B, S], each followed by eos and padding, or frames [B, S, F], and their mask [B, S]."""
+    if ragged.tokens.ndim == 1:
+        return _rectangle(ragged, specials.eos, specials.pad)
+    return padded_frames(
+        [ragged.tokens[start : start + n] for start, n in zip(ragged.starts, ragged.lengths, strict=True)]
+    )
+
+
+def padded_frames(sources: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources of frames [L, F] as one array [B, L, F], float32 with zeros as padding, and its mask [B, L]."""
+    lengths = np.array([len(each) for each in sources])
+    frames = np.zeros((len(sources), int(lengths.max()), sources[0].shape[1]), np.float32)
+    for row, each in zip(frames, sources, strict=True):
+        row[: len(each)] = each
+    return frames, np.arange(frames.shape[1]) < lengths[:, None]
 
 
 def _rectangle(ragged: Ragged, eos: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

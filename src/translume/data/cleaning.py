@@ -12,7 +12,16 @@ from translume.config.data import CleaningSettings
 from translume.data.pairs import Pair
 from translume.data.scripts import mostly_in
 
-REASONS = ("empty", "without a label", "identical sides", "wrong script", "duplicate", "too long", "length ratio")
+REASONS = (
+    "empty",
+    "unreadable",
+    "without a label",
+    "identical sides",
+    "wrong script",
+    "duplicate",
+    "too long",
+    "length ratio",
+)
 """Why pairs are dropped, in the order in which rules are applied; a pair counts under the first that matches."""
 
 _SHOWN = 200

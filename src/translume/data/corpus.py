@@ -21,6 +21,8 @@ from translume.text import Labels, Tokenizer
 FORMAT = 1
 STRIDE = 32
 ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
+FRAME_ARRAYS = ("frames", "frame_lengths")
+"""Further arrays of a corpus whose sources are frames."""
 
 
 class DamagedCacheError(Exception):
@@ -59,6 +61,10 @@ class TokenizedCorpus:
     """The ids of the tags of languages in each origin: [origins, 0 or 1] of sources and of targets; None: no tags."""
     documents: NDArray[np.int64] | None = field(default=None, repr=False)
     """If the pairs are blocks: for each, the number of its document."""
+    frames: NDArray[Any] | None = field(default=None, repr=False)
+    """If the sources are frames: those of all pairs, [n, F]. The ids of a source then only stand for its positions."""
+    frame_ends: NDArray[np.int64] | None = field(default=None, repr=False)
+    """The end of the frames of each pair in `frames`."""
 
     def __len__(self) -> int:
         return self.pairs
@@ -83,10 +89,14 @@ class TokenizedCorpus:
         return self.tokens[start : start + int(self.target_lengths[index])]
 
     def sides(self, indices: NDArray[Any]) -> tuple[Ragged, Ragged]:
-        """Return the sources and the targets of the pairs with these numbers [B]."""
+        """Return the sources, ids or frames, and the targets of the pairs with these numbers [B]."""
         starts = self._starts(indices)
         lengths = self.source_lengths[indices].astype(np.int64)
         source = Ragged(self.tokens, starts, lengths)
+        if self.frames is not None and self.frame_ends is not None:
+            numbers = indices.astype(np.int64)
+            begins = np.where(numbers > 0, self.frame_ends[numbers - 1], 0)
+            source = Ragged(self.frames, begins, self.frame_ends[numbers] - begins)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
 
     def tags_of(self, indices: NDArray[Any]) -> BatchTags | None:
@@ -174,16 +184,23 @@ def sampling_weights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Number types of the arrays in a cache."""
+    """Number types of the arrays in a cache.  frame_size: number of values of a frame; 0: sources are ids."""
 
     token: str
     length: str
+    frame_size: int = 0
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return (*ARRAYS, *FRAME_ARRAYS) if self.frame_size else ARRAYS
 
     def of(self, array: str) -> np.dtype[Any]:
-        """Return the type of one of ARRAYS."""
+        """Return the type of one of `arrays`."""
         if array in ("source_lengths", "target_lengths"):
             return np.dtype(self.length)
-        return np.dtype({"tokens": self.token, "starts": "int64", "lines": "uint32"}[array])
+        others = {"starts": "int64", "lines": "uint32", "frames": "float16", "frame_lengths": "int32"}
+        return np.dtype({"tokens": self.token, **others}[array])
 
 
 class Writer:
@@ -191,17 +208,18 @@ class Writer:
 
     def __init__(self, folder: Path, part: str, layout: Layout) -> None:
         self._layout = layout
-        self._files: dict[str, IO[bytes]] = {name: (folder / f"{part}.{name}").open("wb") for name in ARRAYS}
+        self._files: dict[str, IO[bytes]] = {name: (folder / f"{part}.{name}").open("wb") for name in layout.arrays}
         self.pairs = 0
         self.tokens = 0
+        self.frames = 0
         self.first: list[int] = []
 
     def begin_origin(self) -> None:
         """Start the next origin."""
         self.first.append(self.pairs)
 
-    def append(self, source: Ragged, target: Ragged, lines: NDArray[Any]) -> None:
-        """Append pairs; `lines` [B] are their line numbers."""
+    def append(self, source: Ragged, target: Ragged, lines: NDArray[Any], frames: Sequence[NDArray[Any]] = ()) -> None:
+        """Append pairs; `lines` [B] are their line numbers, and `frames` those of each source if it is no text."""
         lengths = source.lengths + target.lengths
         starts = np.cumsum(lengths) - lengths + self.tokens
         every = starts[-self.pairs % STRIDE :: STRIDE]
@@ -212,6 +230,10 @@ class Writer:
             "starts": every,
             "lines": lines,
         }
+        if self._layout.frame_size:
+            arrays["frames"] = np.concatenate([*frames, np.zeros((0, self._layout.frame_size))])
+            arrays["frame_lengths"] = np.array([len(each) for each in frames])
+            self.frames += len(arrays["frames"])
         for name, array in arrays.items():
             self._files[name].write(np.ascontiguousarray(array, self._layout.of(name)).tobytes())
         self.pairs += len(lengths)
@@ -223,7 +245,8 @@ class Writer:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs]}
+        frames = {"frames": self.frames} if self._layout.frame_size else {}
+        return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs], **frames}
 
     def abandon(self) -> None:
         """Close the files of a cache that will not be used."""
@@ -254,12 +277,18 @@ def open_corpus(
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["format"] != FORMAT or index["digest"] != folder.name:
             raise DamagedCacheError(str(folder))
-        layout = Layout(token=index["token"], length=index["length"])
+        layout = Layout(token=index["token"], length=index["length"], frame_size=int(index.get("frame_size", 0)))
         shape = index["parts"][part]
         pairs, tokens, first = int(shape["pairs"]), int(shape["tokens"]), tuple(map(int, shape["first"]))
         account = _renamed(Account.from_dict(index["account"]), dict(zip(index["files"], origins, strict=True)))
-        sizes = {"tokens": tokens, "starts": -(-pairs // STRIDE)}
-        arrays = {name: _mapped(folder / f"{part}.{name}", layout.of(name), sizes.get(name, pairs)) for name in ARRAYS}
+        sizes = {
+            "tokens": tokens,
+            "starts": -(-pairs // STRIDE),
+            "frames": int(shape.get("frames", 0)) * layout.frame_size,
+        }
+        arrays = {
+            name: _mapped(folder / f"{part}.{name}", layout.of(name), sizes.get(name, pairs)) for name in layout.arrays
+        }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCacheError(str(folder)) from error
     return TokenizedCorpus(
@@ -277,6 +306,8 @@ def open_corpus(
         tokens=arrays["tokens"],
         starts=arrays["starts"],
         line_numbers=arrays["lines"],
+        frames=arrays["frames"].reshape(-1, layout.frame_size) if layout.frame_size else None,
+        frame_ends=arrays["frame_lengths"].cumsum(dtype=np.int64) if layout.frame_size else None,
     )
 
 

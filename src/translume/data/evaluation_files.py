@@ -44,6 +44,7 @@ def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     """Yield the lines of a file, or the sources in the rows of a table for a model that was trained on tables.
 
+    A path of a source of frames in a table is relative to the table's folder.
     A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target. Line ends in a
     source become spaces, so that one row stays one line.
     """
@@ -52,6 +53,9 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     template = Template.parse(data.template) if data.template else None
     columns = source_columns(data, file)
     rows = read_columns(file, columns)
+    folder = Path(file).parent
+    if data.source.reader:
+        return (texts[0] and str(folder / texts[0]) for _, texts in rows)
     return (
         " ".join((texts[0] if template is None else template.fill(dict(zip(columns, texts, strict=True)))).splitlines())
         for _, texts in rows

@@ -120,7 +120,7 @@ def learn_lengths(corpus: TokenizedCorpus, language: str) -> Lengths:
         np.add.at(ratios, (group, np.minimum(target * _RATIO_STEPS // source, _RATIO_BINS)), 1)
     return Lengths(
         pairs=corpus.pairs,
-        several_sentences=_several_sentences(corpus, language),
+        several_sentences=0.0 if corpus.frames is not None else _several_sentences(corpus, language),
         longest_source=longest_source,
         longest_target=tuple(_longest_targets(lengths)),
         least_ratio=tuple(_least_ratios(ratios)),

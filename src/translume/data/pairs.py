@@ -1,7 +1,7 @@
 """Read pairs or documents lazily from the files in [data]: two parallel files, a TSV, CSV or JSONL file, or text."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -47,6 +47,8 @@ class Origin:
     template: str = ""
     documents: str = ""
     direction: Direction = NO_DIRECTION
+    paths: bool = False
+    """Whether the sources are paths of files, relative to the folder of `file`."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -62,6 +64,12 @@ class Origin:
 
     def read(self) -> Iterator[Pair]:
         """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
+        if self.paths:
+            folder = Path(self.file).parent
+            return (replace(each, source=each.source and str(folder / each.source)) for each in self._pairs())
+        return self._pairs()
+
+    def _pairs(self) -> Iterator[Pair]:
         if self.target_file:
             return _parallel(self.file, self.target_file)
         if self.documents:
@@ -123,10 +131,14 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         if script:
             refuse_unknown(script)
     direction = Direction(source=settings.source_language, target=settings.target_language)
+    paths = bool(settings.source.reader)
     parallel = zip(sources, targets, weights, strict=False)
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
-        *(Origin(file=a, target_file=b, columns=(), weight=w, direction=direction) for a, b, w in parallel),
+        *(
+            Origin(file=a, target_file=b, columns=(), weight=w, direction=direction, paths=paths)
+            for a, b, w in parallel
+        ),
         *(
             Origin(
                 file=file,
@@ -136,6 +148,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
                 template=settings.template,
                 documents=documents,
                 direction=direction,
+                paths=paths,
             )
             for file, weight in rest
         ),

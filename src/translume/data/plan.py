@@ -45,7 +45,8 @@ class BatchPlan:
         numbers = self.numbers(index)[rows]
         source, target = self.corpus.sides(numbers)
         if self.dropout > 0:
-            source, target = self._dropped(source, numbers, 0), self._dropped(target, numbers, 1)
+            source = source if self.corpus.frames is not None else self._dropped(source, numbers, 0)
+            target = self._dropped(target, numbers, 1)
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
         make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
         tags = self.corpus.tags_of(numbers)

@@ -24,6 +24,7 @@ from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
 from translume.errors import DataError, nearest
+from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
@@ -109,6 +110,8 @@ def _write_digests(memory: Path, known: dict[str, str]) -> None:
 
 
 _CHUNK = 8192
+_FRAMES_CHUNK = 64
+"""Pairs in memory at a time, if their sources are texts or frames."""
 
 
 class Builder:
@@ -126,8 +129,9 @@ class Builder:
         *,
         cut: Literal["drop", "keep_first", "keep_last"] = "drop",
         look: Callable[[list[Pair]], object] | None = None,
+        reader: FrameReader | None = None,
     ) -> None:
-        self._look = look
+        self._look, self._reader = look, reader
         self._cut, self._limit = cut, limit
         self._places = places
         self._tokenizers = tokenizers
@@ -140,7 +144,11 @@ class Builder:
         self._unit = task.reads
         small = max(map(len, tokenizers)) <= 1 << 16
         short = limit is not None and limit < 1 << 16
-        self._layout = Layout(token="uint16" if small else "int32", length="uint16" if short else "int32")
+        self._layout = Layout(
+            token="uint16" if small else "int32",
+            length="uint16" if short else "int32",
+            frame_size=reader.settings.size if reader else 0,
+        )
 
     def write(self, folder: Path) -> dict[str, object]:
         """Write all files except the index, and return the content of the index."""
@@ -151,7 +159,7 @@ class Builder:
                 self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
                 for writer in writers.values():
                     writer.begin_origin()
-                for chunk in chunks(place.read(), _CHUNK):
+                for chunk in chunks(place.read(), _FRAMES_CHUNK if self._reader else _CHUNK):
                     if self._look:
                         self._look(chunk)
                     self._append(chunk, writers)
@@ -164,6 +172,7 @@ class Builder:
         return {
             "token": self._layout.token,
             "length": self._layout.length,
+            "frame_size": self._layout.frame_size,
             "parts": parts,
             "files": [place.file for place in self._places],
             "account": Account.joined({name: each.close() for name, each in self._ledgers.items()}).to_dict(),
@@ -173,7 +182,8 @@ class Builder:
     def _append(self, pairs: list[Pair], writers: dict[str, Writer]) -> None:
         self._ledger.read += len(pairs)
         kept = self._keep(pairs, self._rules.of_texts(pairs))
-        sources = self._tokenizers[0].encode_all([pair.source for pair in kept])
+        kept, frames = self._read_frames(kept)
+        sources = self._encode_sources(kept, frames)
         cut = self._cut_long(sources)
         source_tokens, source_lengths = flat(sources)
         target_tokens, target_lengths = flat(self._encode_targets(self._tokenizers[1], kept))
@@ -191,11 +201,31 @@ class Builder:
                 Ragged(source_tokens, source_starts[chosen], source_lengths[chosen]),
                 Ragged(target_tokens, target_starts[chosen], target_lengths[chosen]),
                 lines[chosen],
+                [frames[index] for index in chosen] if frames else [],
             )
             if name == "held_out":
                 self._ledger.held_out += len(chosen)
             else:
                 self._ledger.used += len(chosen)
+
+    def _read_frames(self, pairs: list[Pair]) -> tuple[list[Pair], list[NDArray[np.float32]]]:
+        """Return the pairs whose sources can be read, and the frames of each; all pairs and nothing for text."""
+        if self._reader is None:
+            return pairs, []
+        kept, frames = [], []
+        for pair in pairs:
+            try:
+                frames.append(self._reader.read(pair.source))
+                kept.append(pair)
+            except DataError as error:
+                self._ledger.drop("unreadable", replace(pair, source=str(error)))
+        return kept, frames
+
+    def _encode_sources(self, pairs: list[Pair], frames: list[NDArray[np.float32]]) -> list[list[int]]:
+        """Return the ids of each source; for frames, a 0 for each position that the encoder makes of them."""
+        if self._reader is None:
+            return self._tokenizers[0].encode_all([pair.source for pair in pairs])
+        return [[0] * self._reader.settings.positions_of(len(each)) for each in frames]
 
     def _cut_long(self, sources: list[list[int]]) -> NDArray[np.bool_]:
         """Truncate long sources in place if `too_long` allows it, and return which ones were truncated [n]."""
@@ -261,6 +291,10 @@ def prepare(
     values = _ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
     values["files"] = [[file_digest(file, folder / DIGESTS) for file in place.files] for place in places]
+    reader = frame_reader(settings.source)
+    if reader is not None:
+        values["source"] = settings.source.model_dump()
+        values["sizes"] = [_sizes_digest(place) for place in places]
     home = folder / values_digest(values)
     tokenizers = (source_tokenizer, target_tokenizer)
     model_limit = None if max_positions is None else max_positions - 1
@@ -279,8 +313,17 @@ def prepare(
                 place.check_lengths()
             sample = held_out.choose(read_pairs(settings, "train"), documents=documents) if held else None
             cut = settings.cleaning.too_long
-            _build(home, Builder(places, tokenizers, rules, limit, sample, progress, task, cut=cut, look=look))
+            builder = Builder(
+                places, tokenizers, rules, limit, sample, progress, task, cut=cut, look=look, reader=reader
+            )
+            _build(home, builder)
     raise DataError(f"{home}: the cache is damaged right after it was written")
+
+
+def _sizes_digest(place: Origin) -> str:
+    """Return a digest of the sizes of the files that an origin names, in bytes."""
+    sizes = (os.stat(pair.source).st_size if os.path.isfile(pair.source) else -1 for pair in place.read())
+    return values_digest(list(sizes))
 
 
 def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | Labels], where: str) -> BatchTags | None:
@@ -337,7 +380,9 @@ def _checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> Toke
             f"expected more {unit}, or {files}"
         )
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in corpus.account.dropped.items())
-    raise DataError(f"data: none of {corpus.account.read:,} {unit} is left: {reasons or 'all held out'}")
+    first = corpus.account.examples.get("unreadable")
+    example = f"; {first.file}:{first.line}: {first.source}" if first else ""
+    raise DataError(f"data: none of {corpus.account.read:,} {unit} is left: {reasons or 'all held out'}{example}")
 
 
 def _build(home: Path, builder: Builder) -> None:

@@ -86,8 +86,9 @@ class Engine:
 
     @torch.inference_mode()
     def start(self, source: Tensor, mask: Tensor) -> EngineState:
-        """Encode source ids [B, S] where mask [B, S] is True; return the state before the first target token."""
+        """Encode source ids [B, S], or frames [B, L, F], where the mask is True; return the state before the target."""
         encoder, decoder, head = self.model.encoder, self.model.decoder, self.model.head
+        source, mask = encoder.front(source, mask)
         layout = Layout.of(mask)
         if self.encoder is None:
             packed = encoder.packed(source, layout)

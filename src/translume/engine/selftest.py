@@ -38,18 +38,17 @@ class Findings:
 
 @torch.inference_mode()
 def self_test(engine: Engine, model: Transformer, *, alone: bool = True) -> Findings:
-    """Compare the engine with its model on sentences of random ids of different lengths.
+    """Compare the engine with its model on random sources of different lengths.
 
     alone: whether to compare each sentence alone with the batch, too.
     """
     generator = torch.Generator().manual_seed(0)
-    sizes = (model.encoder.embedding.table, model.decoder.embedding.table)
-    source_size, target_size = (int(table.num_embeddings) for table in sizes)
+    target_size = int(model.decoder.embedding.table.num_embeddings)
     device = next(model.parameters()).device
     longest = min(3 * SENTENCES, model.encoder.embedding.positions.longest)
     steps = min(STEPS, model.decoder.embedding.positions.longest)
-    source = torch.randint(source_size, (SENTENCES, longest), generator=generator).to(device)
-    mask = torch.arange(longest, device=device) < torch.arange(3 * SENTENCES, 0, -3, device=device)[:, None]
+    shape = torch.arange(longest) < torch.arange(3 * SENTENCES, 0, -3)[:, None]
+    source, mask = (each.to(device) for each in model.encoder.embedding.example(shape, generator))
     target = torch.randint(target_size, (SENTENCES, steps), generator=generator).to(device)
     expected = _read(model, source, mask, target)
     found = _read(engine, source, mask, target)

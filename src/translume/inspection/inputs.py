@@ -188,6 +188,8 @@ def single_model(translator: Translator) -> Translator:
             f"inspection: found an ensemble of {len(translator.models)} models, expected one model; "
             "inspect each model separately"
         )
+    if (kind := translator.config.data.source.kind) != "text":
+        raise SettingsError(f"inspection: found a model of {kind}, expected one of text")
     if translator.fusion is not None:
         raise SettingsError("inspection: found a translator with a language model, expected one without")
     return without_default_engine(translator)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import ctranslate2
 import numpy as np
@@ -18,6 +18,7 @@ from translume.config.model import GATED
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, forced_targets
 from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.embedding import Embedding
 from translume.model.layers import FeedForward, Residual
 from translume.model.positions import encoding_class, encodings_where
 from translume.model.positions.relative import RelativeBias
@@ -100,7 +101,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         (model.encoder, encoder, encoder.embeddings[0]),
         (model.decoder, decoder, decoder.embeddings),
     ):
-        embedding.weight = _copy(side.embedding.table.weight)
+        embedding.weight = _copy(cast(Embedding, side.embedding).table.weight)
         theirs.scale_embeddings = settings.scale_embeddings
         positions = side.embedding.positions
         if not positions.in_attention:

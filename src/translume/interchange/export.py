@@ -38,6 +38,11 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
     checkpoint = load_checkpoint(model_folder(model), device="cpu", dtype="fp32")
+    if checkpoint.config.data.source.reader:
+        raise SettingsError(
+            f"export: {model}: found data.source = '{checkpoint.config.data.source.kind}', which only Translume reads; "
+            "expected a model of text"
+        )
     try:
         make_folder(folder.parent)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

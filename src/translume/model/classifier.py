@@ -152,7 +152,8 @@ class Classifier(nn.Module):
                 module.backend = backend
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
-        """Return one vector [B, H] for each source [B, S] where mask [B, S] is True."""
+        """Return one vector [B, H] for each source [B, S], or frames [B, L, F], where the mask is True."""
+        source, mask = self.encoder.front(source, mask)
         pooled: Tensor = self.drop(self.pooling(self.encoder(source, mask), mask))
         return pooled
 

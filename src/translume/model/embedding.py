@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.config import ModelSettings
+from translume.config import ModelSettings, SourceKind
 from translume.errors import SettingsError
 from translume.model.dropout import Dropout
 from translume.model.layers import norm_of
@@ -115,6 +116,23 @@ class Embedding(nn.Module):
             self.register_buffer("separators", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("frozen", torch.zeros(size, dtype=torch.bool) if freezable else None)
         self.drop = Dropout(settings.dropout)
+
+    @classmethod
+    def of_source(cls, source: SourceKind, size: int, settings: ModelSettings) -> Self:
+        """Return an untrained one for the sources of a model.  source: ignored.  size: of the vocabulary."""
+        freezable = settings.freeze_pretrained and bool(settings.pretrained_source)
+        return cls(size, settings, segments=settings.segments, freezable=freezable)
+
+    def learn(self, frames: NDArray[Any] | None) -> None:
+        """Do nothing: text has no frames."""
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids and mask [B, S] as they are: each token is a position of the encoder."""
+        return source, mask
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return random ids for the positions of `mask` [B, S], and the mask."""
+        return torch.randint(self.table.num_embeddings, mask.shape, generator=generator), mask
 
     def keep_frozen(self) -> None:
         """Register a hook that zeroes the table's gradients where `frozen` is True. Call once, after tying."""

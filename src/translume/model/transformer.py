@@ -13,6 +13,7 @@ from translume.config import ModelSettings
 from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
+from translume.model.frames import FrameEmbedding
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, norm_of
 from translume.model.layout import Layout
@@ -24,7 +25,7 @@ from translume.model.state import DecoderState, Past, Selectable
 class Encoder(nn.Module):
     """A stack of self-attention layers over the source; with norm "pre" a final norm."""
 
-    def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
+    def __init__(self, settings: ModelSettings, embedding: Embedding | FrameEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
@@ -36,8 +37,16 @@ class Encoder(nn.Module):
         """The layers, first to last."""
         return cast(Iterable[EncoderLayer], self.layers)
 
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions that the layers read, and their mask [B, S], for a source and its mask.
+
+        Ids [B, S] of a text are returned as they are; frames [B, L, F] become vectors [B, S, C] of fewer positions. The
+        other methods take the positions.
+        """
+        return self.embedding.front(source, mask)
+
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
-        """Return the memory [B, S, D], zero at padding, of source ids [B, S] with mask [B, S]."""
+        """Return the memory [B, S, D], zero at padding, of the positions of a source with mask [B, S]; see `front`."""
         layout = Layout.of(mask)
         return layout.unpack(self.packed(source, layout))
 
@@ -64,7 +73,7 @@ class Encoder(nn.Module):
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
 
     def embed(self, source: Tensor, layout: Layout, *, without_tokens: bool = False) -> Tensor:
-        """Return the input [n, D] of the first layer, for ids [B, S] and their layout; see `Embedding`."""
+        """Return the input [n, D] of the first layer, for positions [B, S] or [B, S, C] and their layout."""
         segments = self.embedding.segments_of(source)
         types = None if segments is None else layout.pack(segments)
         ids = layout.pack(source)
@@ -207,13 +216,15 @@ class Transformer(nn.Module):
                 module.backend = backend
 
     def start(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """Encode source ids [B, S] where mask [B, S] is True; return the state before the first target token."""
+        """Encode source ids [B, S], or frames [B, L, F], where the mask is True; return the state before the target."""
+        source, mask = self.encoder.front(source, mask)
         memory = self.encoder(source, mask)
         return self.decoder.start(memory, mask, self.head.begin(source, mask, memory))
 
     def start_with_attention(self, source: Tensor, mask: Tensor) -> DecoderState:
         """As `start`, but this state and its successors have `DecoderState.attention`."""
-        return replace(self.start(source, mask), attention=(~mask).float())
+        state = self.start(source, mask)
+        return replace(state, attention=(~state.memory_mask).float())
 
     def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
         """Return the distribution of the token after prefix [N, t]. Computes only tokens that are not in the state."""
@@ -276,6 +287,7 @@ class Transformer(nn.Module):
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> tuple[Tensor, Layout, Selectable | None]:
         """Return hidden states [n, D] of predicted tokens, their layout, and the head's context of their sentences."""
+        source, source_mask = self.encoder.front(source, source_mask)
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from translume.errors import SettingsError
-from translume.tasks.task import Task
+from translume.tasks.task import READ_SOURCES, Task
 
 if TYPE_CHECKING:
     from translume.config import DataSettings, ModelSettings, TrainingSettings
 
-_SOURCE_HEADS = ("copy", "shortlist")
-"""Output heads that read a source."""
 _SOURCE_SETTINGS = ("segments", "pretrained_source", "language_tags")
 _PAIR_RULES = ("too_long", "max_ratio", "identical", "source_script")
 """Cleaning rules that compare two sides, or cut."""
@@ -22,7 +20,7 @@ def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSett
         raise SettingsError(
             f"{place}: model.encoder_layers: found {model.encoder_layers}, must be 0 for a language model"
         )
-    if model.head.kind in _SOURCE_HEADS:
+    if model.head.kind in READ_SOURCES:
         raise SettingsError(
             f"{place}: model.head.kind: '{model.head.kind}' reads a source, which a language model lacks"
         )

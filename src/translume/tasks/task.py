@@ -17,6 +17,9 @@ from translume.errors import SettingsError
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
+READ_SOURCES = ("copy", "shortlist")
+"""Output heads that read the tokens of a source."""
+
 _INTERFACE = "task"
 """This module, the only one of the package that does not define a task."""
 
@@ -139,7 +142,35 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         known = ", ".join(("nll", *task.metrics))
         raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
     task.check(data, model, training, place)
+    if data.source.reader:
+        _check_frames(data, model, task, place)
     for name, reason in model.head.inapplicable_settings.items():
         if found := getattr(training, name):
             off = "none" if isinstance(found, str) else "0"
             raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")
+
+
+_OF_TEXT = {"language_tags": "none", "segments": 0, "pretrained_source": ""}
+_RULES_OF_TEXT = {"too_long": "drop", "identical": False, "source_script": ""}
+
+
+def _check_frames(data: "DataSettings", model: "ModelSettings", task: Task, place: str) -> None:
+    """Raise SettingsError for settings that need sources of text, where the sources are frames."""
+    kind = data.source.kind
+    if task.reads == "documents":
+        raise SettingsError(f"{place}: data.source: found '{kind}', must be 'text' for a {task.model}")
+    if model.head.kind in READ_SOURCES:
+        raise SettingsError(
+            f"{place}: model.head.kind: '{model.head.kind}' reads the tokens of a source; "
+            f"data.source = '{kind}' has none"
+        )
+    if data.corpus:
+        raise SettingsError(
+            f"{place}: data.corpus: is for sources of text; expected data.train with data.source = '{kind}'"
+        )
+    for table, settings, wanted in (("model", model, _OF_TEXT), ("data.cleaning", data.cleaning, _RULES_OF_TEXT)):
+        for name, value in wanted.items():
+            if (found := getattr(settings, name)) != value:
+                raise SettingsError(
+                    f"{place}: {table}.{name}: found {found!r}, must be {value!r} with data.source = '{kind}'"
+                )

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from translume.config import Config, Settings
 from translume.config.data import PATHS
 from translume.errors import SettingsError
+from translume.training.resume import first_difference
 
 Group = TypeVar("Group", bound=Settings)
 
@@ -23,11 +24,14 @@ def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, 
 
     [training] and the files of [data] are the run's own. Everything else that the settings do not state is that of
     `base`; so are [model] and [tokenizer], except dropout. The line is empty if all stated settings are used.
-    Raises SettingsError for another task, and for a stated [model] setting that contradicts the base model, other than
-    the sizes that `translume init` proposes.
+    Raises SettingsError for another task or source, and for a stated [model] setting that contradicts the base model,
+    other than the sizes that `translume init` proposes.
     """
     if "task" in config.data.model_fields_set and config.data.task != base.data.task:
         raise SettingsError(f"data.task: found '{config.data.task}', but {place} has '{base.data.task}'")
+    if "source" in config.data.model_fields_set and config.data.source != base.data.source:
+        path, found, wanted = first_difference("data.source", config.data.source, base.data.source)
+        raise SettingsError(f"{path}: found {found!r}, but {place} has {wanted!r}; use that value or leave it out")
     unused = [*_contradictions(config.model, base.model, "model", DROPOUT_SETTINGS)]
     for path, found, wanted in unused:
         if path.removeprefix("model.") not in SIZES:
@@ -76,7 +80,7 @@ def _merged(
         if only is not None:
             if name in only and name in base.model_fields_set:
                 update[name] = other
-        elif isinstance(own, Settings):
+        elif isinstance(own, Settings) and type(own) is type(other):
             update[name] = _merged(own, other)
         elif name not in without and name not in settings.model_fields_set:
             update[name] = other

@@ -17,6 +17,9 @@ from translume.training.data_parallel import ReplicaPool, Share, replica_count, 
 from translume.training.group import Group
 from translume.training.precision import Precision
 
+_KEPT_FP32 = ("head.", "encoder.embedding.")
+"""Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""
+
 
 def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
     """Return rate · min(u / w, √(w / u)): linear warm-up, then 1/√u (Vaswani et al. 2017, eq. 3, with peak `rate`)."""
@@ -204,7 +207,7 @@ class Updater:
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.to(torch.bfloat16)
             for name, buffer in model.named_buffers():
-                if buffer.is_floating_point() and not name.startswith("head."):  # a head's tables stay fp32
+                if buffer.is_floating_point() and not name.startswith(_KEPT_FP32):
                     buffer.data = buffer.data.to(torch.bfloat16)
         count = 1 if kept else replica_count(torch.get_num_threads(), device)  # not with frozen rows
         self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]

@@ -387,6 +387,7 @@ def _transformer(
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         mark_separators(transformer, settings, model.source)
+        transformer.encoder.embedding.learn(corpus.frames)
         head_data = task_of(model.config).part("head_data")
         transformer.head.learn(head_data(model.source, model.target, corpus))
     if model.config.training.lora_rank:

@@ -151,9 +151,12 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
                 continue
             old, new = getattr(before, name), getattr(now, name)
             if old != new:
-                path, old, new = _inner(f"{table}.{name}", old, new)
+                path, old, new = first_difference(f"{table}.{name}", old, new)
                 rule = f"; these may change: {', '.join(MAY_CHANGE)}" if table == "training" else ""
                 raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}{rule}")
+    if began.data.source != found.data.source:
+        path, old, new = first_difference("data.source", began.data.source, found.data.source)
+        raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}")
 
 
 def refuse_other(folder: str, what: str, began: str, found: str) -> None:
@@ -165,12 +168,12 @@ def refuse_other(folder: str, what: str, began: str, found: str) -> None:
         )
 
 
-def _inner(path: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+def first_difference(path: str, old: Any, new: Any) -> tuple[str, Any, Any]:
     """Return the path and values of the first field in which two groups of settings differ, or of the values given."""
     if isinstance(old, Settings) and type(old) is type(new):
         for name in type(old).model_fields:
             if getattr(old, name) != getattr(new, name):
-                return _inner(f"{path}.{name}", getattr(old, name), getattr(new, name))
+                return first_difference(f"{path}.{name}", getattr(old, name), getattr(new, name))
     if isinstance(old, Settings) and isinstance(new, Settings):
         return f"{path}.kind", getattr(old, "kind", ""), getattr(new, "kind", "")
     return path, old, new

@@ -51,6 +51,8 @@ def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, pl
     task, other = task_of(model.config), task_of(found.config)
     if other is not task:
         raise SettingsError(f"{place} is a {other.model}, expected a {task.model}, as data.task = '{task.name}' trains")
+    if found.config.data.source != model.config.data.source:
+        raise SettingsError(f"{place} has another data.source, expected the same")
     if found.source_tokenizer.digest != model.source.digest:
         raise SettingsError(f"{place} has other source tokens, expected tokenizer.path = '{_file(folder, 'source')}'")
     if found.target.digest != model.target.digest:

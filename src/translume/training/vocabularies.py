@@ -28,6 +28,9 @@ def learn_tokenizers(config: Config, learning: Learning | None) -> tuple[Tokeniz
     Raises SettingsError for a shared one in NFD, whose outputs would not be composed.
     """
     settings = config.tokenizer
+    if config.data.source.reader:  # frames have no vocabulary: both sides are that of the target
+        tokenizer = _tokenizer(config, settings.path or settings.target_path, ("target",), learning)
+        return tokenizer, tokenizer
     if settings.shared:
         if settings.normalization == "nfd":
             raise SettingsError("tokenizer.normalization: 'nfd' is for sources only, expected shared = false with it")
@@ -49,7 +52,8 @@ def learn_document_tokenizer(config: Config, learning: Learning | None) -> tuple
 def learn_labels(config: Config, learning: Learning | None) -> tuple[Tokenizer, Labels]:
     """Return the tokenizer of texts, and the labels of the training data."""
     head: Any = config.model.head
-    source = _tokenizer(config, config.tokenizer.path, ("source",), learning)
+    side = "target" if config.data.source.reader else "source"  # frames have no vocabulary; some tokenizer is stored
+    source = _tokenizer(config, config.tokenizer.path, (side,), learning)
     texts = (pair.target for pair in read_pairs(config.data, "train"))
     return source, Labels.collect(texts, config.data.label_separator if head.labels == "several" else "")
 

@@ -112,6 +112,8 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
         other = member.checkpoint
         _refuse_another("source", first.source_tokenizer, other.source_tokenizer, number)
         _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
+        if other.config.data.source != first.config.data.source:
+            raise SettingsError(f"ensemble: model {number} has another data.source than model 1, expected the same")
         place, wanted = (next(each.model.parameters()).device for each in (other, first))
         if place != wanted:
             raise SettingsError(f"ensemble: model {number} is on {place}, expected {wanted} as model 1")

@@ -1,18 +1,23 @@
 """Split lines into pieces that the model can read, and group them into windows and batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import shake_128
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from translume.config import Config, DecodingSettings, Direction, Directions
+from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
 from translume.data.lengths import Lengths
-from translume.errors import TranslationError, TranslumeError
-from translume.text import Tokenizer
+from translume.errors import DataError, TranslationError, TranslumeError
+from translume.sources import FrameReader, describe, frame_reader
+from translume.text import SpecialIds, Tokenizer
 from translume.text.sentences import split_sentences, split_text
 from translume.translator.constraints import Constraint
 
@@ -22,12 +27,14 @@ class Line:
     """A text and its line number from 1; 0 if there is only one text.
 
     constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
+    given: a source that is no text, such as an array; `text` describes it. None: `text` is the source, or its path.
     """
 
     number: int
     text: str
     constraints: tuple[str, ...] = ()
     direction: Direction | None = None
+    given: object = None
 
     @property
     def place(self) -> str:
@@ -50,6 +57,8 @@ class Piece:
     ids: without tags and an end mark; empty if there is nothing to translate.  text: of these ids.  spacing: the white
     space after it.  first: whether it is the first piece of its line.
     source_tags, target_tags: ids of the tags that the encoder reads before `ids`, and the decoder before the target.
+    frames: [L, F], if the source is no text. Then there is one id for each position of the encoder, computed from the
+    frames, which seeds sampling; the encoder does not read it.
     """
 
     ids: tuple[int, ...]
@@ -59,6 +68,7 @@ class Piece:
     constraints: tuple[Constraint, ...] = ()
     source_tags: tuple[int, ...] = ()
     target_tags: tuple[int, ...] = ()
+    frames: NDArray[np.float32] | None = None
 
     @property
     def read_ids(self) -> tuple[int, ...]:
@@ -152,6 +162,8 @@ class Reading:
     language: str
     keep: Literal["keep_first", "keep_last", "none"]
     tags: "Tags"
+    reader: FrameReader | None = None
+    """The reader of sources that are no text."""
 
     @classmethod
     def of(cls, model: ModelFacts, settings: DecodingSettings, direction: Direction | None = None) -> "Reading":
@@ -179,14 +191,17 @@ class Reading:
             language=chosen.source,
             keep=keep,
             tags=tags,
+            reader=frame_reader(model.config.data.source),
         )
 
 
 def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) -> list[LinePlan]:
     """Split lines into pieces that a model can read.  tokenizer: of the sources.
 
-    Raises LineError for the first line with a piece that is too long and must not be cut.
+    Raises LineError for the first line with a piece that is too long and must not be cut, or that cannot be read.
     """
+    if reading.reader is not None:
+        return [_plan_frames(line, reading.reader, reading) for line in lines]
     texts = [_sentences(line, reading) if reading.sentences else [(line.text, "")] for line in lines]
     encoded = iter(tokenizer.encode_all(["" if text.isspace() else text for each in texts for text, _ in each]))
     plans = []
@@ -200,6 +215,34 @@ def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) ->
             ids = tokenizer.encode_all([text for text, _ in sentences])
         plans.append(_plan_line(line, sentences, ids, reading))
     return plans
+
+
+def _plan_frames(line: Line, reader: FrameReader, reading: Reading) -> LinePlan:
+    """Return the plan of a line whose source is no text: one piece, empty for a blank line."""
+    given = line.text if line.given is None else line.given
+    if isinstance(given, str) and not given.strip():
+        return LinePlan(line=line, pieces=(Piece(ids=()),))
+    try:
+        piece = frames_piece(reader, given, reading.limit)
+    except DataError as error:
+        raise LineError(line, str(error)) from None
+    return LinePlan(line=line, pieces=(replace(piece, text=line.text),))
+
+
+def frames_piece(reader: FrameReader, given: object, limit: int) -> Piece:
+    """Return the piece of a source that is no text.
+
+    limit: maximum number of positions of the encoder.  Raises DataError for a source that is longer or unreadable.
+    """
+    frames = reader.read(given)
+    count = reader.settings.positions_of(len(frames))
+    if count > limit:
+        name = given if isinstance(given, str) else describe(given)
+        raise DataError(
+            f"{name}: {len(frames):,} frames are {count:,} positions of the encoder, expected at most {limit:,}"
+        )
+    ids = np.frombuffer(shake_128(frames.tobytes()).digest(2 * count), np.uint16)
+    return Piece(ids=tuple(ids.tolist()), frames=frames)
 
 
 def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
@@ -306,16 +349,30 @@ def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> It
         yield batch
 
 
+FRAMES_CHARACTERS = WINDOW_CHARACTERS // 64
+"""Characters that a source of frames counts as, so that few of them are in memory at a time."""
+
+
 def numbered_lines(
-    texts: Iterable[str], constraints: Iterable[Iterable[str]] | None = None
+    texts: Iterable[object], constraints: Iterable[Iterable[str]] | None = None, *, frames: bool = False
 ) -> Iterator[tuple[Line, int]]:
     """Number texts as lines from 1, with their sizes, for `windows`. A line break at the end of a text is removed.
 
     constraints: a list for each text.  Raises TranslationError if their number is not that of the texts.
+    frames: whether the lines name sources of frames, or are such sources, as arrays.
     """
+
+    def line_of(text: object, number: int) -> tuple[Line, int]:
+        if not frames:
+            found = without_line_break(text, number)
+            return Line(number=number, text=found), len(found)
+        if isinstance(text, str):
+            return Line(number=number, text=without_line_break(text, number)), FRAMES_CHARACTERS
+        return Line(number=number, text=describe(text), given=text), FRAMES_CHARACTERS
+
     if constraints is None:
         for number, text in enumerate(texts, start=1):
-            yield Line(number=number, text=without_line_break(text, number)), len(text)
+            yield line_of(text, number)
         return
     nothing: Any = object()
     for number, (text, wanted) in enumerate(zip_longest(texts, constraints, fillvalue=nothing), start=1):
@@ -324,14 +381,27 @@ def numbered_lines(
             raise TranslationError(f"line {number}: found {missing}, expected as many lists of constraints as texts")
         if isinstance(wanted, str):
             raise TypeError("constraints: found one text, expected a list of texts")
-        yield Line(number=number, text=without_line_break(text, number), constraints=tuple(wanted)), len(text)
+        line, size = line_of(text, number)
+        yield replace(line, constraints=tuple(wanted)), size
 
 
-def without_line_break(text: str, number: int) -> str:
+def without_line_break(text: object, number: int) -> str:
     """A line of a file without its line break. Raises TypeError for anything but str."""
     if not isinstance(text, str):
         raise TypeError(f"line {number}: found {type(text).__name__}, expected a text (str)")
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+
+
+def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The sources of pieces as a model reads them: ids [B, S] or frames [B, L, F], and their mask.
+
+    specials: of the source tokenizer.
+    """
+    frames = [piece.frames for piece in pieces if piece.frames is not None]
+    if frames:
+        source, mask = padded_frames(frames)
+        return torch.from_numpy(source).to(device), torch.from_numpy(mask).to(device)
+    return padded([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad, device)
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,19 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import Direction
-from translume.errors import TranslationError
+from translume.errors import DataError, TranslationError
+from translume.sources import frame_reader
 from translume.translator.ensemble import EnsembleMembers
-from translume.translator.planning import Tags, batches, directions_of, padded, without_line_break
+from translume.translator.planning import (
+    Piece,
+    Tags,
+    batches,
+    directions_of,
+    frames_piece,
+    padded,
+    padded_sources,
+    without_line_break,
+)
 from translume.translator.results import TargetScore, TextHypothesis
 
 CHUNK_ELEMENTS = 1 << 22
@@ -116,20 +126,20 @@ def beliefs_of_pairs(
 def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_ForcedBatch]:
     source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     tags = _tags(checkpoint, pairs)
-    ends, texts = source_tokenizer.specials.eos, source_tokenizer.encode_all([pair.source for pair in pairs])
-    sources = [[*tag.source, *ids, ends] for tag, ids in zip(tags, texts, strict=True)]
+    sources = _sources(checkpoint, pairs, tags)
     labels = [[*tag.target, *ids] for tag, ids in zip(tags, _labels(checkpoint, pairs), strict=True)]
     limit = checkpoint.config.model.max_positions
-    for pair, *sides in zip(pairs, sources, labels, strict=True):
-        for side, ids in zip(("source", "target"), sides, strict=True):
-            if len(ids) > limit:
+    lengths = [len(source.read_ids) + 1 for source in sources]
+    for pair, *sides in zip(pairs, lengths, map(len, labels), strict=True):
+        for side, length in zip(("source", "target"), sides, strict=True):
+            if length > limit:
                 raise TranslationError(
-                    f"{pair.place}: the {side} has {len(ids):,} tokens with its end mark, expected at most {limit:,}"
+                    f"{pair.place}: the {side} has {length:,} tokens with its end mark, expected at most {limit:,}"
                 )
     device = next(checkpoint.model.parameters()).device
-    longer = [max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)]
+    longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
     for batch in batches(longer, max_tokens):
-        source, source_mask = padded([sources[index] for index in batch], source_tokenizer.specials.pad, device)
+        source, source_mask = padded_sources([sources[index] for index in batch], source_tokenizer.specials, device)
         wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
         given = _shifted(wanted, target_tokenizer.specials.bos)
         yield _ForcedBatch(
@@ -141,6 +151,21 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
             mask=mask,
             tags=checkpoint.config.model.target_tags,
         )
+
+
+def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence[Tags]) -> list[Piece]:
+    """The sources of pairs. Raises TranslationError for one that is no text and cannot be read."""
+    reader = frame_reader(checkpoint.config.data.source)
+    if reader is None:
+        texts = checkpoint.source_tokenizer.encode_all([pair.source for pair in pairs])
+        return [Piece(ids=tuple(ids), source_tags=tag.source) for ids, tag in zip(texts, tags, strict=True)]
+    pieces = []
+    for pair in pairs:
+        try:
+            pieces.append(frames_piece(reader, pair.source, checkpoint.config.model.max_positions - 1))
+        except DataError as error:
+            raise TranslationError(f"{pair.place}: {error}") from None
+    return pieces
 
 
 def _tags(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Tags]:

@@ -46,7 +46,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded
+from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded_sources
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
 
@@ -211,9 +211,9 @@ def prepare_search(
     tokenizer = checkpoint.target_tokenizer
     forced = tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
-    specials, end = tokenizer.specials, checkpoint.source_tokenizer.specials
+    specials = tokenizer.specials
     device = next(checkpoint.model.parameters()).device
-    source, mask = padded([[*piece.read_ids, end.eos] for piece in pieces], end.pad, device)
+    source, mask = padded_sources(pieces, checkpoint.source_tokenizer.specials, device)
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = torch.tensor(
         [

@@ -69,6 +69,9 @@ from translume.translator.search import (
     search_pieces,
 )
 
+Source = Any
+"""A path, bytes, a NumPy array or a PIL image."""
+
 
 class Translator:
     """A model that translates. No call changes it, so threads may share it."""
@@ -213,13 +216,16 @@ class Translator:
 
     def translate(
         self,
-        text: str,
+        text: str | Source,
         *,
         settings: DecodingSettings | None = None,
         constraints: Iterable[str] = (),
         **options: Unpack[DecodingOptions],
     ) -> Translation:
         """The translation of one text, which may have many sentences; a blank one has an empty translation.
+
+        For a model of audio, images or features, `text` is a path, the bytes of a file, a NumPy array, or, for images,
+        a PIL image.
 
         settings: instead of the model's own [decoding].
         options: single settings of `DecodingSettings`, which replace those of `settings`. `beam` chooses beam search,
@@ -228,16 +234,18 @@ class Translator:
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
         chosen = self._choose("translate", settings, options)
-        if not isinstance(text, str):
+        frames = bool(self.config.data.source.reader)
+        if not frames and not isinstance(text, str):
             raise TypeError(
                 f"translate: found {type(text).__name__}, expected one text (str); translate_all takes many"
             )
-        lines = [line for line, _ in numbered_lines([text], [constraints])]
-        return self._translate_window([replace(lines[0], number=0, text=text)], chosen, {}, None)[0]
+        lines = [line for line, _ in numbered_lines([text], [constraints], frames=frames)]
+        whole = text if isinstance(text, str) else lines[0].text  # with a line break at its end
+        return self._translate_window([replace(lines[0], number=0, text=whole)], chosen, {}, None)[0]
 
     def translate_all(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Iterable[Source],
         *,
         settings: DecodingSettings | None = None,
         constraints: Iterable[Iterable[str]] | None = None,
@@ -252,7 +260,8 @@ class Translator:
         if isinstance(texts, str):
             raise TypeError("translate_all: found one text, expected many; use translate")
         chosen = self._choose("translate_all", settings, options)
-        return self._stream(numbered_lines(texts, constraints), chosen)
+        frames = bool(self.config.data.source.reader)
+        return self._stream(numbered_lines(texts, constraints, frames=frames), chosen)
 
     def score(
         self, source: str, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
@@ -314,6 +323,10 @@ class Translator:
         self.direction(to=settings.to, from_=settings.from_)
         strategy_from(settings)
         self._terminology(settings)
+        if self.config.data.source.reader and settings.alignment:
+            raise SettingsError(
+                f"decoding.alignment: found true, must be false with data.source = '{self.config.data.source.kind}'"
+            )
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(

@@ -14,7 +14,6 @@ from translume.interchange.huggingface.config import ForeignConfig, read_boolean
 from translume.interchange.huggingface.families.family import Family, TiedTable, found
 from translume.interchange.weight_names import Row, same, stacked
 from translume.model import Transformer
-from translume.model.embedding import Embedding
 from translume.model.positions import encoding_class
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
@@ -129,7 +128,7 @@ class BartLayout(Family):
     def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
         renamed = super().weights_to(model, settings)
         if self.stored_positions(settings):
-            embeddings: tuple[Embedding, ...] = (model.encoder.embedding, model.decoder.embedding)
+            embeddings = (model.encoder.embedding, model.decoder.embedding)
             for embedding, name in zip(embeddings, POSITIONS.values(), strict=True):
                 table = embedding.positions.table
                 assert table is not None  # `refuse` names other encodings

@@ -1,0 +1,105 @@
+"""[data.source]: what the encoder reads, text or frames of numbers; one class for each kind."""
+
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from translume.config.base import Settings
+
+
+class SourceKind(Settings):
+    """Settings common to all kinds of sources."""
+
+    table: ClassVar[str] = "data.source"
+
+    reader: ClassVar[str] = ""
+    """The class that reads the frames of a source, "module:Class"; empty for text, which a tokenizer reads."""
+    embedding: ClassVar[str] = "translume.model.embedding:Embedding"
+    """The class of the encoder's first layers: "module:Class"."""
+    kind: str
+
+
+class TextSettings(SourceKind):
+    """[data] source = "text": the encoder reads the tokens of a text."""
+
+    kind: Literal["text"] = "text"
+
+
+class FrameSettings(SourceKind):
+    """Settings common to sources of frames: arrays [L, F] of L frames with F numbers each."""
+
+    convolutions: int = Field(default=2, ge=0, le=6)
+    """Number of convolutions before the encoder; each halves the number of frames, so 2 leave a quarter."""
+    channels: int = Field(default=0, ge=0, le=65_536)
+    """Channels of these convolutions; 0: the width of the model, or 32 for images."""
+    time_masks: int = Field(default=0, ge=0, le=1000)
+    """SpecAugment (Park et al. 2019): number of stretches of frames that a source loses in training; 0: none."""
+    time_mask_frames: int = Field(default=40, ge=1)
+    """Maximum number of frames in such a stretch; it is also at most a fifth of the source."""
+    value_masks: int = Field(default=0, ge=0, le=1000)
+    """SpecAugment: number of ranges of values, such as frequencies, that a source loses in training; 0: none."""
+    value_mask_size: int = Field(default=10, ge=1)
+    """Maximum number of values in such a range; it is also at most a third of them."""
+
+    @property
+    def size(self) -> int:
+        """Number of values F in a frame."""
+        raise NotImplementedError
+
+    def positions_of(self, frames: int) -> int:
+        """Return the number of positions that the encoder makes of so many frames."""
+        return -(-frames // (1 << self.convolutions))
+
+
+class FeatureSettings(FrameSettings):
+    """[data] source = "features": the arrays [L, F] of .npy files, or the only arrays of .npz files, as they are."""
+
+    reader: ClassVar[str] = "translume.sources.features:FeatureReader"
+    embedding: ClassVar[str] = "translume.model.frames:FrameEmbedding"
+    kind: Literal["features"] = "features"
+    values: int = Field(default=80, ge=1, le=1_048_576)
+    """Number of values F in each frame."""
+
+    @property
+    def size(self) -> int:
+        return self.values
+
+
+class ImageSettings(FrameSettings):
+    """[data] source = "image": PNG, JPEG and other images that Pillow reads; a frame is a column of pixels."""
+
+    reader: ClassVar[str] = "translume.sources.image:ImageReader"
+    embedding: ClassVar[str] = "translume.model.frames:ImageEmbedding"
+    kind: Literal["image"] = "image"
+    height: int = Field(default=32, ge=1, le=1024)
+    """Height in pixels to which images are scaled; their width follows."""
+    color: bool = False
+    """Read red, green and blue instead of shades of grey."""
+    max_pixels: int = Field(default=50_000_000, ge=1)
+    """Maximum number of pixels of an image; a larger one is refused before it is decoded."""
+    shift: int = Field(default=0, ge=0, le=1024)
+    """Maximum number of pixels by which an image is moved in training, in all directions."""
+
+    @property
+    def size(self) -> int:
+        return self.height * (3 if self.color else 1)
+
+
+def _as_table(value: object) -> object:
+    """Return the table of a source that is named by its kind alone: "audio" is {kind = "audio"}."""
+    if isinstance(value, str):
+        return {"kind": value}
+    return {"kind": "text", **value} if isinstance(value, dict) else value
+
+
+SourceSettings = Annotated[
+    TextSettings | FeatureSettings | ImageSettings,
+    Field(discriminator="kind"),
+    BeforeValidator(_as_table),
+]
+"""What the encoder reads; a new kind is a class here, a reader in `sources` and, if needed, an embedding in `model`."""
+
+
+def source_kinds() -> dict[str, type[SourceKind]]:
+    """Return the settings class of every kind of source, in the order of the union."""
+    return {str(member.model_fields["kind"].default): member for member in get_args(get_args(SourceSettings)[0])}

@@ -1,0 +1,211 @@
+"""The encoder's first layers for frames of numbers: normalisation, SpecAugment, strided convolutions, a linear map."""
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from translume.config import FrameSettings, ModelSettings
+from translume.config.sources import ImageSettings
+from translume.model.dropout import Dropout, draw_seed
+from translume.model.layers import norm_of
+from translume.model.positions import position_encoding
+
+_SMALLEST = 1e-5
+"""A value with a smaller standard deviation is constant, and is not divided by it."""
+_CHUNK = 1 << 16
+_FRAMES_PART, _VALUES_PART = 5, 3
+"""A stretch of frames that SpecAugment removes is at most a fifth of a source, a range of values at most a third."""
+
+
+class FrameEmbedding(nn.Module):
+    """dropout(norm(W·conv(frames) + position)), in the place of `Embedding`: the source is frames [B, L, F].
+
+    `front` normalises frames to mean 0 and deviation 1 and convolves; `forward` maps the result to the model's width.
+    Both give the same result for a source alone and in a batch.  mean, deviation: [F], of the training data.
+    """
+
+    frozen: ClassVar[None] = None
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, source: FrameSettings, settings: ModelSettings) -> None:
+        super().__init__()
+        self.source = source
+        self.register_buffer("mean", torch.zeros(source.size))
+        self.register_buffer("deviation", torch.ones(source.size))
+        self.convolutions, size = self._layers(source, settings)
+        # No nn.Linear, which the engine would pack: the type of its weight is needed.
+        self.weight = nn.Parameter(torch.randn(settings.width, size) * size**-0.5)
+        self.bias = nn.Parameter(torch.zeros(settings.width))
+        self.positions = position_encoding(settings)
+        self.norm = norm_of(settings) if settings.embedding_norm else nn.Identity()
+        self.drop = Dropout(settings.dropout)
+
+    @classmethod
+    def of_source(cls, source: Any, size: int, settings: ModelSettings) -> Self:
+        """Return an untrained one for the settings of a source.  size: ignored."""
+        return cls(source, settings)
+
+    def _layers(self, source: FrameSettings, settings: ModelSettings) -> tuple[nn.ModuleList, int]:
+        """Return the convolutions and the number of values per position after them."""
+        layers, size = nn.ModuleList(), source.size
+        for _ in range(source.convolutions):
+            layers.append(nn.Conv1d(size, source.channels or settings.width, 3, stride=2, padding=1))
+            size = source.channels or settings.width
+        return initialised(layers), size
+
+    def keep_frozen(self) -> None:
+        """Do nothing: there is no table with rows to freeze."""
+
+    def segments_of(self, source: Tensor) -> None:
+        """Return None: frames have no segments."""
+
+    def learn(self, frames: NDArray[Any] | None) -> None:
+        """Compute mean and deviation from the frames [n, F] of the training data."""
+        if frames is None or not len(frames):
+            return
+        total, squares = np.zeros(frames.shape[1]), np.zeros(frames.shape[1])
+        for begin in range(0, len(frames), _CHUNK):
+            part = frames[begin : begin + _CHUNK].astype(np.float64)
+            total += part.sum(0)
+            squares += np.square(part).sum(0)
+        mean = total / len(frames)
+        deviation = np.sqrt(np.maximum(squares / len(frames) - np.square(mean), 0.0))
+        self._keep(mean, np.where(deviation < _SMALLEST, 1.0, deviation))
+
+    def _keep(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:
+        self.mean.copy_(torch.from_numpy(mean))
+        self.deviation.copy_(torch.from_numpy(deviation))
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions [B, S, C] of frames [B, L, F], and their mask [B, S], for a mask [B, L] of the frames.
+
+        S = L / 2^convolutions, rounded up.
+        """
+        x = (source.float() - self.mean.float()) / self.deviation.float()
+        if self.training:
+            x = self.augment(x, mask)
+        return self.convolve((x * mask[..., None]).to(self.weight.dtype), mask)
+
+    def convolve(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return positions [B, S, C] and their mask for normalised frames [B, L, F], zero at padding."""
+        for layer in self.convolutions:
+            mask = mask[:, ::2]
+            x = F.relu(layer(x.mT)).mT * mask[..., None]
+        return x, mask
+
+    def augment(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return normalised frames [B, L, F] with stretches of frames and ranges of values set to 0, their mean.
+
+        SpecAugment (Park et al. 2019) without time warping.
+        """
+        source = self.source
+        if not source.time_masks and not source.value_masks:
+            return x
+        generator = np.random.default_rng(draw_seed())
+        lengths = mask.sum(1).cpu().numpy()
+        kept = np.ones(x.shape[:2], np.bool_)
+        for _ in range(source.time_masks):
+            kept &= ~_stretches(generator, lengths, source.time_mask_frames, _FRAMES_PART, x.size(1))
+        values = np.ones((x.size(0), x.size(2)), np.bool_)
+        sizes = np.full(x.size(0), x.size(2))
+        for _ in range(source.value_masks):
+            values &= ~_stretches(generator, sizes, source.value_mask_size, _VALUES_PART, x.size(2))
+        return x * torch.from_numpy(kept[:, :, None] & values[:, None, :]).to(x.device)
+
+    def forward(
+        self, x: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
+    ) -> Tensor:
+        """Return vectors [..., D] of positions x [..., C] that `front` returned, at `places` [...].
+
+        segments: ignored.  without_tokens: return those of positions alone; a baseline for attribution.
+        """
+        vectors = F.linear(x, self.weight, self.bias)
+        if without_tokens:
+            vectors = torch.zeros_like(vectors)
+        result: Tensor = self.drop(self.norm(self.positions(vectors, places)))
+        return result
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return a random source with as many positions as `mask` [B, S], and its mask of frames [B, L]."""
+        frames = mask.repeat_interleave(2**self.source.convolutions, 1)
+        noise = torch.randn(*frames.shape, self.source.size, generator=generator)
+        return noise * self.deviation.float().cpu() + self.mean.float().cpu(), frames
+
+
+class ImageEmbedding(FrameEmbedding):
+    """As `FrameEmbedding`, for images: frames are columns of pixels, and the convolutions are two-dimensional.
+
+    All pixels of a colour have the same mean and deviation.
+    """
+
+    source: ImageSettings
+
+    @property
+    def colors(self) -> int:
+        """Number of values of a pixel."""
+        return self.source.size // self.source.height
+
+    def _layers(self, source: FrameSettings, settings: ModelSettings) -> tuple[nn.ModuleList, int]:
+        assert isinstance(source, ImageSettings)
+        layers, size, height = nn.ModuleList(), source.size // source.height, source.height
+        for _ in range(source.convolutions):
+            layers.append(nn.Conv2d(size, source.channels or 32, 3, stride=2, padding=1))
+            size, height = source.channels or 32, -(-height // 2)
+        return initialised(layers), size * height
+
+    def _keep(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:
+        means = mean.reshape(-1, self.colors)
+        squares = np.square(deviation.reshape(means.shape)) + np.square(means)
+        mean = means.mean(0)
+        deviation = np.sqrt(np.maximum(squares.mean(0) - np.square(mean), _SMALLEST))
+        super()._keep(np.tile(mean, self.source.height), np.tile(deviation, self.source.height))
+
+    def convolve(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return positions [B, S, C·height] and their mask for normalised columns [B, L, F], zero at padding."""
+        x = x.view(*x.shape[:2], self.source.height, self.colors).permute(0, 3, 2, 1)  # [B, colours, height, L]
+        for layer in self.convolutions:
+            mask = mask[:, ::2]
+            x = F.relu(layer(x)) * mask[:, None, None]
+        return x.flatten(1, 2).mT, mask
+
+    def augment(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return normalised columns [B, L, F] moved by at most `shift` pixels in both directions, then masked.
+
+        The edge of an image takes the place of pixels that the move leaves empty.
+        """
+        most = self.source.shift
+        if most:
+            generator = np.random.default_rng(draw_seed())
+            moves = torch.from_numpy(generator.integers(-most, most + 1, (2, x.size(0), 1))).to(x.device)
+            last = mask.sum(1, keepdim=True) - 1
+            columns = torch.minimum((torch.arange(x.size(1), device=x.device) + moves[0]).clamp(min=0), last)
+            rows = (torch.arange(self.source.height, device=x.device) + moves[1]).clamp(0, self.source.height - 1)
+            pixels = x.gather(1, columns[..., None].expand_as(x)).view(*x.shape[:2], self.source.height, self.colors)
+            x = pixels.gather(2, rows[:, None, :, None].expand_as(pixels)).flatten(2)
+        return super().augment(x, mask)
+
+
+def initialised(layers: nn.ModuleList) -> nn.ModuleList:
+    """Initialise convolutions that a ReLU follows (He et al. 2015), in place."""
+    for layer in layers:
+        assert isinstance(layer, nn.Conv1d | nn.Conv2d)
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+    return layers
+
+
+def _stretches(
+    generator: np.random.Generator, lengths: NDArray[Any], longest: int, part: int, size: int
+) -> NDArray[np.bool_]:
+    """Return True [B, size] in one random stretch of each row, of at most `longest` and length / `part` elements."""
+    widths = generator.integers(0, np.minimum(longest, lengths // part) + 1)
+    begins = generator.integers(0, lengths - widths + 1)
+    column = np.arange(size)
+    inside: NDArray[np.bool_] = (column >= begins[:, None]) & (column < (begins + widths)[:, None])
+    return inside

@@ -1,0 +1,104 @@
+"""Images: decoded by Pillow, scaled to one height; each column of pixels is a frame."""
+
+import io
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.config.sources import ImageSettings
+from translume.errors import SettingsError
+from translume.sources.reader import FrameReader, UnreadableError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+_DEEP = ("I;16", "I;16B", "I;16L", "I")
+
+
+class ImageReader(FrameReader):
+    """Reads images as columns of pixels, from 0 (black) to 1 (white).
+
+    Arrays are [height, width] or [height, width, 3 or 4], of uint8, uint16, or numbers from 0 to 1. Transparent pixels
+    are put on white.
+    """
+
+    settings: ImageSettings
+
+    def decode(self, content: bytes) -> NDArray[Any]:
+        if not content:
+            raise UnreadableError("empty file, expected an image")
+        image = _pillow()
+        try:
+            with warnings.catch_warnings():  # of large images, which are refused below
+                warnings.simplefilter("ignore")
+                found = image.open(io.BytesIO(content), formats=_FORMATS)
+            self._refuse_large(found.size)
+            found.load()
+        except image.DecompressionBombError:
+            raise UnreadableError(
+                f"has more than {self.settings.max_pixels:,} pixels (data.source.max_pixels)"
+            ) from None
+        except (OSError, SyntaxError, ValueError, EOFError, MemoryError, TypeError, IndexError):
+            raise UnreadableError("not an image that Pillow reads, or truncated") from None
+        return self._columns(found)
+
+    def convert(self, given: object) -> NDArray[Any]:
+        image = _pillow()
+        if isinstance(given, image.Image):
+            self._refuse_large(given.size)
+            return self._columns(given)
+        if not isinstance(given, np.ndarray):
+            raise TypeError(f"found {type(given).__name__}, expected a path, bytes, an array or a PIL image")
+        if given.ndim not in (2, 3) or (given.ndim == 3 and given.shape[2] not in (3, 4)) or not given.size:
+            raise UnreadableError(
+                f"holds an array of shape {list(given.shape)}, expected pixels [height, width] or [height, width, 3]"
+            )
+        if given.dtype == np.uint16:
+            given = given / 65535
+        if given.dtype.kind == "f":
+            if not (np.isfinite(given).all() and given.min() >= 0 and given.max() <= 1):
+                raise UnreadableError("holds numbers outside 0 to 1, expected those or type uint8")
+            given = np.round(given * 255).astype(np.uint8)
+        if given.dtype != np.uint8:
+            raise UnreadableError(
+                f"holds an array of type {given.dtype}, expected uint8, uint16 or numbers from 0 to 1"
+            )
+        self._refuse_large((given.shape[1], given.shape[0]))
+        return self._columns(image.fromarray(given))
+
+    def _refuse_large(self, size: tuple[int, int]) -> None:
+        width, height = size
+        if width * height > self.settings.max_pixels:
+            raise UnreadableError(
+                f"has {width:,} × {height:,} pixels, expected at most {self.settings.max_pixels:,} "
+                "(data.source.max_pixels)"
+            )
+
+    def _columns(self, found: "Image.Image") -> NDArray[Any]:
+        """Return the columns [width, height · colours] of an image scaled to the height of the settings."""
+        image = _pillow()
+        if found.mode in _DEEP:  # 16 bits; Pillow would cut them off at 255
+            found = image.fromarray(np.clip(np.asarray(found, np.float64) / 257, 0, 255).astype(np.uint8))
+        if found.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in found.info:
+            whole = found.convert("RGBA")
+            found = image.new("RGBA", whole.size, "white")
+            found.alpha_composite(whole)
+        found = found.convert("RGB" if self.settings.color else "L")
+        height = self.settings.height
+        width = max(1, round(found.width * height / found.height))
+        if found.size != (width, height):
+            self._refuse_large((width, height))
+            found = found.resize((width, height), image.Resampling.BILINEAR)
+        pixels = np.asarray(found, np.float32) / 255
+        return pixels.reshape(height, width, -1).transpose(1, 0, 2).reshape(width, -1)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise SettingsError("data.source: images need Pillow; pip install 'translume[image]'") from None
+    return Image
