@@ -21,11 +21,10 @@ from translume.engine.native_layers import Shape, native_layers, unsupported
 from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.torch_layers import TorchLayers
 from translume.kernels import loading
-from translume.kernels.cpu import compiler
-from translume.kernels.loading import NativeError
+from translume.kernels.loading import NativeError, has_kernels
 from translume.model.layout import Layout
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2, "norm": "pre"}
 
@@ -325,5 +324,5 @@ def test_a_row_that_is_not_finite_has_no_normaliser(value):
     ],
 )
 def test_the_setting_that_kernels_lack_is_named(make, changes, reason):
-    if compiler() is not None:
+    if has_kernels():
         assert unsupported(make(**WHOLE, **changes).decoder) == reason

@@ -33,14 +33,13 @@ from translume.decoding import (
 )
 from translume.engine import Choice, Engine
 from translume.engine.packing import NativeLinear, packed_as
-from translume.kernels.cpu import compiler
-from translume.kernels.loading import kernels
+from translume.kernels.loading import has_kernels, kernels
 from translume.model.state import StaleStateError
 
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
 NATIVE = {"decoder 32×48, 2 heads, 2 layers": "native"}
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 penalties = st.builds(
     LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])

@@ -192,6 +192,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
     from translume.engine import Choice, Engine, build_engine, self_test
     from translume.engine.native_layers import unsupported
     from translume.engine.probe import CANDIDATES
+    from translume.kernels.loading import describe_kernels
     from translume.model import Transformer
 
     network = load_any(model, device="cpu", dtype="fp32").model
@@ -201,6 +202,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
     report: dict[str, Any] = {
         "model": str(model),
         "threads": torch.get_num_threads(),
+        "kernels": describe_kernels(),
         "computed_by_torch": {stack: why for stack, why in reasons.items() if why},
         "dtypes": {},
     }
@@ -219,6 +221,7 @@ def _print_engine_report(report: dict[str, Any]) -> None:
 
     rows = ", ".join(map(str, ROWS))
     click.echo(f"{report['model']} on {report['threads']} thread(s); µs per product of {rows} rows")
+    click.echo(f"kernels: {report['kernels']}")
     for stack, why in report["computed_by_torch"].items():
         click.echo(f"torch computes the {stack}: {why}")
     for dtype, facts in report["dtypes"].items():

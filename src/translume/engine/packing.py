@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from translume.kernels import loading
 from translume.kernels.cpu import has_amx
-from translume.kernels.loading import ALIGNMENT, NativeError, address
+from translume.kernels.loading import NativeError, address
 
 INT8_MAX = 127
 """Largest magnitude of a quantised weight or activation."""
 ZERO_POINT = 128
 """Unsigned byte that stands for 0."""
 LANES = 16
-"""Floats in a vector of the kernels."""
+"""Floats in the widest vector of the kernels. Widths must be multiples of it with every instruction set."""
 FP32, QUANTIZED = 0, 1
 """`format` of linear.h."""
 INDEPENDENCE_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65)
@@ -213,10 +213,9 @@ class NativeLinear(PackedLinear):
             rows = F.pad(rows, (0, self._missing))
         count = rows.size(0)
         product = rows.new_empty(count, self.outputs)
-        memory = torch.empty(count * (rows.size(1) + 8) + 3 * ALIGNMENT, dtype=torch.uint8)
-        self._kernels.library.translume_linear(
-            self._address, rows.data_ptr(), count, product.data_ptr(), memory.data_ptr()
-        )
+        library = self._kernels.library
+        memory = torch.empty(library.translume_linear_workspace(count, rows.size(1)), dtype=torch.uint8)
+        library.translume_linear(self._address, rows.data_ptr(), count, product.data_ptr(), memory.data_ptr())
         return product if x.dim() == 2 else product.view(*x.shape[:-1], self.outputs)
 
     def rows_are_independent(self) -> bool:
@@ -232,11 +231,14 @@ class NativeInt8Linear(NativeLinear):
     multiple = LANES
 
     def _pack(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
-        if not self._kernels.int8:
-            raise NativeError("this processor has no int8 products (AVX512-VNNI)")
+        kernels = self._kernels
+        if not kernels.int8:
+            raise NativeError(f"the kernels have no int8 products with {kernels.instructions}")
         scales = weight.abs().amax(1).clamp_min_(TINY) / INT8_MAX
-        quantized = (weight / scales[:, None]).round_().clamp_(-INT8_MAX, INT8_MAX).add_(ZERO_POINT).to(torch.uint8)
-        return quantized.view(-1, panel, weight.size(1) // 4, 4).transpose(1, 2).contiguous(), scales
+        rounded = (weight / scales[:, None]).round_().clamp_(-INT8_MAX, INT8_MAX)
+        stored = rounded.add_(kernels.offset).to(torch.uint8 if kernels.offset else torch.int8)
+        groups = stored.view(-1, panel, weight.size(1) // kernels.group, kernels.group)
+        return groups.transpose(1, 2).contiguous(), scales
 
 
 _ALL: tuple[type[PackedLinear], ...] = (

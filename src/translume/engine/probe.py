@@ -16,14 +16,15 @@ from torch import Tensor
 
 from translume.atomic import replace_file
 from translume.engine.packing import PackedLinear, PlainLinear, packed_as
-from translume.kernels.cpu import cache_folder, compiler, cpu_name, instruction_limits
+from translume.kernels import loading
+from translume.kernels.cpu import cache_folder, cpu_name, instruction_limits
 
 ROWS = (1, 64, 320)
 """Numbers of rows that a packing is timed with; the choice is by the sum of times relative to the first candidate's."""
 ROUNDS = 6
 INDEPENDENCE_BONUS = 1.2
 """How much slower than another packing one with independent rows may be and still be preferred."""
-RULE = 2
+RULE = 3
 """Version of the rule by which the probe chooses; a new version ignores the cached choices of older ones."""
 
 Dtype = Literal["fp32", "bf16", "int8"]
@@ -136,4 +137,10 @@ def _key(dtype: Dtype) -> str:
     """Return a key of everything except shapes that a choice depends on."""
     machine = f"{platform.machine()} {cpu_name()} {instruction_limits()} {torch.__version__}"
     threads = f"threads={torch.get_num_threads()}"
-    return f"{dtype} {machine} {threads} cc={compiler() is not None} rule={RULE} of {' '.join(CANDIDATES[dtype])}"
+    return f"{dtype} {machine} {threads} kernels={_instructions()} rule={RULE} of {' '.join(CANDIDATES[dtype])}"
+
+
+def _instructions() -> str:
+    """Return the instruction set of the kernels; "none" if there are none, for example because compiling failed."""
+    found = loading.load_once()
+    return "none" if isinstance(found, str) else found.instructions

@@ -79,10 +79,10 @@ static void attend(const float *query, head_cache from, const int64_t *offsets, 
 #define ATTEND(vectors) \
     if (from.fp16) attend_vectors(vectors, 1, query, from, offsets, count, scores, to); \
     else attend_vectors(vectors, 0, query, from, offsets, count, scores, to)
-    switch (from.head_size / LANES) {
-        case 1: ATTEND(1); break;
-        case 2: ATTEND(2); break;
-        case 4: ATTEND(4); break;
+    switch (from.head_size) {
+        case 16: ATTEND(16 / LANES); break;
+        case 32: ATTEND(32 / LANES); break;
+        case 64: ATTEND(64 / LANES); break;
         default: ATTEND((int)(from.head_size / LANES));
     }
 #undef ATTEND

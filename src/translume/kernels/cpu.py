@@ -1,6 +1,7 @@
-"""This machine's processor features and C compiler, and the user's cache folder."""
+"""This machine's processor, the instruction set that the kernels use on it, and the user's cache folder."""
 
 import atexit
+import ctypes
 import functools
 import os
 import platform
@@ -9,6 +10,9 @@ import tempfile
 from pathlib import Path
 
 import torch
+
+from translume.errors import SettingsError, nearest
+from translume.kernels.building import GENERIC, INSTRUCTION_SETS, InstructionSet, machine
 
 
 def cache_folder() -> Path:
@@ -60,14 +64,6 @@ def cpu_name() -> str:
     return f"{_cpuinfo_field('model name')} {_cpuinfo_field('stepping')} amx={has_amx()}"
 
 
-def cpu_features() -> str:
-    """Return the instruction sets of the processor. Machines that share a cache folder may have different ones."""
-    if not _cpuinfo():
-        return platform.machine()
-    fields = ("flags", "Features", "CPU implementer", "CPU part", "isa")
-    return "\n".join(sorted({line for line in _cpuinfo() if line.split(":")[0].strip() in fields}))
-
-
 def instruction_limits() -> str:
     """Return the vector instructions that torch uses, and the environment variables that limit torch and oneDNN."""
     names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -75,9 +71,45 @@ def instruction_limits() -> str:
     return " ".join([torch.backends.cpu.get_cpu_capability(), *limits])
 
 
-def compiler() -> str | None:
-    """Return the C compiler: $CC, else the first of cc, gcc and clang; None if there is none or TRANSLUME_NATIVE=0."""
-    if os.environ.get("TRANSLUME_NATIVE") == "0" or os.name != "posix":
-        return None
-    names = (os.environ.get("CC"), "cc", "gcc", "clang")
-    return next((path for path in map(shutil.which, filter(None, names)) if path), None)
+@functools.cache
+def instruction_sets() -> tuple[InstructionSet, ...]:
+    """Return the instruction sets of the kernels that this processor has, the fastest first.
+
+    Without /proc/cpuinfo, on macOS and Windows, only those that are certain.
+    """
+    known = INSTRUCTION_SETS.get(machine(), ())
+    if _cpuinfo():
+        features = {*_cpuinfo_field("flags").split(), *_cpuinfo_field("Features").split()}
+    elif machine() == "arm64":
+        features = {"asimddp"} if platform.system() == "Darwin" else set()  # every Mac with such a processor
+    else:
+        names = {"AVX2": ("avx2",), "AVX512": ("avx2", "avx512")}.get(torch.backends.cpu.get_cpu_capability(), ())
+        features = {feature for each in known if each.name in names for feature in each.features}
+    found = [each for each in known if each.features <= features]
+    return (*(each for each in found if each.name != "amx" or _may_use_amx()), GENERIC)
+
+
+def _may_use_amx() -> bool:
+    """Ask Linux for the tile registers of AMX for this process; return whether it grants them."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    try:
+        return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
+    except (AttributeError, OSError):
+        return False
+
+
+def chosen_instructions() -> InstructionSet:
+    """Return the instruction set that the kernels use: $TRANSLUME_INSTRUCTIONS, else the processor's fastest.
+
+    Raises SettingsError if the variable names none that this processor has.
+    """
+    supported = instruction_sets()
+    given = os.environ.get("TRANSLUME_INSTRUCTIONS")
+    if not given:
+        return supported[0]
+    names = [each.name for each in supported]
+    if given not in names:
+        raise SettingsError(
+            f"TRANSLUME_INSTRUCTIONS: found '{given}', expected one of {', '.join(names)}{nearest(given, names)}"
+        )
+    return supported[names.index(given)]

@@ -2,7 +2,9 @@
 
 #include "attention.h"
 
-int64_t translume_has_int8(void) { return HAS_INT8; }
+/* Return the layout of int8 weights, see linear.h; a group of 0: no int8. */
+int64_t translume_group(void) { return GROUP; }
+int64_t translume_weight_offset(void) { return WEIGHT_OFFSET; }
 int64_t translume_has_fp16(void) { return HAS_FP16; }
 int64_t translume_panel(void) { return PANEL; }
 
@@ -10,9 +12,8 @@ int64_t translume_panel(void) { return PANEL; }
    that read the same keys. */
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence) {
     int64_t width = model->width, inner = 2 * model->inner, widest = model->inner > width ? model->inner : width;
-    return 4 * (rows * (5 * width + inner + 2) + longest + 2 * LANES) + 8 * rows_per_sentence * (longest +
-            KEY_BLOCK) + rows * widest +
-           9 * 64;
+    return 4 * (rows * (5 * width + inner) + longest + 2 * LANES) + 8 * rows_per_sentence * (longest + KEY_BLOCK) +
+           6 * 64 + quantized_bytes(rows, widest);
 }
 
 /* LayerNorm or RMSNorm of x [rows, D]; y may be x. */
@@ -131,9 +132,10 @@ void translume_encode(const stack *model, const int64_t *begins, int64_t sentenc
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
 }
 
-/* Run one linear layer. memory: at least rows * (inputs + 8) + 192 bytes. */
+/* Return the size of the workspace of a linear layer in bytes. */
+int64_t translume_linear_workspace(int64_t rows, int64_t inputs) { return quantized_bytes(rows, inputs); }
+
+/* Run one linear layer. */
 void translume_linear(const linear *layer, const float *x, int64_t rows, float *y, char *memory) {
-    quantized bytes = {(int8_t *)memory, (float *)(memory + aligned(rows * layer->inputs)),
-                       (int32_t *)(memory + aligned(rows * layer->inputs) + aligned(4 * rows))};
-    linear_forward(layer, x, rows, y, 0, bytes);
+    linear_forward(layer, x, rows, y, 0, carve_quantized(rows, layer->inputs, memory));
 }

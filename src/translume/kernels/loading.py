@@ -1,33 +1,38 @@
-"""Compile the C kernels on the machine that runs them, load them, and declare their structures.
+"""Load the C kernels, from the wheel or compiled on the machine that runs them, and declare their structures.
 
-The compiled library is cached in the user's cache folder. Its file name is a hash of the sources, the compiler and the
-processor. A folder that other users can write to is not used.
+A library compiled here is cached in the user's cache folder. Its file name has the instruction set and a hash of the
+sources, the flags and the compiler. A folder or a file that other users can write to is not used.
 """
 
 import ctypes
 import functools
 import hashlib
+import logging
 import os
+import platform
 import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from torch import Tensor
 
-from translume.kernels.cpu import cache_folder, compiler, cpu_features, cpu_name, temporary_folder
+from translume.kernels.building import (
+    COMPILER_TIMEOUT_SECONDS,
+    FLAGS,
+    LIBRARIES,
+    SOURCES,
+    CompilerError,
+    InstructionSet,
+    compile_library,
+    compiler,
+)
+from translume.kernels.cpu import cache_folder, chosen_instructions, temporary_folder
 
-SOURCES: Final = (
-    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "rules.h", "layers.c", "logits.c", "search.c",
-)  # fmt: skip
-"""The C files of this package."""
-FLAGS: Final = ("-O2", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
-COMPILER_TIMEOUT_SECONDS: Final = 120
-ALIGNMENT: Final = 64
-"""Alignment in bytes of the blocks in a workspace."""
+FOLDER: Final = Path(__file__).parent
+"""The folder of the C files and of the wheel's libraries."""
 
 
 class NativeError(RuntimeError):
@@ -178,16 +183,25 @@ class SearchState(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The loaded library and its capabilities on this processor.
+    """The loaded library and its capabilities.
 
-    int8: whether it has int8 products.  fp16: whether keys and values may be stored in fp16.
-    panel: number of outputs whose weights are stored together.
+    instructions: name of its instruction set.  origin: who compiled it.  fp16: whether keys and values may be fp16.
+    panel: number of outputs whose weights are stored together.  group: number of inputs of an output whose int8 weights
+        are stored together; 0 without int8 products.  offset: added to stored int8 weights.
     """
 
     library: ctypes.CDLL
-    int8: bool
+    instructions: str
+    origin: Literal["wheel", "compiled"]
     fp16: bool
     panel: int
+    group: int
+    offset: int
+
+    @property
+    def int8(self) -> bool:
+        """Whether the library has int8 products."""
+        return self.group > 0
 
 
 def address(tensor: Tensor | None) -> int | None:
@@ -196,9 +210,9 @@ def address(tensor: Tensor | None) -> int | None:
 
 
 def kernels() -> Kernels:
-    """Return the kernels for this machine, compiling them if they are not cached.
+    """Return the kernels for this machine: from the wheel, from the cache, or compiled now.
 
-    Raises NativeError if there is no compiler, if it fails, or if $TRANSLUME_NATIVE is "0".
+    Raises NativeError if there are none, and SettingsError if $TRANSLUME_INSTRUCTIONS is none of this processor's.
     """
     found = load_once()
     if isinstance(found, str):
@@ -206,27 +220,56 @@ def kernels() -> Kernels:
     return found
 
 
+def has_kernels() -> bool:
+    """Return whether this process has kernels."""
+    return not isinstance(load_once(), str)
+
+
+def describe_kernels() -> str:
+    """Return which kernels this process uses, or why it has none."""
+    found = load_once()
+    if isinstance(found, str):
+        return f"none: {found}"
+    return f"{found.instructions}, {'from the wheel' if found.origin == 'wheel' else 'compiled on this machine'}"
+
+
 @functools.cache
 def load_once() -> "Kernels | str":
     """Return the kernels, or the reason why they are not available. Computed once per process."""
-    command = compiler()
-    if command is None:
-        return "no C compiler was found (cc, gcc, clang), or TRANSLUME_NATIVE is 0"
-    folder = files("translume.kernels")
-    texts = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES}
-    try:
-        path = _private_folder(cache_folder() / "native") / f"kernels-{_digest(texts, command)}.so"
-        if not path.exists():
-            _compile(command, texts, path)
+    if os.environ.get("TRANSLUME_NATIVE") == "0":
+        return "TRANSLUME_NATIVE is 0"
+    instructions = chosen_instructions()
+    packaged = FOLDER / LIBRARIES / instructions.library
+    reason = ""
+    if packaged.is_file():
         try:
-            return _load(path)
-        except OSError:  # truncated by a full disk, or compiled for another C library
-            _compile(command, texts, path)
-            return _load(path)
-    except NativeError as error:
-        return str(error)
+            return _load(str(packaged), instructions, "wheel")
+        except OSError as error:  # made for another C library
+            reason = f"; the wheel's do not load: {error}"
+    command = compiler()
+    if command is None or os.name != "posix":
+        return f"no C compiler was found (cc, gcc, clang){reason}"
+    try:
+        return _compiled(command, instructions)
+    except (NativeError, CompilerError) as error:
+        reason = f"{error}{reason}"
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{command}: {error}"
+        reason = f"{command}: {error}{reason}"
+    logging.getLogger(__name__).warning("no compiled kernels, which makes the engine slow: %s", reason)
+    return reason
+
+
+def _compiled(command: str, instructions: InstructionSet) -> Kernels:
+    """Return the kernels from the cache, compiling them if they are not there or do not load."""
+    name = f"kernels-{instructions.name}-{_digest(command, instructions)}.so"
+    path = _private_folder(cache_folder() / "native") / name
+    if not path.exists():
+        _compile(command, instructions, path)
+    try:
+        return _load_checked(path, instructions)
+    except OSError:  # truncated by a full disk, or compiled for another C library
+        _compile(command, instructions, path)
+        return _load_checked(path, instructions)
 
 
 def _private_folder(folder: Path) -> Path:
@@ -236,52 +279,64 @@ def _private_folder(folder: Path) -> Path:
         status = folder.stat()
     except OSError:
         return temporary_folder()
-    private = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if private and os.access(folder, os.W_OK) else temporary_folder()
+    return folder if _is_private(status) and os.access(folder, os.W_OK) else temporary_folder()
 
 
-def _digest(texts: dict[str, str], command: str) -> str:
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether the user owns a file or folder and no other user can write to it."""
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _digest(command: str, instructions: InstructionSet) -> str:
     version = subprocess.run(
         [command, "--version"], capture_output=True, timeout=COMPILER_TIMEOUT_SECONDS, check=True
     ).stdout
-    facts = "\n".join(
-        (*texts.values(), command, version.decode(errors="replace"), " ".join(FLAGS), cpu_name(), cpu_features())
-    )
-    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+    texts = [(FOLDER / name).read_text(encoding="utf-8") for name in SOURCES]
+    facts = (*texts, command, version.decode(errors="replace"), *FLAGS, *instructions.flags, platform.machine())
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _compile(command: str, texts: dict[str, str], path: Path) -> None:
+def _compile(command: str, instructions: InstructionSet, path: Path) -> None:
     """Compile the sources and move the library to `path` in one rename."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        for name, text in texts.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        library, units = (
-            Path(folder) / "kernels.so",
-            [str(Path(folder) / name) for name in texts if name.endswith(".c")],
-        )
-        arguments = [command, *FLAGS, "-o", str(library), *units, "-lm"]
-        done = subprocess.run(arguments, capture_output=True, timeout=COMPILER_TIMEOUT_SECONDS, check=False)
-        if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-            raise NativeError(f"{command} failed: {lines[0]}")
+        library = Path(folder) / "kernels.so"
+        compile_library(command, FOLDER, instructions, library)
         library.chmod(0o700)  # other users must not write to a library that is loaded, whatever the umask
         library.replace(path)
 
 
-def _load(path: Path) -> Kernels:
-    library = ctypes.CDLL(str(path))
+def _load_checked(path: Path, instructions: InstructionSet) -> Kernels:
+    """Load a compiled library if no other user can have written it. The file that is checked is the one loaded."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    if not _is_private(os.fstat(file)):
+        os.close(file)
+        raise NativeError(f"{path}: found a file that other users can write to, expected one of this user alone")
+    # The file stays open: the loader would take a library opened later under the same number for this one.
+    opened = Path(f"/proc/self/fd/{file}")
+    try:
+        return _load(str(opened if opened.exists() else path), instructions, "compiled")
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "compiled"]) -> Kernels:
+    library = ctypes.CDLL(path)
     for name in (
-        "translume_has_int8",
         "translume_has_fp16",
         "translume_panel",
+        "translume_group",
+        "translume_weight_offset",
         "translume_summarize",
         "translume_workspace",
+        "translume_linear_workspace",
         "translume_search",
         "translume_stable_prefix",
     ):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.translume_workspace.argtypes = [pointer, number, number, number]
+    library.translume_linear_workspace.argtypes = [number, number]
     library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
@@ -290,7 +345,10 @@ def _load(path: Path) -> Kernels:
     library.translume_stable_prefix.argtypes = [pointer, pointer, number, pointer]
     return Kernels(
         library=library,
-        int8=bool(library.translume_has_int8()),
+        instructions=instructions.name,
+        origin=origin,
         fp16=bool(library.translume_has_fp16()),
         panel=int(library.translume_panel()),
+        group=int(library.translume_group()),
+        offset=int(library.translume_weight_offset()),
     )

@@ -287,10 +287,8 @@ static void advance_sentence(const search_settings *settings, const search_state
 /* Compute the logits of some rows and their statistics. */
 static void compute_logits(const search_settings *settings, search_state *search, int64_t first, int64_t rows) {
     const float *x = search->x + first * settings->stack->width;
-    int64_t inputs = settings->head->inputs;
-    quantized bytes = {(int8_t *)search->workspace, (float *)(search->workspace + aligned(rows * inputs)),
-                       (int32_t *)(search->workspace + aligned(rows * inputs) + aligned(4 * rows))};
-    linear_forward(settings->head, x, rows, search->logits, 0, bytes);
+    linear_forward(settings->head, x, rows, search->logits, 0,
+                   carve_quantized(rows, settings->head->inputs, search->workspace));
     if (settings->refinement) settings->refinement->hidden = x;
     translume_summarize(search->logits, rows, settings->vocabulary, settings->block, settings->unshifted_limit,
                         settings->refinement, search->maxima, search->first, search->sums, search->peaks,

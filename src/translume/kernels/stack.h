@@ -64,8 +64,6 @@ typedef struct {
     quantized bytes;
 } workspace;
 
-INLINE int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /* Carve a workspace. rows_per_sentence: rows that read the same keys and values. */
 INLINE workspace carve_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence,
                                  char *memory) {
@@ -79,10 +77,8 @@ INLINE workspace carve_workspace(const stack *model, int64_t rows, int64_t longe
     CARVE(inner, float, rows * inner + LANES);
     CARVE(scores, float, longest + LANES);
     CARVE(offsets, int64_t, rows_per_sentence * (longest + KEY_BLOCK));
-    CARVE(bytes.bytes, int8_t, rows * widest);
-    CARVE(bytes.scales, float, rows);
-    CARVE(bytes.shifts, int32_t, rows);
 #undef CARVE
+    work.bytes = carve_quantized(rows, widest, memory);
     return work;
 }
 

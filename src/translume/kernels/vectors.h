@@ -1,4 +1,5 @@
-/* Vectors of 16 floats as a GCC and clang extension, with AVX-512 intrinsics where the processor has them. */
+/* Vectors of floats as a GCC and clang extension, as wide as the target's registers, with intrinsics where the
+   extension has no operation. */
 
 #ifndef TRANSLUME_VECTORS
 #define TRANSLUME_VECTORS
@@ -7,14 +8,24 @@
 #include <stdint.h>
 #include <string.h>
 
+/* LANES: floats in a vector. HAS_FP16: whether the target converts vectors from and to fp16. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#define LANES 16
+#define HAS_FP16 1
+#elif defined(__AVX2__) && defined(__F16C__)
+#include <immintrin.h>
+#define LANES 8
+#define HAS_FP16 1
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define LANES 4
 #define HAS_FP16 1
 #else
+#define LANES 4
 #define HAS_FP16 0
 #endif
 
-#define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -29,20 +40,17 @@ INLINE vector select_lanes(integers where, vector one, vector other) {
 }
 
 INLINE float sum_lanes(vector value) {
-    typedef float eight __attribute__((vector_size(32)));
     typedef float four __attribute__((vector_size(16)));
-    eight eights[2];
-    four fours[2];
-    memcpy(eights, &value, sizeof value);
-    eights[0] += eights[1];
-    memcpy(fours, eights, sizeof fours);
-    fours[0] += fours[1];
-    return (fours[0][0] + fours[0][2]) + (fours[0][1] + fours[0][3]);
+    four parts[LANES / 4];
+    memcpy(parts, &value, sizeof value);
+    for (int half = LANES / 8; half > 0; half /= 2)
+        for (int part = 0; part < half; part++) parts[part] += parts[part + half];
+    return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
 /* The sums of the lanes of four vectors. Each is added up in the same order. */
 INLINE void sum_lanes_of_4(const vector *values, float *target) {
-#if HAS_FP16
+#if LANES == 16
     __m512 one = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[0], (__m512)values[1]),
                                _mm512_unpackhi_ps((__m512)values[0], (__m512)values[1]));
     __m512 other = _mm512_add_ps(_mm512_unpacklo_ps((__m512)values[2], (__m512)values[3]),
@@ -53,15 +61,52 @@ INLINE void sum_lanes_of_4(const vector *values, float *target) {
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quarters),
                                 _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(quarters), 1)));
     _mm_storeu_ps(target, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#elif LANES == 8
+    __m256 one = _mm256_hadd_ps((__m256)values[0], (__m256)values[1]);
+    __m256 sums = _mm256_hadd_ps(one, _mm256_hadd_ps((__m256)values[2], (__m256)values[3]));
+    _mm_storeu_ps(target, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+#elif defined(__aarch64__)
+    float32x4_t one = vpaddq_f32((float32x4_t)values[0], (float32x4_t)values[1]);
+    vst1q_f32(target, vpaddq_f32(one, vpaddq_f32((float32x4_t)values[2], (float32x4_t)values[3])));
 #else
     for (int lane = 0; lane < 4; lane++) target[lane] = sum_lanes(values[lane]);
+#endif
+}
+
+/* Lane by lane the larger, or the smaller, value; `other` where `one` or `other` is a NaN. */
+INLINE vector maximum(vector one, vector other) {
+#if LANES == 16
+    return (vector)_mm512_max_ps((__m512)one, (__m512)other);
+#elif LANES == 8
+    return (vector)_mm256_max_ps((__m256)one, (__m256)other);
+#else
+    return select_lanes(one > other, one, other);
+#endif
+}
+
+INLINE vector minimum(vector one, vector other) {
+#if LANES == 16
+    return (vector)_mm512_min_ps((__m512)one, (__m512)other);
+#elif LANES == 8
+    return (vector)_mm256_min_ps((__m256)one, (__m256)other);
+#else
+    return select_lanes(one < other, one, other);
 #endif
 }
 
 /* Load the vector at `index` of an array of fp32, or of fp16. */
 INLINE vector load_number(int fp16, const void *source, int64_t index) {
 #if HAS_FP16
-    if (fp16) return (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)source + index)));
+    const uint16_t *halves = (const uint16_t *)source + index;
+#else
+    (void)fp16;
+#endif
+#if LANES == 16
+    if (fp16) return (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)halves));
+#elif LANES == 8
+    if (fp16) return (vector)_mm256_cvtph_ps(_mm_loadu_si128((const void *)halves));
+#elif HAS_FP16
+    if (fp16) return (vector)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(halves)));
 #endif
     return load((const float *)source + index);
 }
@@ -70,19 +115,31 @@ INLINE vector load_number(int fp16, const void *source, int64_t index) {
 INLINE void store_number(int fp16, void *target, int64_t index, vector value) {
 #if HAS_FP16
     if (fp16) {
-        value = select_lanes(value > 65504.0f, broadcast(65504.0f), value);
-        value = select_lanes(value < -65504.0f, broadcast(-65504.0f), value);
+        uint16_t *halves = (uint16_t *)target + index;
+        value = maximum(broadcast(-65504.0f), minimum(broadcast(65504.0f), value));
+#if LANES == 16
         __m256i packed = _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        _mm256_storeu_si256((void *)((uint16_t *)target + index), packed);
+        _mm256_storeu_si256((void *)halves, packed);
+#elif LANES == 8
+        _mm_storeu_si128((void *)halves, _mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT));
+#else
+        vst1_u16(halves, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value)));
+#endif
         return;
     }
+#else
+    (void)fp16;
 #endif
     store((float *)target + index, value);
 }
 
 INLINE int any_lane(integers where) {
-#if HAS_FP16
+#if LANES == 16
     return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0;
+#elif LANES == 8
+    return !_mm256_testz_si256((__m256i)where, (__m256i)where);
+#elif defined(__aarch64__)
+    return vmaxvq_u32((uint32x4_t)where) != 0;
 #else
     int found = 0;
     for (int lane = 0; lane < LANES; lane++) found |= where[lane];
@@ -90,27 +147,12 @@ INLINE int any_lane(integers where) {
 #endif
 }
 
-/* Lane by lane the larger, or the smaller, value; `other` where `one` is a NaN. */
-INLINE vector maximum(vector one, vector other) {
-#if HAS_FP16
-    return (vector)_mm512_max_ps((__m512)one, (__m512)other);
-#else
-    return select_lanes(one > other, one, other);
-#endif
-}
-
-INLINE vector minimum(vector one, vector other) {
-#if HAS_FP16
-    return (vector)_mm512_min_ps((__m512)one, (__m512)other);
-#else
-    return select_lanes(one < other, one, other);
-#endif
-}
-
 /* The largest lane of a vector without NaN. */
 INLINE float max_lane(vector value) {
-#if HAS_FP16
+#if LANES == 16
     return _mm512_reduce_max_ps((__m512)value);
+#elif defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)value);
 #else
     float found = value[0];
     for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
@@ -130,7 +172,7 @@ INLINE vector exp_lanes(vector x) {
     power = power * rest + 1.6666665459e-1f;
     power = power * rest + 5.0000001201e-1f;
     power = power * rest * rest + rest + 1.0f;
-#if HAS_FP16
+#if LANES == 16
     __mmask16 there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     return (vector)_mm512_maskz_scalef_ps(there, (__m512)power, (__m512)whole);
 #else

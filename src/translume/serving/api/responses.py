@@ -235,7 +235,9 @@ class Engine(ResponseBody):
     kind: Literal["fast", "plain"]
     dtype: str
     own_kernels: bool
-    """Whether kernels compiled for this machine are in use."""
+    """Whether the compiled kernels are in use."""
+    kernels: str = ""
+    """Instruction set and origin of the kernels, or why there are none. Empty for a plain model."""
     difference: float = 0.0
     """Largest difference from the plain model, in nats, among probable tokens."""
     agrees: bool = True

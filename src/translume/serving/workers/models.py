@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from translume.config import DecodingSettings, Direction
 from translume.config.languages import SHOWN
 from translume.errors import SettingsError, nearest
+from translume.kernels.loading import describe_kernels
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, public
 from translume.serving.workers.messages import LoadedModel
@@ -43,6 +44,7 @@ class Served:
             from translume.engine import self_test
 
             findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
+            findings["kernels"] = describe_kernels()
         settings, checkpoint = translator.config, translator.checkpoint
         weights = list(checkpoint.model.parameters())
         dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
@@ -192,6 +194,7 @@ class ServedGenerator:
             from translume.engine import self_test
 
             findings = self_test(generator.engine, generator.checkpoint.model).to_dict()
+            findings["kernels"] = describe_kernels()
         weights = list(generator.checkpoint.model.parameters())
         dtype = generator.engine.dtype if generator.engine else str(weights[0].dtype)
         facts = {

@@ -1,0 +1,135 @@
+/* Compare the vectors, products and attention of the kernels with scalar loops; print the first difference, or "agrees"
+   and a digest of the int8 products, which are equal bit for bit with every instruction set. */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "attention.h"
+
+#define WIDEST 192
+#define MOST_ROWS 37
+#define FAIL(...) (printf(__VA_ARGS__), exit(1))
+
+static uint32_t state = 1;
+static float draw(void) { return (float)((state = state * 1664525u + 1013904223u) >> 8) / (1 << 23) - 1; }
+
+static void expect(const char *what, double found, double expected, double tolerance) {
+    if (!(fabs(found - expected) <= tolerance)) FAIL("%s: found %.9g, expected %.9g\n", what, found, expected);
+}
+
+static void check_vectors(void) {
+    for (float first = -100; first < 88 - LANES / 4.0f; first += 0.37f) {
+        float x[LANES], y[LANES];
+        for (int lane = 0; lane < LANES; lane++) x[lane] = first + lane * 0.25f;
+        store(y, exp_lanes(load(x)));
+        for (int lane = 0; lane < LANES; lane++)
+            expect("exp", y[lane], x[lane] < -87 ? 0 : exp(x[lane]), 3e-7 * exp(x[lane]));
+    }
+    float parts[4][LANES], sums[4];
+    vector four[4];
+    for (int k = 0; k < 4; k++) {
+        for (int lane = 0; lane < LANES; lane++) parts[k][lane] = draw();
+        four[k] = load(parts[k]);
+    }
+    sum_lanes_of_4(four, sums);
+    for (int k = 0; k < 4; k++) {
+        double sum = 0, largest = -9;
+        for (int lane = 0; lane < LANES; lane++)
+            sum += parts[k][lane], largest = parts[k][lane] > largest ? parts[k][lane] : largest;
+        expect("sum_lanes_of_4", sums[k], sum, 1e-6);
+        expect("sum_lanes", sum_lanes(four[k]), sum, 1e-6);
+        expect("max_lane", max_lane(four[k]), largest, 0);
+        expect("any_lane", any_lane(four[k] >= broadcast((float)largest)) != 0, 1, 0);
+        expect("no lane", any_lane(four[k] > broadcast((float)largest)) != 0, 0, 0);
+    }
+    float rough[LANES] = {1e6f, -1e6f, 0.1f, NAN};
+    uint16_t halves[LANES];
+    if (HAS_FP16) {
+        store_number(1, halves, 0, load(rough));
+        vector back = load_number(1, halves, 0);
+        expect("largest fp16", back[0], 65504, 0);
+        expect("smallest fp16", back[1], -65504, 0);
+        expect("fp16", back[2], 0.0999755859375, 0);
+        expect("NaN in fp16", back[3] != back[3], 1, 0);
+    }
+}
+
+/* Compare the products of MOST_ROWS rows, together and alone, with scalar loops; add those of int8 to the digest. */
+static void check_linear(int64_t inputs, int64_t outputs, enum format format, uint32_t *digest) {
+    static float x[MOST_ROWS * WIDEST], found[MOST_ROWS * WIDEST], alone[WIDEST], bias[2 * WIDEST], scale[2 * WIDEST];
+    static float dense[WIDEST * WIDEST], packed[2 * WIDEST * WIDEST];
+    static char memory[16 * MOST_ROWS * WIDEST] __attribute__((aligned(64)));
+    static int8_t bytes[WIDEST * WIDEST];
+    int64_t group = format == FP32 ? 1 : GROUP;
+    state = (uint32_t)inputs;
+    memset(packed, format == FP32 ? 0 : WEIGHT_OFFSET, sizeof packed);
+    for (int64_t k = 0; k < MOST_ROWS * inputs; k++) x[k] = draw();
+    for (int64_t k = 0; k < outputs; k++) bias[k] = draw(), scale[k] = 0.01f + 0.001f * (float)(k % 7);
+    for (int64_t n = 0; n < outputs; n++)
+        for (int64_t k = 0; k < inputs; k++) {
+            int64_t index = ((n / PANEL * (inputs / group) + k / group) * PANEL + n % PANEL) * group + k % group;
+            dense[n * inputs + k] = draw();
+            bytes[n * inputs + k] = (int8_t)lrintf(127 * dense[n * inputs + k]);
+            if (format == FP32) packed[index] = dense[n * inputs + k];
+            else ((uint8_t *)packed)[index] = (uint8_t)(bytes[n * inputs + k] + WEIGHT_OFFSET);
+        }
+    linear layer = {inputs, outputs, format, packed, scale, bias};
+    for (int accumulate = 0; accumulate < 2; accumulate++)
+        linear_forward(&layer, x, MOST_ROWS, found, accumulate, carve_quantized(MOST_ROWS, inputs, memory));
+    for (int64_t row = 0; row < MOST_ROWS; row++) {
+        float peak = 0;
+        for (int64_t k = 0; k < inputs; k++)
+            peak = fabsf(x[row * inputs + k]) > peak ? fabsf(x[row * inputs + k]) : peak;
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            linear_forward(&layer, x + row * inputs, 1, alone, accumulate, carve_quantized(1, inputs, memory));
+        for (int64_t n = 0; n < outputs; n++) {
+            double sum = 0;
+            for (int64_t k = 0; k < inputs; k++)
+                sum += format == FP32 ? (double)x[row * inputs + k] * dense[n * inputs + k]
+                                      : rint(x[row * inputs + k] * (127.0f / peak)) * bytes[n * inputs + k];
+            if (format == QUANTIZED) sum *= scale[n] * (peak / 127.0f);
+            expect(format == FP32 ? "fp32 product" : "int8 product", found[row * outputs + n], 2 * (sum + bias[n]), 1e-4);
+            if (memcmp(found + row * outputs + n, alone + n, 4)) FAIL("row %d differs alone\n", (int)row);
+            uint32_t bits;
+            memcpy(&bits, alone + n, 4);
+            *digest = *digest * 31 + bits;
+        }
+    }
+}
+
+static void check_attention(int64_t head_size, int64_t count) {
+    float query[64], keys[16 * 64], values[16 * 64], scores[16 + LANES], found[64];
+    int64_t offsets[16 + KEY_BLOCK];
+    for (int64_t k = 0; k < head_size; k++) query[k] = draw();
+    for (int64_t k = 0; k < count * head_size; k++) keys[k] = draw(), values[k] = draw();
+    for (int64_t position = 0; position < count; position++) offsets[position] = position * head_size;
+    pad_offsets(offsets, count);
+    attend(query, (head_cache){keys, values, head_size, 0, 0}, offsets, count, scores, found);
+    double shares[16], total = 0;
+    for (int64_t position = 0; position < count; position++) {
+        double dot = 0;
+        for (int64_t k = 0; k < head_size; k++) dot += (double)query[k] * keys[position * head_size + k];
+        total += shares[position] = exp(dot);
+    }
+    for (int64_t k = 0; k < head_size; k++) {
+        double expected = 0;
+        for (int64_t position = 0; position < count; position++)
+            expected += shares[position] / total * values[position * head_size + k];
+        expect("attention", found[k], expected, 1e-5);
+    }
+}
+
+int main(void) {
+    uint32_t digest = 0, ignored = 0;
+    check_vectors();
+    check_linear(48, 71, FP32, &ignored);
+    check_linear(37, 131, FP32, &ignored);
+    if (GROUP) {
+        check_linear(48, 71, QUANTIZED, &digest);
+        check_linear(128, 150, QUANTIZED, &digest);
+    }
+    for (int64_t count = 1; count < 16; count += 3)
+        for (int64_t head_size = 16; head_size <= 64; head_size += 16) check_attention(head_size, count);
+    printf("agrees %u\n", digest);
+    return 0;
+}
