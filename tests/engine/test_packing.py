@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.engine import packing
+from translume.engine import packing, probe
 from translume.engine.packing import KINDS, TOLERANCES, packed_as
 from translume.engine.probe import CANDIDATES, Choice, load_choice, save_choice
 from translume.kernels.cpu import cache_folder, temporary_folder
@@ -127,6 +127,35 @@ def test_a_shape_is_probed_once():
         again = Choice("int8", {"131×257": kind})
         assert again.pack(torch.randn(257, 131), None).kind == kind
         assert again.microseconds == {}
+
+
+@pytest.mark.parametrize("kind", ["native", "int8-native"])
+def test_a_weight_packed_in_parts_is_the_same(monkeypatch, kind):
+    weight, bias = torch.randn(203, 48), torch.randn(203)
+    whole = packed_as(kind, weight, bias)
+    if whole is None:
+        pytest.skip(f"no {kind} here")
+    monkeypatch.setattr(packing, "PART_ROWS", 64)
+    rows = torch.randn(3, 48)
+    assert torch.equal(packed_as(kind, weight, bias)(rows), whole(rows))
+
+
+def test_a_large_vocabulary_is_probed_on_a_part_of_its_outputs(monkeypatch):
+    monkeypatch.setattr(probe, "PROBED_OUTPUTS", 31)
+    seen = []
+    monkeypatch.setattr(probe, "packed_as", lambda kind, weight, bias: seen.append(len(weight)))
+    choice = Choice("fp32")
+    packed = choice.pack(torch.randn(67, 8), torch.zeros(67))
+    assert seen == [31, 31, 67]
+    assert packed.outputs == 67
+    assert list(choice.kinds) == ["8×67"]
+
+
+def test_long_calls_are_measured_in_one_round(monkeypatch):
+    monkeypatch.setattr(probe, "SECONDS", 0.0)
+    calls = []
+    probe.measure(lambda rows: [lambda: calls.append(rows)], repeats=2)
+    assert calls == [rows for rows in probe.ROWS for _ in range(2)]
 
 
 def test_choices_are_cached_for_this_machine(tmp_path, monkeypatch):

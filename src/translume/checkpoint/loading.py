@@ -18,7 +18,7 @@ from translume.checkpoint.folder import FORMAT, MANIFEST, Content, Manifest, com
 from translume.checkpoint.migrations import migrate
 from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.temperature import Temperature, read_temperature
-from translume.checkpoint.weights import fill, tensor_file, unique_tensors
+from translume.checkpoint.weights import fill, map_weights, tensor_file, unique_tensors
 from translume.config import Config
 from translume.config.decoding import names_file
 from translume.data.lengths import Lengths
@@ -184,8 +184,10 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     place = choose_device(device)
     with torch.random.fork_rng(devices=[]), without_values():
         network = build_network(config, len(source), len(target))
-    allocate(network, place, choose_dtype(dtype, place))
-    fill(network, whole(folder, manifest, WEIGHTS))
+    kind, weights = choose_dtype(dtype, place), whole(folder, manifest, WEIGHTS)
+    if (place.type, kind) != ("cpu", torch.float32) or not map_weights(network, weights):
+        allocate(network, place, kind)
+        fill(network, weights)
     digest = manifest.files[WEIGHTS].sha256
     return checkpoint.assemble(
         Loaded(

@@ -1,11 +1,12 @@
 """Choose by timing whether the kernels or torch compute a decoder's layers."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from translume.engine.native_layers import NativeLayers, Shape, native_layers
 from translume.engine.probe import LAYER_BACKENDS, ROWS, Choice, measure
@@ -17,6 +18,8 @@ from translume.model.transformer import Decoder
 
 POSITION, SOURCE_LENGTH = 11, 16
 """Position of the token that the probe reads, and the source length."""
+PROBED_LAYERS = 2
+"""Layers that the probe times."""
 
 
 class Layers(Protocol):
@@ -44,15 +47,24 @@ def choose_layers(decoder: Decoder, choice: Choice) -> Layers:
         shape = f"decoder {Shape.of(decoder)}"
     except NativeError:
         return TorchLayers(decoder, choice)
-    native = native_layers(decoder, choice.dtype) if choice.kinds.get(shape) != "torch" else None
-    if native is None or choice.kinds.get(shape) == "native":
-        return native or TorchLayers(decoder, choice)
-    plain = TorchLayers(decoder, choice)
-    times = measure(partial(_steps, plain, native), repeats=1)
-    choice.microseconds[shape] = dict(zip(LAYER_BACKENDS, times, strict=True))
-    shares = [ours / theirs for theirs, ours in zip(*times, strict=True)]
-    choice.kinds[shape] = "native" if sum(shares) <= len(ROWS) else "torch"
-    return native if choice.kinds[shape] == "native" else plain
+    if shape not in choice.kinds:
+        few = _first_layers(decoder)
+        native = native_layers(few, choice.dtype)
+        if native is None:
+            return TorchLayers(decoder, choice)
+        times = measure(partial(_steps, TorchLayers(few, choice), native), repeats=1)
+        choice.microseconds[shape] = dict(zip(LAYER_BACKENDS, times, strict=True))
+        shares = [ours / theirs for theirs, ours in zip(*times, strict=True)]
+        choice.kinds[shape] = "native" if sum(shares) <= len(ROWS) else "torch"
+    native = native_layers(decoder, choice.dtype) if choice.kinds[shape] == "native" else None
+    return native or TorchLayers(decoder, choice)
+
+
+def _first_layers(decoder: Decoder) -> Decoder:
+    """Return a decoder with the first of its layers: all are alike, and packing all of them twice takes memory."""
+    few = copy.copy(decoder)
+    few._modules = {**decoder._modules, "layers": nn.ModuleList([*decoder.stack][:PROBED_LAYERS])}
+    return few
 
 
 def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:

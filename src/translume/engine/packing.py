@@ -27,6 +27,8 @@ FP32, QUANTIZED = 0, 1
 """`format` of linear.h."""
 INDEPENDENCE_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65)
 """Batch sizes whose products are compared to decide whether rows are independent."""
+PART_ROWS = 1 << 12
+"""Rows of a weight that are packed at once: a multiple of every panel."""
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -191,9 +193,8 @@ class NativeLinear(PackedLinear):
         self._kernels = loading.kernels()
         panel = self._kernels.panel
         padding, self._missing = -self.outputs % panel, -self.inputs % self.multiple
-        weight = F.pad(weight.detach().float(), (0, self._missing, 0, padding))
-        shift = weight.new_zeros(len(weight)) if self.bias is None else F.pad(self.bias, (0, padding))
-        packed, scales = self._pack(weight, panel)
+        shift = torch.zeros(self.outputs + padding) if self.bias is None else F.pad(self.bias, (0, padding))
+        packed, scales = self._pack_in_parts(weight.detach(), panel)
         self._kept = (packed, scales, shift.contiguous())
         self.struct = loading.Linear(self.inputs + self._missing, self.outputs, self.format, *map(address, self._kept))
         self._address = ctypes.addressof(self.struct)
@@ -202,6 +203,27 @@ class NativeLinear(PackedLinear):
     def __deepcopy__(self, memo: dict[int, object]) -> "NativeLinear":
         """Return itself: it holds addresses of tensors that are never written to."""
         return self
+
+    def _pack_in_parts(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
+        """Return the weight [N, K] in the layout of the kernel, and its scales, without another copy of all of it."""
+        packed, scales = self._pack_rows(weight[:PART_ROWS], panel)
+        panels = -(-self.outputs // panel)
+        if len(packed) == panels:
+            return packed, scales
+        whole = packed.new_empty(panels, *packed.shape[1:])
+        all_scales = None if scales is None else scales.new_empty(panels * panel)
+        for first in range(0, self.outputs, PART_ROWS):
+            packed, scales = self._pack_rows(weight[first : first + PART_ROWS], panel)
+            whole[first // panel : first // panel + len(packed)] = packed
+            if all_scales is not None and scales is not None:
+                all_scales[first : first + len(scales)] = scales
+        return whole, all_scales
+
+    def _pack_rows(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
+        """Pad rows of the weight to whole panels and pack them."""
+        missing = -len(weight) % panel
+        padded = F.pad(weight.float(), (0, self._missing, 0, missing)) if self._missing or missing else weight.float()
+        return self._pack(padded, panel)
 
     def _pack(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
         """Return the weight [panels·panel, K] in the layout of the kernel, and its scales."""

@@ -22,6 +22,10 @@ from translume.kernels.cpu import cache_folder, cpu_name, instruction_limits
 ROWS = (1, 64, 320)
 """Numbers of rows that a packing is timed with; the choice is by the sum of times relative to the first candidate's."""
 ROUNDS = 6
+SECONDS = 0.2
+"""No further round is measured after so many seconds for an alternative and a number of rows."""
+PROBED_OUTPUTS = 1 << 13
+"""Outputs of a layer that are timed. Those of a large vocabulary would take minutes, and memory for each packing."""
 INDEPENDENCE_BONUS = 1.2
 """How much slower than another packing one with independent rows may be and still be preferred."""
 RULE = 3
@@ -55,13 +59,20 @@ class Choice:
     def pack(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
         """Pack the weight [N, K] as chosen for its shape; probe the shape if there is no choice yet."""
         shape = f"{weight.size(1)}×{weight.size(0)}"
-        if shape in self.kinds:
-            chosen = packed_as(self.kinds[shape], weight, bias)
-            return PlainLinear(weight, bias) if chosen is None else chosen
+        if shape not in self.kinds:
+            few = weight.size(0) <= PROBED_OUTPUTS
+            best = self._probe(shape, weight[:PROBED_OUTPUTS], None if bias is None else bias[:PROBED_OUTPUTS])
+            self.kinds[shape] = best.kind
+            if few:
+                return best
+        chosen = packed_as(self.kinds[shape], weight, bias)
+        return PlainLinear(weight, bias) if chosen is None else chosen
+
+    def _probe(self, shape: str, weight: Tensor, bias: Tensor | None) -> PackedLinear:
+        """Return the best packing of a weight."""
         packed = [packed_as(kind, weight, bias) for kind in CANDIDATES[self.dtype]]
         candidates = [each for each in packed if each is not None] or [PlainLinear(weight, bias)]
         if len(candidates) == 1:
-            self.kinds[shape] = candidates[0].kind
             return candidates[0]
         times = measure(
             lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in candidates], repeats=3
@@ -75,22 +86,24 @@ class Choice:
             share = shares[index]
             return (share / bonus if candidates[index].rows_are_independent() else share, share)
 
-        best = candidates[min(range(len(candidates)), key=cost)]
-        self.kinds[shape] = best.kind
-        return best
+        return candidates[min(range(len(candidates)), key=cost)]
 
 
 @torch.inference_mode()
 def measure(calls_for: Callable[[int], Sequence[Callable[[], object]]], repeats: int) -> list[tuple[float, ...]]:
     """Return for each alternative the microseconds of a call for each number of ROWS: the best of ROUNDS, in turns.
 
+    Long calls are measured in fewer rounds.
     calls_for: the alternatives for a number of rows.  repeats: calls in a row before the next alternative's turn.
     """
     by_rows = []
     for rows in ROWS:
         alternatives = calls_for(rows)
         best = [float("inf")] * len(alternatives)
-        for _ in range(ROUNDS):
+        end = time.perf_counter() + SECONDS * len(alternatives)
+        for number in range(ROUNDS):
+            if number and time.perf_counter() > end:
+                break
             for index, call in enumerate(alternatives):
                 start = time.perf_counter()
                 for _ in range(repeats):

@@ -14,6 +14,8 @@ from translume.model import Transformer
 
 Array = NDArray[np.float32]
 
+TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
+"""Our tables of tokens, which have a row more than Marian's: that of our begin mark."""
 IMPOSSIBLE = -100.0
 """The logit bias of our begin mark: its probability is 0 in fp32, and label smoothing in fine-tuning stays small."""
 _UNUSED = ("special:", "QuantMultA", "decoder_c", "lsh_output")
@@ -44,8 +46,11 @@ def fill(model: Transformer, architecture: Architecture, file: WeightsFile) -> N
     weights = model.state_dict()  # tied tables share their memory
     used: set[str] = set()
     for ours, theirs, change in _rows(architecture, file, weights):
-        parts = weights[ours].chunk(len(theirs))
-        for name, part in zip(theirs, parts, strict=True):
+        whole = weights[ours]
+        if ours in TABLES:  # Marian begins with a zero vector, which is the row of our begin mark
+            whole[-1:].zero_()
+            whole = whole[:-1]
+        for name, part in zip(theirs, whole.chunk(len(theirs)), strict=True):
             found = _array(file, name)
             used.add(name)
             changed = change(found)
@@ -53,7 +58,7 @@ def fill(model: Transformer, architecture: Architecture, file: WeightsFile) -> N
                 raise ModelFolderError(
                     f"{file.place}: {name} is {list(found.shape)}, which does not fit the options of the model"
                 )
-            part.copy_(torch.from_numpy(np.array(changed)))
+            part.copy_(torch.from_numpy(changed if changed.flags.writeable else changed.copy()))
     for name in file.names:
         if name not in used and not any(part in name for part in _UNUSED):
             raise ModelFolderError(f"{file.place}: holds {name}, which a model of its options does not have")
@@ -108,16 +113,17 @@ def _layer(model: Architecture, side: str, ours: str, theirs: str) -> Iterator[P
 
 
 def _tables(model: Architecture, file: WeightsFile, weights: Mapping[str, Tensor]) -> Iterator[Part]:
-    """Yield the tables of tokens, with a row of zeros more for the begin mark: Marian begins with a zero vector."""
-    encoder, decoder, head = "encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight"
+    """Yield the tables of tokens."""
+    encoder, decoder, head = TABLES
     shared = model.tied in ("all", "embeddings")
-    yield encoder, ("Wemb" if shared else "encoder_Wemb",), _with_begin
+    yield encoder, ("Wemb" if shared else "encoder_Wemb",), _unchanged
     if not shared:
-        yield decoder, ("decoder_Wemb",), _with_begin
+        yield decoder, ("decoder_Wemb",), _unchanged
     if model.tied in ("embeddings", "none"):
-        transposed = "decoder_ff_logit_out_Wt" in file.names
-        name = "decoder_ff_logit_out_Wt" if transposed else "decoder_ff_logit_out_W"
-        yield head, (name,), _with_begin if transposed else lambda array: _with_begin(array.T)
+        if "decoder_ff_logit_out_Wt" in file.names:
+            yield head, ("decoder_ff_logit_out_Wt",), _unchanged
+        else:
+            yield head, ("decoder_ff_logit_out_W",), _transposed
     if model.output_bias:
         yield "head.bias", ("decoder_ff_logit_out_b",), lambda array: np.append(array, np.float32(IMPOSSIBLE))
     else:
@@ -151,13 +157,13 @@ def _norm(ours: str, theirs: str, suffix: str) -> Iterator[Part]:
     yield f"{ours}.bias", (f"{theirs}_ln_bias{suffix}",), _flat
 
 
+def _unchanged(array: Array) -> Array:
+    return array
+
+
 def _transposed(array: Array) -> Array:
     return array.T
 
 
 def _flat(array: Array) -> Array:
     return array.ravel()
-
-
-def _with_begin(array: Array) -> Array:
-    return np.pad(array, ((0, 1), (0, 0)))

@@ -155,10 +155,10 @@ class T5(Family):
         return frozenset({UNUSED})
 
     def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-        return _scaled(super().weights_to(model, settings), settings, to_ours=False)
+        return dict(_Scaled(super().weights_to(model, settings), settings, to_ours=False))
 
     def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-        return super().weights_from(_scaled(state, settings, to_ours=True), settings)
+        return super().weights_from(_Scaled(state, settings, to_ours=True), settings)
 
     def rows(self, settings: ModelSettings) -> Iterator[Row]:
         return (row for row in _rows(settings) if row.theirs[0][0].endswith(".weight"))
@@ -186,16 +186,28 @@ def _scaled_logits(settings: ModelSettings) -> bool:
     return settings.head.tie == "all" and settings.scale_embeddings
 
 
-def _scaled(state: Mapping[str, Tensor], settings: ModelSettings, *, to_ours: bool) -> dict[str, Tensor]:
-    """Return their weights with the factors that T5 does not have in its weights, or without them."""
-    power = 1 if to_ours else -1
-    scaled = dict(state)
-    for name, tensor in state.items():
+class _Scaled(Mapping[str, Tensor]):
+    """Their weights with the factors that T5 does not have in its weights, or without them, computed when looked up."""
+
+    def __init__(self, state: Mapping[str, Tensor], settings: ModelSettings, *, to_ours: bool) -> None:
+        self._state, self._settings, self._power = state, settings, 1 if to_ours else -1
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor, settings = self._state[name], self._settings
         if name.endswith("Attention.q.weight"):
-            scaled[name] = tensor * math.sqrt(settings.size_per_head) ** power
-        elif settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
-            scaled[name] = tensor * math.sqrt(settings.width) ** -power
-    return scaled
+            return tensor * math.sqrt(settings.size_per_head) ** self._power
+        if settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
+            return tensor * math.sqrt(settings.width) ** -self._power
+        return tensor
 
 
 def _rows(settings: ModelSettings) -> Iterator[Row]:
