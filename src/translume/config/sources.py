@@ -1,8 +1,8 @@
 """[data.source]: what the encoder reads, text or frames of numbers; one class for each kind."""
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from translume.config.base import Settings
 
@@ -40,6 +40,8 @@ class FrameSettings(SourceKind):
     """SpecAugment: number of ranges of values, such as frequencies, that a source loses in training; 0: none."""
     value_mask_size: int = Field(default=10, ge=1)
     """Maximum number of values in such a range; it is also at most a third of them."""
+    speed: float = Field(default=0.0, ge=0.0, le=0.5)
+    """Maximum share by which a source is made faster or slower in training, by interpolating between its frames."""
 
     @property
     def size(self) -> int:
@@ -63,6 +65,32 @@ class FeatureSettings(FrameSettings):
     @property
     def size(self) -> int:
         return self.values
+
+
+class AudioSettings(FrameSettings):
+    """[data] source = "audio": WAV, FLAC, Ogg and MP3; 100 frames a second of the sound as mono at 16 kHz."""
+
+    reader: ClassVar[str] = "translume.sources.audio:AudioReader"
+    embedding: ClassVar[str] = "translume.model.frames:FrameEmbedding"
+    kind: Literal["audio"] = "audio"
+    features: Literal["log_mel", "mfcc"] = "log_mel"
+    """Values of a frame: log energies of mel bands, as Whisper's, or mel-frequency cepstral coefficients of them."""
+    mels: int = Field(default=80, ge=1, le=128)
+    """Number of mel bands between 0 and 8 kHz."""
+    coefficients: int = Field(default=13, ge=1, le=128)
+    """Number of cepstral coefficients for features "mfcc"; at most `mels`."""
+    max_seconds: float = Field(default=60.0, gt=0.0, le=3600.0)
+    """Maximum length of a recording in seconds; a longer one is refused before it is decoded."""
+
+    @property
+    def size(self) -> int:
+        return self.mels if self.features == "log_mel" else self.coefficients
+
+    @model_validator(mode="after")
+    def _coefficients_come_from_bands(self) -> Self:
+        if self.features == "mfcc" and self.coefficients > self.mels:
+            raise ValueError(f"coefficients is {self.coefficients}, expected at most mels, {self.mels}")
+        return self
 
 
 class ImageSettings(FrameSettings):
@@ -93,7 +121,7 @@ def _as_table(value: object) -> object:
 
 
 SourceSettings = Annotated[
-    TextSettings | FeatureSettings | ImageSettings,
+    TextSettings | FeatureSettings | ImageSettings | AudioSettings,
     Field(discriminator="kind"),
     BeforeValidator(_as_table),
 ]

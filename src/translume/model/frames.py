@@ -88,6 +88,7 @@ class FrameEmbedding(nn.Module):
         """
         x = (source.float() - self.mean.float()) / self.deviation.float()
         if self.training:
+            x, mask = self._changed_speed(x, mask)
             x = self.augment(x, mask)
         return self.convolve((x * mask[..., None]).to(self.weight.dtype), mask)
 
@@ -97,6 +98,24 @@ class FrameEmbedding(nn.Module):
             mask = mask[:, ::2]
             x = F.relu(layer(x.mT)).mT * mask[..., None]
         return x, mask
+
+    def _changed_speed(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return frames of other lengths [B, L', F], at most `speed` faster or slower, and their mask."""
+        most = self.source.speed
+        if not most:
+            return x, mask
+        lengths = mask.sum(1)
+        speeds = 1 + most * (2 * np.random.default_rng(draw_seed()).random(len(x)) - 1)
+        changed = (lengths / torch.from_numpy(speeds).to(lengths.device)).round().long()
+        longest = self.positions.longest << self.source.convolutions
+        changed = changed.clamp(min=1).minimum(lengths.clamp(min=longest))  # as many positions as the model has
+        column = torch.arange(int(changed.max()), device=x.device)
+        place = column * ((lengths - 1) / (changed - 1).clamp(min=1))[:, None]
+        before = place.long().minimum(lengths[:, None] - 1)
+        after = (before + 1).minimum(lengths[:, None] - 1)
+        share = (place - before)[..., None].to(x.dtype)
+        found = [x.gather(1, each[..., None].expand(-1, -1, x.size(2))) for each in (before, after)]
+        return torch.lerp(found[0], found[1], share), column < changed[:, None]
 
     def augment(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return normalised frames [B, L, F] with stretches of frames and ranges of values set to 0, their mean.

@@ -1,0 +1,139 @@
+"""Audio: decoded by soundfile, resampled to 16 kHz mono, as log-mel energies or cepstral coefficients."""
+
+import io
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from translume.config.sources import AudioSettings
+from translume.errors import SettingsError
+from translume.sources.reader import FrameReader, UnreadableError
+
+RATE = 16_000
+"""Samples a second."""
+WINDOW, HOP = 400, 160
+"""Samples of a window (25 ms), and between the beginnings of two windows (10 ms)."""
+_RANGE = 8.0
+"""Energies are at most so many powers of ten below the largest of a recording."""
+_LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
+_ZEROS = 16
+"""Zero crossings of the resampling filter on each side."""
+
+
+class AudioReader(FrameReader):
+    """Reads recordings. Arrays are samples from −1 to 1 at 16 kHz, [samples] or [samples, channels]."""
+
+    settings: AudioSettings
+
+    def decode(self, content: bytes) -> NDArray[Any]:
+        if not content:
+            raise UnreadableError("empty file, expected audio")
+        try:
+            import soundfile
+        except (ImportError, OSError):
+            raise SettingsError("data.source: audio needs soundfile; pip install 'translume[audio]'") from None
+        if content[:4] == b"RIFF" and 8 + int.from_bytes(content[4:8], "little") - len(content) in range(2, 1 << 31):
+            raise UnreadableError("truncated: the file is shorter than its header says")
+        try:
+            with soundfile.SoundFile(io.BytesIO(content)) as file:
+                rate = file.samplerate
+                if not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
+                    raise UnreadableError(
+                        f"has {rate:,} samples a second, expected {_LOWEST_RATE:,} to {_HIGHEST_RATE:,}"
+                    )
+                self._refuse_long(file.frames / rate)
+                samples = file.read(dtype="float32", always_2d=True, frames=int(self.settings.max_seconds * rate) + 1)
+        except soundfile.LibsndfileError:
+            raise UnreadableError("not audio that soundfile reads, or truncated") from None
+        return self._frames(resampled(torch.from_numpy(samples.mean(1)), rate))
+
+    def convert(self, given: object) -> NDArray[Any]:
+        if not isinstance(given, np.ndarray):
+            raise TypeError(f"found {type(given).__name__}, expected a path, bytes or an array")
+        if given.ndim not in (1, 2) or given.dtype.kind != "f":
+            raise UnreadableError(
+                f"holds an array of shape {list(given.shape)} and type {given.dtype}, "
+                "expected samples from −1 to 1 at 16 kHz, [samples] or [samples, channels]"
+            )
+        samples = given if given.ndim == 1 else given.mean(1)
+        if not np.isfinite(samples).all():
+            raise UnreadableError("holds a number that is not finite")
+        self._refuse_long(len(samples) / RATE)
+        return self._frames(torch.from_numpy(np.ascontiguousarray(samples, np.float32)))
+
+    def _refuse_long(self, seconds: float) -> None:
+        if seconds > self.settings.max_seconds:
+            raise UnreadableError(
+                f"has {seconds:,.1f} seconds, expected at most {self.settings.max_seconds:g} (data.source.max_seconds)"
+            )
+
+    def _frames(self, samples: Tensor) -> NDArray[Any]:
+        if not len(samples):
+            return np.zeros((0, self.settings.size), np.float32)
+        energies = log_mel(samples, self.settings.mels)
+        if self.settings.features == "mfcc":
+            energies = energies @ _cosines(self.settings.mels)[:, : self.settings.coefficients]
+        found: NDArray[Any] = energies.numpy()
+        return found
+
+
+def log_mel(samples: Tensor, mels: int) -> Tensor:
+    """Return the log-mel energies [L, mels] of samples [n] at 16 kHz, L = n / 160, at least 1.
+
+    As `WhisperFeatureExtractor` of transformers computes them (Radford et al. 2023): log10 of the energies, at most 8
+    below the largest of the recording, plus 4, divided by 4.
+    """
+    samples = F.pad(samples, (0, max(0, WINDOW - len(samples))))
+    window = torch.hann_window(WINDOW)
+    spectrum = torch.stft(samples, WINDOW, HOP, window=window, center=True, pad_mode="reflect", return_complex=True)
+    energies = (mel_filters(mels) @ spectrum[:, :-1].abs().square()).clamp(min=1e-10).log10()
+    return ((energies.maximum(energies.max() - _RANGE) + 4) / 4).mT.contiguous()
+
+
+@lru_cache(maxsize=8)
+def mel_filters(mels: int) -> Tensor:
+    """Return the triangular filters [mels, 201] between 0 and 8 kHz on the scale of Slaney's Auditory Toolbox (1998).
+
+    The scale is linear below 1 kHz (200/3 Hz a mel) and logarithmic above; each triangle has the area 1.
+    """
+    step = math.log(6.4) / 27
+    top = 15 + math.log(RATE / 2 / 1000) / step
+    points = np.linspace(0, top, mels + 2)
+    hertz = np.where(points < 15, points * 200 / 3, 1000 * np.exp(step * (points - 15)))
+    bins = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
+    rising = (bins - hertz[:-2, None]) / np.diff(hertz)[:-1, None]
+    falling = (hertz[2:, None] - bins) / np.diff(hertz)[1:, None]
+    filters = np.maximum(0, np.minimum(rising, falling)) * (2 / (hertz[2:] - hertz[:-2]))[:, None]
+    return torch.from_numpy(filters.astype(np.float32))
+
+
+@lru_cache(maxsize=8)
+def _cosines(size: int) -> Tensor:
+    """Return the matrix [size, size] of the orthonormal discrete cosine transform of type II."""
+    place = np.arange(size)
+    matrix = np.cos(np.pi / size * (place[:, None] + 0.5) * place) * math.sqrt(2 / size)
+    matrix[:, 0] /= math.sqrt(2)
+    return torch.from_numpy(matrix.astype(np.float32))
+
+
+def resampled(samples: Tensor, rate: int) -> Tensor:
+    """Return samples [n] at `rate` Hz as samples at 16 kHz, by a sinc filter with a Hann window (Smith 2002)."""
+    if rate == RATE or not len(samples):
+        return samples
+    common = math.gcd(rate, RATE)
+    old, new = rate // common, RATE // common
+    cutoff = min(old, new) * 0.95
+    width = math.ceil(_ZEROS * old / cutoff)
+    phase = -torch.arange(new, dtype=torch.float64)[:, None] / new
+    time = (phase + torch.arange(-width, width + old, dtype=torch.float64) / old) * cutoff
+    window = torch.cos(time.clamp(-_ZEROS, _ZEROS) * math.pi / _ZEROS / 2).square()
+    kernels = (torch.sinc(time) * window * cutoff / old).float()[:, None]  # [new, 1, 2·width + old]
+    count = -(-len(samples) * new // old)
+    found = F.conv1d(F.pad(samples, (width, width + old))[None, None], kernels, stride=old)
+    return found[0].mT.flatten()[:count]
