@@ -70,14 +70,15 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
     from translume.serving.workers.models import ServedModels
-    from translume.serving.workers.pool import WorkerPool
+    from translume.serving.workers.pool import PLACES, WorkerPool
 
     bound = Limits(**limits)
     with WorkerPool(bound.workers, computing) as pool, tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model" if model == "-" else Path(model)
         if model == "-":
             save_model(folder, small().checkpoint)
-        server = Server(models=ServedModels([pool.load("model", folder)]), limits=bound)
+        models = ServedModels([pool.load("model", folder)])
+        server = Server(models=models, limits=bound, batches_per_worker=PLACES)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 

@@ -223,6 +223,10 @@ class Call:
         finally:
             self._child.forget(self._number, cancel=not finished)
 
+    def cancel_part(self, part: int) -> None:
+        """Tell the child that a part of the result is no longer needed; see `Request.cancelled_parts`."""
+        self._child.cancel_part(self._number, part)
+
 
 class ChildProcess:
     """A Python process that runs `main()` of a module, which calls `connect` or `serve_requests`.
@@ -302,6 +306,11 @@ class ChildProcess:
             cancel = cancel and not self._ended
         if cancel:
             self._send({"type": "cancel", "id": number})
+
+    def cancel_part(self, number: int, part: int) -> None:
+        """Tell the child that a part of the result of a request is no longer needed."""
+        if not self._ended:
+            self._send({"type": "cancel", "id": number, "part": part})
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -416,6 +425,8 @@ class Request:
     body: bytes = b""
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the parent no longer needs the result."""
+    cancelled_parts: set[int] = field(default_factory=set)
+    """Numbers of the parts of the result that the parent no longer needs."""
 
     def respond(self, values: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
         """Send one response."""
@@ -430,11 +441,19 @@ class Request:
         try:
             handler(self)
         except BaseException as error:  # also what would end the thread: the parent is waiting
-            end = {"type": "error", "id": self.number, "error": encode_error(error)}
+            self.end(error, encode_error)
         else:
-            end = {"type": "done", "id": self.number}
+            self.end()
+
+    def end(
+        self,
+        error: BaseException | None = None,
+        encode_error: Callable[[BaseException], dict[str, Any]] = encode_error,
+    ) -> None:
+        """Send the end of the request, or an error."""
+        end = {"type": "done"} if error is None else {"type": "error", "error": encode_error(error)}
         with suppress(OSError):  # the parent is gone
-            self.connection.send(end)
+            self.connection.send({**end, "id": self.number})
 
 
 def connect(*, shield: tuple[signal.Signals, ...] = ()) -> Connection:
@@ -462,7 +481,10 @@ def requests(connection: Connection) -> Iterator[Request]:
         number = message.values["id"]
         if message.values["type"] == "cancel":
             if (request := active.get(number)) is not None:
-                request.cancelled.set()
+                if "part" in message.values:
+                    request.cancelled_parts.add(message.values["part"])
+                else:
+                    request.cancelled.set()
             continue
         request = Request(connection, number, message.values["method"], message.values["values"], message.body)
         active[number] = request

@@ -44,7 +44,7 @@ class Disturbed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, on_prefix: Any, check_cancelled: Any = None) -> Iterator[Any]:
+    def translate_each(self, lines: Any, settings: Any, on_prefix: Any, unneeded: Any) -> Iterator[Any]:
         def slowly(say: Callable[[str], None]) -> Callable[[str], None]:
             return lambda text: (say(text), self._wait())[0]
 
@@ -54,7 +54,7 @@ class Disturbed:
         if self.errors and lines:
             raise self.errors.pop(0)
         held = {n: slowly(say) for n, say in on_prefix.items()}
-        return self._translator.translate_lines(lines, settings, held, check_cancelled)
+        return self._translator.translate_each(lines, settings, held, unneeded)
 
     def _wait(self) -> None:
         self.started.set()

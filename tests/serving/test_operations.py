@@ -42,12 +42,12 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(self, lines: Any, settings: Any, on_prefix: Any, check_cancelled: Any = None) -> Iterator[Any]:
+    def translate_each(self, lines: Any, settings: Any, on_prefix: Any, unneeded: Any) -> Iterator[Any]:
         if lines:
             self.texts += [line.text for line in lines]
             self.begun.set()
             assert self.open.wait(30)
-        return self._translator.translate_lines(lines, settings, on_prefix, check_cancelled)
+        return self._translator.translate_each(lines, settings, on_prefix, unneeded)
 
 
 @pytest.fixture

@@ -191,6 +191,35 @@ def test_work_is_stopped_when_all_its_requests_are_cancelled(caplog: pytest.LogC
     assert not caplog.records
 
 
+class Apart(Doubling):
+    """Gives back each item at once, the second only when it is open, or never if it is cancelled before."""
+
+    def run_each(self, items: Sequence[int], unneeded: Callable[[], Any]) -> Iterator[tuple[int, int]]:
+        self.batches.append(list(items))
+        for place, item in enumerate(items):
+            while place == 1 and not self.open.wait(0.01):
+                if place in unneeded():
+                    break
+            else:
+                yield place, 2 * item
+
+
+def test_an_item_is_given_back_before_the_others_of_its_batch_and_cancelled_alone() -> None:
+    work, gate = Apart(), Doubling()
+    with scheduler() as made:
+        made.submit(gate, [1], 60)
+        gate.begun.wait(10)
+        first, second, third = made.submit(work, [1, 2, 3], 60)
+        gate.open.set()
+        assert first.result(10) == 2
+        assert not third.done()
+        assert not second.cancel()
+        assert third.result(10) == 6
+        with pytest.raises(RequestError, match=r"^the request was cancelled$"):
+            second.result(10)
+    assert work.batches == [[1, 2, 3]]
+
+
 def test_items_past_their_deadline_are_dropped_unprocessed() -> None:
     work = Doubling()
     with scheduler() as made:

@@ -39,8 +39,8 @@ class Stepwise:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_lines(
-        self, lines: Any, settings: Any, on_prefix: Mapping[int, Callable[[str], None]], check_cancelled: Any = None
+    def translate_each(
+        self, lines: Any, settings: Any, on_prefix: Mapping[int, Callable[[str], None]], unneeded: Any
     ) -> Iterator[Any]:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
             def report_and_wait(text: str) -> None:
@@ -50,7 +50,7 @@ class Stepwise:
             return report_and_wait
 
         held = {number: waiting(say) for number, say in on_prefix.items()}
-        return self._translator.translate_lines(lines, settings, held, check_cancelled)
+        return self._translator.translate_each(lines, settings, held, unneeded)
 
 
 def events(body: bytes) -> Iterator[tuple[str, Any]]:

@@ -167,7 +167,7 @@ def test_the_standby_process_replaces_a_worker_that_was_killed(folder: Path) -> 
         assert standby is not None
         os.kill(worker, signal.SIGKILL)
         until(lambda: pool.pids == [standby.pid])
-        assert list(served.model.translate_lines([Line(number=0, text="a")], served.model.config.decoding))
+        assert list(served.model.translate_each([Line(number=0, text="a")], served.model.config.decoding))
         until(lambda: pool._standby not in (None, standby))
 
 
@@ -195,13 +195,13 @@ def test_errors_keep_their_class_and_message(remote: Served) -> None:
     translator, before = remote.translator, 2 * CHUNK + 3
     lines = [Line(number=number, text="ab c"[: number % 5]) for number in range(1, before + 3)]
     lines[before] = Line(number=before + 1, text="b" * 50)
-    done: list[Translation] = []
-    with pytest.raises(LineError) as caught:
-        done.extend(translator.translate_lines(lines, DecodingSettings()))
-    assert caught.value.line.number == before + 1
+    done = dict(translator.translate_each(lines, DecodingSettings()))
+    error = done.pop(before)
+    assert isinstance(error, LineError)
+    assert error.line.number == before + 1
     expected = f"line {before + 1}: a sentence has 50 tokens, expected at most 40; decoding.max_length_act"
-    assert str(caught.value).startswith(expected)
-    assert [each.source for each in done] == [line.text for line in lines[:before]]
+    assert str(error).startswith(expected)
+    assert [done[place].source for place in sorted(done)] == [line.text for line in lines if line.number != before + 1]
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"^decoding.calibrated: no temperature was fitted"):
             translator.check(DecodingSettings(calibrated=True))
@@ -267,7 +267,7 @@ def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, m
     held.set()
     answer = connection.receive()
     assert answer is not None
-    assert (answer.values["id"], answer.values["type"], answer.values["error"]["status"]) == (1, "error", 499)
+    assert (answer.values["id"], answer.values["type"]) == (1, "done")
     kinds = [message.values["type"] for message in (connection.receive(), connection.receive()) if message]
     assert kinds == ["response", "done"]
 
@@ -394,7 +394,7 @@ def test_unused_models_are_unloaded(pool: WorkerPool, folder: Path) -> None:
     key = translator._key
     assert key in pool._models
     line = [Line(number=0, text="a")]
-    assert len(list(translator.translate_lines(line, DecodingSettings()))) == 1
+    assert len(list(translator.translate_each(line, DecodingSettings()))) == 1
     other = TranslatorProxy.__new__(TranslatorProxy)
     other._pool, other._key = pool, key
     del served, translator
@@ -403,7 +403,7 @@ def test_unused_models_are_unloaded(pool: WorkerPool, folder: Path) -> None:
 
     def unknown() -> bool:
         try:
-            list(other.translate_lines(line, DecodingSettings()))
+            list(other.translate_each(line, DecodingSettings()))
         except RequestError as error:
             return error.code == "model_unavailable"
         return False

@@ -67,7 +67,7 @@ def command(
         from translume.serving.server import Server
         from translume.serving.settings import place_of
         from translume.serving.workers.loading import Loader, with_manifest
-        from translume.serving.workers.pool import WorkerPool
+        from translume.serving.workers.pool import PLACES, WorkerPool
         from translume.serving.workers.reloading import Reloader, open_access, reload_on_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
@@ -89,6 +89,7 @@ def command(
             cors_origins=settings.cors_origins,
             public_address=settings.public_address,
             host_names=settings.hosts,
+            batches_per_worker=PLACES,
             log_text=settings.log_text,
             log_clients=settings.log_clients,
         )

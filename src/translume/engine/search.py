@@ -5,7 +5,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from translume.belief import BLOCK, UNSHIFTED
@@ -275,7 +277,7 @@ class _Entry:
         count, width, nbest, longest = self.count, settings.width, settings.nbest, self.longest
         paths = width * (state.position + longest + 1) if width > 1 else 0
         self._limits = limits.tolist()
-        self._waiting = set(self.here)
+        self._waiting, self._failed = set(self.here), set[int]()
         self._memory = {
             "limit_divisor": settings.penalty.divisor(limits.float()).contiguous(),
             "ancestors": torch.zeros(count, paths, dtype=torch.long),
@@ -292,6 +294,10 @@ class _Entry:
         if settings.rules.has_phrases:
             self._memory["phrase_states"] = torch.zeros(count, (longest + 1) * width, dtype=torch.int32)
         self._memory["read_tokens"][:, 0], self._memory["read_log_probs"][:, 0] = last, 0.0
+        # NumPy reads a few numbers faster than torch.
+        self._results = [
+            self._memory[name].numpy() for name in ("lengths", "best", "finished_totals", "tokens", "log_probs")
+        ]
         self.sentences = structures(
             loading.Sentence,
             count,
@@ -319,31 +325,33 @@ class _Entry:
         """Return the numbers of the sentences that are done and were not returned before."""
         states = self.sentences[:, _STATE].tolist()
         ended = [place for place in self._waiting if states[place] != LIVE]
+        self._failed.update(place for place in ended if states[place] == FAILED)
         self._waiting.difference_update(ended)
         return [self.numbers[place] for place in ended]
 
     def hypotheses(self, place: int) -> list[Hypothesis] | None:
         """Return the finished hypotheses of a sentence, best first; None if its search failed."""
-        if self.sentences[place, _STATE] == FAILED:
+        if place in self._failed:
             return None
-        lengths, scores, totals = (
-            self._memory[name][place].tolist() for name in ("lengths", "best", "finished_totals")
-        )
-        limit, columns = self._limits[place], (self._memory["tokens"][place], self._memory["log_probs"][place])
+        limit = self._limits[place]
+        lengths, scores, totals, tokens, sums = (column[place] for column in self._results)
         return [
-            self._hypothesis(length, score, total, *(kept[rank * limit : (rank + 1) * limit] for kept in columns))
-            for rank, (length, score, total) in enumerate(zip(lengths, scores, totals, strict=True))
+            self._hypothesis(length, score, total, tokens[rank * limit :], sums[rank * limit :])
+            for rank, (length, score, total) in enumerate(
+                zip(lengths.tolist(), scores.tolist(), totals.tolist(), strict=True)
+            )
             if length
         ]
 
-    def _hypothesis(self, length: int, score: float, total: float, tokens: Tensor, sums: Tensor) -> Hypothesis:
-        """Build a finished hypothesis.  length: negative if ended by the limit.  sums: [limit], cumulative."""
+    def _hypothesis(
+        self, length: int, score: float, total: float, tokens: NDArray[np.int64], sums: NDArray[np.float32]
+    ) -> Hypothesis:
+        """Build a finished hypothesis.  length: negative if ended by the limit.  sums: cumulative."""
         count = abs(length)
-        log_probs = torch.cat((sums.new_zeros(1), sums[:count])).diff()
         return Hypothesis(
             tokens=tuple(tokens[:count].tolist()),
             log_prob=float(sums[count - 1]),
-            log_probs=tuple(log_probs.tolist()),
+            log_probs=(float(sums[0]), *np.subtract(sums[1:count], sums[: count - 1]).tolist()),
             score=score,
             terms=ScoreTerms(total=total, divisor=self._settings.penalty.divisor(float(count))),
             finished_by="length" if length < 0 else "eos",

@@ -42,6 +42,8 @@ class Server:
     public_address: str = ""
     host_names: tuple[str, ...] = ()
     """Hosts that requests may name, besides loopback names and IP addresses; "*" allows all."""
+    batches_per_worker: int = 1
+    """Batches that a worker processes at a time, each with its share of `limits.batch_tokens`."""
     log_text: bool = False
     log_clients: bool = False
     reloaded: ReloadReport | None = None
@@ -53,13 +55,14 @@ class Server:
 
     def __post_init__(self) -> None:
         self.background = BackgroundExecutor(capacity=self.limits.inspections)
-        self.metrics = Metrics(lambda: self.scheduler.waiting, self.limits.batch_tokens)
+        batch_tokens = max(1, self.limits.batch_tokens // self.batches_per_worker)
+        self.metrics = Metrics(lambda: self.scheduler.waiting, batch_tokens)
         self.drift = DriftMonitor(self.metrics, self.background)
         self.scheduler = Scheduler(
             queue=self.limits.queue,
-            batch_tokens=self.limits.batch_tokens,
+            batch_tokens=batch_tokens,
             on_batch=self.metrics.count_batch,
-            workers=self.limits.workers,
+            workers=self.limits.workers * self.batches_per_worker,
         )
 
     async def admit(self, request: Request, secret: object) -> None:

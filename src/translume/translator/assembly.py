@@ -266,10 +266,14 @@ class ProgressReporter:
             return None
 
         def report(sentence: int, ids: Sequence[int]) -> None:
-            line, place = self._places[batch[sentence]]
-            line.update(place, self._tokenizer.beginning(ids), complete=False)
+            self.begin(batch[sentence], ids)
 
         return StablePrefix(report, sentences, reranked=reranked)
+
+    def begin(self, index: int, ids: Sequence[int]) -> None:
+        """Report the ids with which the target of a piece begins.  index: its place in all plans."""
+        line, place = self._places[index]
+        line.update(place, self._tokenizer.beginning(ids), complete=False)
 
     def complete(self, index: int, hypotheses: Sequence[TextHypothesis]) -> None:
         """Report the whole target of a piece, the best of its hypotheses.  index: its place in all plans."""

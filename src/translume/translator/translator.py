@@ -1,6 +1,6 @@
 """The translator and the functions that load one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -27,10 +27,11 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.engine import Engine
-from translume.errors import SettingsError, refuse_unknown_keywords, suggest_keywords
+from translume.errors import SettingsError, TranslumeError, refuse_unknown_keywords, suggest_keywords
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.classifier import Classifier
+from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
 from translume.translator.engines import (
@@ -376,6 +377,23 @@ class Translator:
             yield from self.translate_lines(before, settings, on_progress, check_cancelled)
             raise error from None
         yield from done
+
+    def translate_each(
+        self,
+        lines: Sequence[Line],
+        settings: DecodingSettings,
+        on_progress: Mapping[int, ProgressCallback] | None = None,
+        unneeded: Callable[[], Collection[int]] = tuple,
+    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
+        """The translation of each line, or its LineError, with its place in `lines`, as soon as it is done.
+
+        on_progress: as in `translate_lines`, but by place.
+        unneeded: called between steps of the search; the places of lines that are given up.
+        """
+        cohort = Cohort[int](self, settings)
+        cohort.enter(dict(enumerate(lines)), on_progress or {})
+        while cohort:
+            yield from cohort.run(unneeded).items()
 
     def _translate_window(
         self,

@@ -2,9 +2,12 @@
 
 import gc
 import os
+import queue
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,8 +30,9 @@ from translume.serving.workers.messages import (
     encode_error,
 )
 from translume.serving.workers.models import AnyServed, ServedModels
+from translume.serving.workers.sharing import translate_shared
 from translume.translator.engines import ComputeOptions
-from translume.translator.messages import decode_lines, decode_settings, encode, encode_translations
+from translume.translator.messages import decode_settings, encode
 
 NICENESS: Final = 2
 """Added to the nice value of a worker, so that the server process stays responsive."""
@@ -51,12 +55,20 @@ class Worker:
 
     def __init__(self) -> None:
         self._models: dict[str, AnyServed] = {}
-        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in set(THREADS.values())}
+        names = set(THREADS.values()) - {"work"}
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in names}
+        self._waiting = queue.SimpleQueue[Request]()  # of the thread for work
+        self._next: Request | None = None  # taken from these
+        threading.Thread(target=self._work, name="work", daemon=True).start()
 
     def serve(self, connection: Connection) -> None:
         """Handle requests until the server closes the connection."""
         for request in requests(connection):
-            self._threads[THREADS[request.method]].submit(request.handle, self.handle, encode_error)
+            thread = THREADS[request.method]
+            if thread == "work":
+                self._waiting.put(request)
+            else:
+                self._threads[thread].submit(request.handle, self.handle, encode_error)
 
     def handle(self, request: Request) -> None:
         """Handle one request."""
@@ -66,12 +78,43 @@ class Worker:
         elif request.method == "unload":
             self._models.pop(key, None)
         else:
-            served = self._models.get(key)
-            if served is None:
-                reason = "the model is not available now; try later"
-                raise RequestError(503, reason, code="model_unavailable", retry_after=10)
-            for body in _results(request, served):
+            for body in _results(request, self._served(request)):
                 request.respond(body=body)
+
+    def _served(self, request: Request) -> AnyServed:
+        """Return the model of a request."""
+        served = self._models.get(request.values["model"])
+        if served is None:
+            reason = "the model is not available now; try later"
+            raise RequestError(503, reason, code="model_unavailable", retry_after=10)
+        return served
+
+    def _work(self) -> None:
+        """Handle requests in order. Those to translate share a search with the next ones with the same settings."""
+        while True:
+            request, self._next = self._next or self._waiting.get(), None
+            if request.method == "translate":
+                translate_shared(request, partial(self._translator, request), partial(self._sharing, request))
+            else:
+                request.handle(self.handle, encode_error)
+            del request  # it must not keep a model alive
+
+    def _translator(self, request: Request) -> Any:
+        return self._served(request).model
+
+    def _sharing(self, first: Request) -> list[Request]:
+        """Take the waiting requests that can share a search with `first`, up to one that cannot."""
+        found: list[Request] = []
+        with suppress(queue.Empty):
+            while self._next is None:
+                request = self._waiting.get_nowait()
+                if request.method == "translate" and all(
+                    request.values[name] == first.values[name] for name in ("model", "settings")
+                ):
+                    found.append(request)
+                else:
+                    self._next = request
+        return found
 
     def _load(self, request: Request) -> LoadedModel:
         values = request.values
@@ -122,14 +165,6 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
             yield from (encode(GENERATION, each) for each in found)
         case "check":
             model.check(decode_settings(values["settings"]))
-        case "translate":
-
-            def send_prefix(line: int, text: str) -> None:
-                request.respond({"line": line, "prefix": text})
-
-            on_prefix = {line: partial(send_prefix, line) for line in values["watched"]}
-            lines, settings = decode_lines(values["lines"]), decode_settings(values["settings"])
-            yield from encode_translations(model.translate_lines(lines, settings, on_prefix, check_cancelled))
         case "score":
             pairs = ((source, target) for source, target in values["pairs"])
             yield from (encode(SCORE, each) for each in model.score_all(pairs, to=values["to"], from_=values["from_"]))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from translume.config import DecodingSettings, Direction
 from translume.config.languages import SHOWN
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, TranslumeError, nearest
 from translume.kernels.loading import describe_kernels
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language, public
@@ -113,7 +113,9 @@ class Served:
 
     def probe(self) -> None:
         """Translate a word, to see that the model works."""
-        list(self.translator.translate_lines([Line(number=0, text=PROBE)], self.probe_settings))
+        for _, result in self.translator.translate_each([Line(number=0, text=PROBE)], self.probe_settings):
+            if isinstance(result, TranslumeError):
+                raise result
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values for clients.

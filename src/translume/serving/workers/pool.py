@@ -24,6 +24,8 @@ LOAD_TIMEOUT_SECONDS: Final = 600.0
 """Seconds after which loading a model counts as hung."""
 REPLACE_TIMEOUT_SECONDS: Final = 60.0
 """Seconds that a request waits for a worker that replaces another one."""
+PLACES: Final = 4
+"""Requests that a worker process takes at a time. Lines that are translated with the same settings share a search."""
 RETRY_LOAD_SECONDS: Final = 10.0
 """Interval at which a worker tries again to load a model that failed to load, for lack of memory perhaps."""
 SHORT_LIFE_SECONDS: Final = 30.0
@@ -104,9 +106,9 @@ class WorkerPool:
 
     @contextmanager
     def lease(self) -> Iterator[ChildProcess]:
-        """Yield a worker for exclusive use. Raises ProcessLostError if none starts in time."""
+        """Yield a worker with a free place; see `PLACES`. Raises ProcessLostError if none starts in time."""
         with self._changed:
-            worker = self._pick(self._idle)
+            worker = self._pick(lambda: self._idle)
             self._idle.remove(worker)
         try:
             yield worker
@@ -119,7 +121,7 @@ class WorkerPool:
     def next_worker(self) -> ChildProcess:
         """Return the next worker in turn, for requests that share it. Raises ProcessLostError like `lease`."""
         with self._changed:
-            return self._pick(self._ready)
+            return self._pick(lambda: self._ready)
 
     @property
     def pids(self) -> list[int]:
@@ -145,11 +147,13 @@ class WorkerPool:
     ) -> None:
         self.close()
 
-    def _pick(self, workers: list[ChildProcess]) -> ChildProcess:
-        """Return one of some workers that has not ended, once there is one. `_changed` must be held."""
+    def _pick(self, workers: Callable[[], list[ChildProcess]]) -> ChildProcess:
+        """Return a worker that has not ended, one named most often, once there is one. `_changed` must be held."""
 
         def alive() -> list[ChildProcess]:
-            return [each for each in workers if not each.ended]
+            found = [each for each in workers() if not each.ended]
+            most = max(map(found.count, found), default=0)
+            return [each for each in dict.fromkeys(found) if found.count(each) == most]
 
         self._changed.wait_for(lambda: alive() or self._closing.is_set(), REPLACE_TIMEOUT_SECONDS)
         if found := alive():
@@ -169,7 +173,7 @@ class WorkerPool:
                 missing = [key for key, model in list(self._models.items()) if not self._reload(worker, key, model)]
                 with self._changed:
                     self._ready.append(worker)
-                    self._idle.append(worker)
+                    self._idle += [worker] * PLACES
                     self._changed.notify_all()
             while missing and not worker.ended and not self._closing.wait(RETRY_LOAD_SECONDS):
                 with self._loading:
@@ -179,8 +183,7 @@ class WorkerPool:
             with self._changed:
                 self._started.remove(worker)
                 self._ready.remove(worker)
-                with suppress(ValueError):
-                    self._idle.remove(worker)
+                self._idle = [each for each in self._idle if each is not worker]
             if self._closing.is_set():
                 return
             log.error("a worker process ended", extra={"fields": {"worker": worker.pid, "how": exit_name(code)}})

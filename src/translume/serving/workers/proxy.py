@@ -3,17 +3,17 @@
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from translume.config import Config, DecodingSettings
 from translume.data.lengths import Lengths
-from translume.errors import SettingsError
+from translume.errors import SettingsError, TranslumeError
 from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.messages import CLASSIFICATION, GENERATION, NUMBERS, SCORE, LoadedModel
+from translume.serving.workers.messages import CLASSIFICATION, GENERATION, NUMBERS, SCORE, LoadedModel, decode_error
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 from translume.translator import Classification, Generation, TargetScore, TextHypothesis, Translation
@@ -117,23 +117,37 @@ class TranslatorProxy(_CheckingProxy):
     Translating and scoring may raise ProcessLostError, after which the scheduler retries.
     """
 
-    def translate_lines(
+    def translate_each(
         self,
         lines: Sequence[Line],
         settings: DecodingSettings,
-        on_prefix: Mapping[int, ProgressCallback] | None = None,
-        check_cancelled: CancelCheck | None = None,
-    ) -> Iterator[Translation]:
-        """Yield what `Translator.translate_lines` yields."""
-        on_prefix = on_prefix or {}
-        values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(on_prefix)}
+        on_progress: Mapping[int, ProgressCallback] | None = None,
+        unneeded: Callable[[], Collection[int]] = tuple,
+    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
+        """Yield what `Translator.translate_each` yields."""
+        on_progress, told = on_progress or {}, set[int]()
+        values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(on_progress)}
         with self._pool.lease() as worker:
             call = worker.request("translate", {"model": self._key, **values})
-            for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled):
-                if "prefix" in message.values:
-                    on_prefix[message.values["line"]](message.values["prefix"])
+
+            def tell() -> None:
+                for place in unneeded():
+                    if place not in told:
+                        told.add(place)
+                        call.cancel_part(place)
+                if len(told) == len(lines):
+                    raise RequestError(499, "the request was cancelled")
+
+            for message in call.responses(HANG_TIMEOUT_SECONDS, tell):
+                said = message.values
+                if "prefix" in said:
+                    on_progress[said["place"]](said["prefix"])
+                elif "error" in said:
+                    error = decode_error(said["error"])
+                    assert isinstance(error, TranslumeError)
+                    yield said["place"], error
                 else:
-                    yield from TRANSLATIONS.validate_json(message.body)
+                    yield from zip(said["places"], TRANSLATIONS.validate_json(message.body), strict=True)
 
     def score_all(
         self, pairs: Iterable[tuple[str, str]], *, to: str | None = None, from_: str | None = None

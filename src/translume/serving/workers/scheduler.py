@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
@@ -55,6 +55,17 @@ class CancellableWork(Work, Protocol):
 
     def run_cancellable(self, items: Sequence[Any], check_cancelled: CancelCheck) -> Sequence[Any]:
         """Do the same as `run`, calling `check_cancelled` regularly."""
+
+
+@runtime_checkable
+class SeparateWork(Work, Protocol):
+    """Work that gives back each item as soon as it is done."""
+
+    def run_each(self, items: Sequence[Any], unneeded: Callable[[], Collection[int]]) -> Iterator[tuple[int, Any]]:
+        """Yield the place of each item and what `run` returns for it, in any order.
+
+        unneeded: called regularly; the places of items whose results are not needed any more. They may be left out.
+        """
 
 
 class ItemFuture(Future[Any]):
@@ -381,14 +392,14 @@ class Scheduler:
         """Run a batch, and resolve the futures of its items or queue them once more."""
         started = time.monotonic()
         try:
-            results = _results(work, batch)
-        except BaseException as error:  # the thread must go on
-            if self._retry(batch, error):
-                return
-            _fail(batch[0], public_error(error))
-        else:
-            for item, result in zip(batch, results, strict=True):
+            for item, result in _results(work, batch):
                 _resolve(item, result)
+        except BaseException as error:  # the thread must go on
+            left = [item for item in batch if not item.future.done()]
+            if left and self._retry(left, error):
+                return
+            for item in left:
+                _fail(item, public_error(error))
         seconds = time.monotonic() - started
         self._recent.append((seconds, len(batch), sum(item.size or 1 for item in batch)))
         self._delay_costly(batch, seconds)
@@ -440,17 +451,30 @@ class Scheduler:
         return True
 
 
-def _results(work: Work, batch: Sequence[_Item]) -> Sequence[Any]:
+def _results(work: Work, batch: Sequence[_Item]) -> Iterator[tuple[_Item, Any]]:
+    """Yield the result of each item, as soon as the work gives it back."""
     values = [item.value for item in batch]
 
     def check_cancelled() -> None:
         if all(item.future.abandoned for item in batch):
             raise _cancelled()
 
+    def unneeded() -> list[int]:
+        return [place for place, item in enumerate(batch) if item.future.abandoned]
+
+    if isinstance(work, SeparateWork):
+        for place, result in work.run_each(values, unneeded):
+            yield batch[place], result
+        for item in batch:
+            if not item.future.done():
+                if not item.future.abandoned:
+                    raise RuntimeError("no result for an item")
+                yield item, _cancelled()
+        return
     results = work.run_cancellable(values, check_cancelled) if isinstance(work, CancellableWork) else work.run(values)
     if len(results) != len(values):
         raise RuntimeError(f"{len(results)} results for {len(values)} items")
-    return results
+    yield from zip(batch, results, strict=True)
 
 
 def _cancelled() -> RequestError:

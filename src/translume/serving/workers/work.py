@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
@@ -168,35 +168,44 @@ class Translating:
 
     def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
         """Return a Translation for each line, or a RequestError for a line that cannot be translated."""
-        return self.run_cancellable(items, lambda: None)
+        found = dict(self.run_each(items, tuple))
+        return [found[place] for place in range(len(items))]
 
-    def run_cancellable(
-        self, items: Sequence[Part], check_cancelled: CancelCheck
-    ) -> list[Translation | TranslumeError]:
-        """Do the same.  check_cancelled: called between decoding steps; raises once no result is needed any more."""
-        if not self.settings.prefix:
-            return self._lines(items, self.settings, check_cancelled)
-        later = self.settings.model_copy(update={"prefix": ""})
-        first = iter(self._lines([item for item in items if item.first], self.settings, check_cancelled))
-        rest = iter(self._lines([item for item in items if not item.first], later, check_cancelled))
-        return [next(first) if item.first else next(rest) for item in items]
+    def run_each(
+        self, items: Sequence[Part], unneeded: Callable[[], Collection[int]]
+    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
+        """Yield the place of each line and what `run` returns for it, as soon as it is done.
 
-    def _lines(
-        self, items: Sequence[Part], settings: DecodingSettings, check_cancelled: CancelCheck
-    ) -> list[Translation | TranslumeError]:
+        unneeded: called between decoding steps; the places of lines whose results are not needed any more.
+        """
+        later = self.settings.model_copy(update={"prefix": ""}) if self.settings.prefix else self.settings
+        first = [place for place, item in enumerate(items) if item.first or later == self.settings]
+        rest = [place for place in range(len(items)) if place not in set(first)]
+        for places, settings in ((first, self.settings), (rest, later)):
+            if places:
+                yield from self._each(items, places, settings, unneeded)
+
+    def _each(
+        self,
+        items: Sequence[Part],
+        places: Sequence[int],
+        settings: DecodingSettings,
+        unneeded: Callable[[], Collection[int]],
+    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
+        """Translate the lines at some places."""
+        chosen = [items[place] for place in places]
         lines = [
             Line(number=number, text=item.text, constraints=item.constraints)
-            for number, item in enumerate(items, start=1)
+            for number, item in enumerate(chosen, start=1)
         ]
-        on_prefix = {number: item.on_prefix for number, item in enumerate(items, start=1) if item.on_prefix is not None}
-        done: list[Translation | TranslumeError] = []
-        while len(done) < len(lines):
-            try:
-                done.extend(self.translator.translate_lines(lines[len(done) :], settings, on_prefix, check_cancelled))
-            except LineError as error:
-                # `extend` has kept the results before the error.
-                done.append(_refused(error))
-        return done
+        on_prefix = {number: item.on_prefix for number, item in enumerate(chosen) if item.on_prefix is not None}
+
+        def gone() -> list[int]:
+            given_up = unneeded()
+            return [number for number, place in enumerate(places) if place in given_up]
+
+        for number, result in self.translator.translate_each(lines, settings, on_prefix, gone):
+            yield places[number], _refused(result) if isinstance(result, LineError) else result
 
 
 @dataclass(frozen=True, slots=True)

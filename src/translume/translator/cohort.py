@@ -1,0 +1,187 @@
+"""Lines that share one search: each enters while others run, and is given back when it is done."""
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+
+from translume.config import DecodingSettings
+from translume.decoding import CompleteSearch, CompleteSearcher, Hypothesis, SearchError
+from translume.errors import TranslumeError
+from translume.translator.assembly import Found, ProgressCallback, ProgressReporter, build_translations
+from translume.translator.planning import Line, LineError, LinePlan, Piece
+from translume.translator.results import Translation
+from translume.translator.search import CancelCheck, SearchPlan, prepare_search, search_pieces
+
+if TYPE_CHECKING:
+    from translume.translator.translator import Translator
+
+STEPS = 4
+"""Steps of a search between which lines enter and leave, and their certain beginnings are reported."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _UnneededError(Exception):
+    """No line of a search is needed any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Entered(Generic[Key]):
+    """A line in the search.  found: hypotheses and warnings of each piece, None until it is done."""
+
+    key: Key
+    plan: LinePlan
+    progress: ProgressReporter | None
+    found: list[Found | None]
+
+
+class Cohort(Generic[Key]):
+    """Translates lines with certain settings. Results do not depend on when a line enters, nor on the others.
+
+    Lines that the compiled search does not support are translated by the decoding loop, all at once.
+    """
+
+    def __init__(self, translator: "Translator", settings: DecodingSettings) -> None:
+        self._translator, self._settings, self._how = translator, settings, SearchPlan.of(settings)
+        self._stepper = translator.models.stepper(attentive=self._how.needs_attention)
+        self._search: CompleteSearch | None = None
+        self._pieces: dict[int, tuple[_Entered[Key], int]] = {}  # by their numbers in the search: a line, a place there
+        self._apart: dict[Key, tuple[Line, ProgressCallback | None]] = {}  # not in the search
+        self._done: dict[Key, Translation | TranslumeError] = {}
+
+    def __len__(self) -> int:
+        """The number of lines that are not given back yet."""
+        return len({id(line) for line, _ in self._pieces.values()}) + len(self._apart) + len(self._done)
+
+    @torch.inference_mode()
+    def enter(self, lines: Mapping[Key, Line], on_progress: Mapping[Key, ProgressCallback]) -> None:
+        """Add lines under keys that no other line has.
+
+        on_progress: called with the part of the translation that is final; see `ProgressReporter`.
+        """
+        entered = []
+        for key, line in lines.items():
+            callback = on_progress.get(key)
+            try:
+                plan = self._translator.plans([line], self._settings)[0]
+            except LineError as error:
+                self._done[key] = error
+                continue
+            if not isinstance(self._stepper, CompleteSearcher) or any(piece.constraints for piece in plan.pieces):
+                self._apart[key] = line, callback
+                continue
+            tokenizer = self._translator.checkpoint.target_tokenizer
+            progress = ProgressReporter(tokenizer, [plan], {line.number: callback}) if callback is not None else None
+            found: list[Found | None] = [None if piece.ids else ([], ()) for piece in plan.pieces]
+            entered.append(_Entered(key=key, plan=plan, progress=progress, found=found))
+        places = [(line, place) for line in entered for place, found in enumerate(line.found) if found is None]
+        if places and not self._begin(places):
+            self._apart |= {line.key: (line.plan.line, on_progress.get(line.key)) for line, _ in places}
+        for each in entered:
+            self._complete(each)
+
+    def _begin(self, places: list[tuple[_Entered[Key], int]]) -> bool:
+        """Let pieces enter the search; return False if it does not support them."""
+        pieces = [line.plan.pieces[place] for line, place in places]
+        checkpoint, fusion = self._translator.checkpoint, self._translator.fusion
+        prepared = prepare_search(checkpoint, pieces, self._how.decoding, self._stepper, fusion)
+        begun = prepared.begin_search(self._search)
+        if begun is None and self._search is not None and not self._pieces:
+            begun = prepared.begin_search()
+        if begun is None:
+            return False
+        self._search, numbers = begun
+        self._pieces |= dict(zip(numbers, places, strict=True))
+        return True
+
+    def remove(self, key: Key) -> None:
+        """Remove a line that is no longer needed; nothing is given back for it."""
+        for number in [number for number, (line, _) in self._pieces.items() if line.key == key]:
+            assert self._search is not None
+            self._search.remove(number)
+            del self._pieces[number]
+        self._apart.pop(key, None)
+        self._done.pop(key, None)
+
+    @torch.inference_mode()
+    def run(self, unneeded: Callable[[], Collection[Key]] = tuple) -> dict[Key, Translation | TranslumeError]:
+        """Take some steps; return the results of the lines that are done, a LineError for one that has none.
+
+        unneeded: keys of lines to `remove`. The decoding loop ends when all of its lines are among them.
+        """
+        for key in unneeded():
+            self.remove(key)
+        if self._apart:
+            self._done |= self._loop(unneeded)
+        if self._search is not None and self._pieces:
+            for number in self._search.run(STEPS):
+                line, place = self._pieces.pop(number)
+                self._end(line, place, self._search.hypotheses(number))
+            self._report(self._search)
+        done, self._done = self._done, {}
+        return done
+
+    def _report(self, search: CompleteSearch) -> None:
+        for number, (line, place) in self._pieces.items():
+            if line.progress is not None:
+                line.progress.begin(place, search.stable_prefix(number, every=self._how.reranked))
+
+    def _end(self, line: _Entered[Key], place: int, hypotheses: list[Hypothesis] | None) -> None:
+        """Keep the hypotheses of a piece; None if the search failed."""
+        if hypotheses is None:
+            hypotheses = self._search_again(line, line.plan.pieces[place])
+            if hypotheses is None:
+                return
+        ranked = self._how.rank(hypotheses, self._translator.checkpoint.target_tokenizer)
+        if line.progress is not None:
+            line.progress.complete(place, ranked)
+        line.found[place] = ranked, ()
+        self._complete(line)
+
+    def _search_again(self, line: _Entered[Key], piece: Piece) -> list[Hypothesis] | None:
+        """Search by the decoding loop; if it raises an error, that is the line's result."""
+        try:
+            checkpoint, fusion = self._translator.checkpoint, self._translator.fusion
+            return search_pieces(checkpoint, [piece], self._how.decoding, self._stepper, fusion)[0]
+        except SearchError as error:
+            self.remove(line.key)
+            self._done[line.key] = LineError(line.plan.line, f"token {error.token}: {error.reason}")
+            return None
+
+    def _complete(self, line: _Entered[Key]) -> None:
+        """Build the translation of a line all of whose pieces are done."""
+        found = [each for each in line.found if each is not None]
+        if len(found) == len(line.found):
+            checkpoint = self._translator.checkpoint
+            self._done[line.key] = build_translations(checkpoint, [line.plan], found, self._settings)[0]
+
+    def _loop(self, unneeded: Callable[[], Collection[Key]]) -> dict[Key, Translation | TranslumeError]:
+        """Translate the lines that are not in the search by the decoding loop."""
+        apart, self._apart = self._apart, {}
+
+        def check_cancelled() -> None:
+            if apart.keys() <= set(unneeded()):
+                raise _UnneededError
+
+        try:
+            return dict(zip(apart, self._looped(list(apart.values()), check_cancelled), strict=True))
+        except _UnneededError:
+            return {}
+
+    def _looped(
+        self, apart: list[tuple[Line, ProgressCallback | None]], check_cancelled: CancelCheck
+    ) -> Iterator[Translation | TranslumeError]:
+        numbered = [replace(line, number=number) for number, (line, _) in enumerate(apart)]
+        on_progress = {number: callback for number, (_, callback) in enumerate(apart) if callback is not None}
+        begun = 0
+        while begun < len(apart):
+            rest = self._translator.translate_lines(numbered[begun:], self._settings, on_progress, check_cancelled)
+            try:
+                for translation in rest:
+                    yield translation
+                    begun += 1
+            except LineError as error:
+                begun = error.line.number + 1
+                yield error

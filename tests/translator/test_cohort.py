@@ -1,0 +1,130 @@
+"""Lines that share a search have the results that they have alone, whenever they enter."""
+
+import pytest
+import torch
+from tests.translator.conftest import ALPHABET
+
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.engine import Choice, Engine
+from translume.engine.packing import packed_as
+from translume.kernels.cpu import compiler
+from translume.processes import Request
+from translume.serving.workers.sharing import translate_shared
+from translume.text import train_tokenizer
+from translume.translator import Translator
+from translume.translator.cohort import Cohort
+from translume.translator.messages import encode_settings
+from translume.translator.planning import Line, LineError
+
+TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", " ", "qrs tuv", "zyx wvu ts"]
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    """A translator whose layers, logits, keys and values the kernels compute, whatever is faster on this machine."""
+    torch.manual_seed(7)
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
+    settings = ModelSettings(
+        width=32, attention_heads=2, feed_forward=48, encoder_layers=1, decoder_layers=2, max_positions=47,
+        head=SoftmaxSettings(tie="none"),
+    )  # fmt: skip
+    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(3.0)
+        model.head.bias[tokenizer.specials.eos] += 1.5
+    engine = Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
+    engine.head = packed_as("native", model.head.weight, model.head.bias)
+    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
+    config = Config(model=settings).change("decoding.split=always", "decoding.max_length_ratio=2")
+    return Translator(
+        Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer), engine
+    )
+
+
+@pytest.mark.parametrize("settings", [
+    {"strategy": "greedy"},
+    {"strategy": "beam", "beam": 4, "nbest": 3},
+    {"strategy": "beam", "beam": 3, "utility": "chrf"},
+    {"strategy": "diverse", "beam": 4, "groups": 2},
+])  # fmt: skip
+def test_lines_that_enter_one_after_another_have_the_results_that_they_have_alone(translator, settings):
+    chosen = translator._choose("translate", None, settings)
+    cohort, found, said = Cohort(translator, chosen), {}, {number: [] for number in range(0, len(TEXTS), 2)}
+    for number, text in enumerate(TEXTS):
+        watched = {number: said[number].append} if number in said else {}
+        cohort.enter({number: Line(number=number, text=text)}, watched)
+        found |= cohort.run()
+    while cohort:
+        found |= cohort.run()
+    assert (cohort._search is None) == (chosen.strategy == "diverse")
+    assert [found[number] for number in range(len(TEXTS))] == [
+        translator.translate(text, settings=chosen) for text in TEXTS
+    ]
+    for number, prefixes in said.items():
+        assert prefixes == sorted(set(prefixes), key=len)
+        assert all(found[number].text.startswith(prefix) for prefix in prefixes)
+        assert not found[number].text.strip() or prefixes[-1] == found[number].text.rstrip()
+
+
+def test_the_certain_beginning_is_reported_before_the_line_is_done(translator):
+    cohort, said = Cohort(translator, translator.config.decoding.model_copy(update={"strategy": "greedy"})), []
+    cohort.enter({"a": Line(number=1, text=TEXTS[2])}, {"a": said.append})
+    assert not cohort.run()
+    assert said
+
+
+def test_a_removed_line_gives_nothing_and_the_others_go_on(translator):
+    cohort = Cohort(translator, translator.config.decoding)
+    cohort.enter({name: Line(number=1, text=name * 9) for name in "abc"}, {})
+    found = cohort.run(lambda: ["b"])
+    while cohort:
+        found |= cohort.run()
+    assert sorted(found) == ["a", "c"]
+    assert found["c"] == translator.translate("c" * 9)
+
+
+def test_a_line_that_cannot_be_translated_fails_alone(translator):
+    cohort = Cohort(translator, translator.config.decoding)
+    lines = {"long": Line(number=1, text="a" * 60), "held": Line(number=2, text="ab", constraints=("xyz",)),
+             "good": Line(number=3, text="ab")}  # fmt: skip
+    cohort.enter(lines, {})
+    found = {}
+    while cohort:
+        found |= cohort.run()
+    assert isinstance(found["long"], LineError)
+    assert str(found["long"]).startswith("line 1: a sentence has 60 tokens, expected at most 46; decoding.max_length")
+    assert "xyz" in found["held"].text
+    assert found["good"] == translator.translate("ab")
+
+
+class Sent:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, str, dict]] = []
+
+    def send(self, values, body=b""):
+        self.frames.append((values["id"], values["type"], values.get("values", {})))
+
+
+def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translator):
+    """A line that was cancelled is not answered."""
+    sent = Sent()
+    settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
+    first, second = (
+        Request(sent, number, "translate", {"lines": lines, "settings": settings, "watched": watched})
+        for number, lines, watched in (
+            (1, [[1, TEXTS[2], []], [2, "x" * 40, []]], [0]), (2, [[1, "a", []], [2, "b" * 60, []]], [])
+        )
+    )  # fmt: skip
+    first.cancelled_parts.add(1)
+    later = [[second]]
+    translate_shared(first, lambda: translator, lambda: later.pop() if later else [])
+    kinds = [(number, kind) for number, kind, values in sent.frames if "prefix" not in values]
+    assert kinds == [(2, "response"), (2, "response"), (2, "done"), (1, "response"), (1, "done")]
+    answered = [values.get("places", [values.get("place")]) for number, _, values in sent.frames if number == 2]
+    assert sorted(answered[:2]) == [[0], [1]]
+    assert any("prefix" in values for _, _, values in sent.frames)
