@@ -30,6 +30,7 @@ class Seen:
     unsent: int = 0
     sent: int = 0
     answered: int = 0  # lines, in the window or not
+    firsts: list[tuple[float, float]] = field(default_factory=list)  # arrival time of streams' first events, seconds
     window: float = 0.0
 
 
@@ -78,8 +79,21 @@ class Clients:
             self.seen.late += 1
         return status
 
-    async def closed(self, clients: int, seconds: float, settle: float) -> None:
-        """Run a closed loop: each client sends its next request after a response. Measures after `settle` seconds."""
+    async def follow(self, number: int) -> None:
+        """Send a body to the streaming path, and record when the first event arrives."""
+        begun = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(self.bodies[number].replace(self.path.encode(), f"{self.path}/stream".encode(), 1))
+        await reader.readuntil(b"event: ")
+        self.seen.firsts.append((time.perf_counter(), time.perf_counter() - begun))
+        await reader.readuntil(b"event: done")
+        writer.close()
+
+    async def closed(self, clients: int, streams: int, seconds: float, settle: float) -> None:
+        """Run a closed loop: each client sends its next request after a response. Measures after `settle` seconds.
+
+        streams: clients that stream, besides the others.
+        """
         begun = time.perf_counter()
         end = begun + settle + seconds
 
@@ -89,7 +103,11 @@ class Clients:
                 if await self.ask(self.draw.randrange(len(self.bodies)), now > begun + settle) == 503:
                     await asyncio.sleep(REFUSED_SECONDS)
 
-        await asyncio.gather(*(client() for _ in range(clients)))
+        async def streaming() -> None:
+            while time.perf_counter() < end:
+                await self.follow(self.draw.randrange(len(self.bodies)))
+
+        await asyncio.gather(*(client() for _ in range(clients)), *(streaming() for _ in range(streams)))
         self._count(begun + settle, end)
 
     async def offered(self, rate: float, seconds: float, settle: float) -> None:
@@ -117,6 +135,7 @@ class Clients:
     def _count(self, begin: float, end: float) -> None:
         self.seen.answered = sum(lines for _, _, lines in self.seen.good)
         self.seen.good = [each for each in self.seen.good if begin <= each[0] <= end]
+        self.seen.firsts = [each for each in self.seen.firsts if begin <= each[0] <= end]
         self.seen.window = end - begin
 
 
@@ -125,7 +144,7 @@ async def run(plan: dict[str, Any]) -> dict[str, Any]:
     processor = time.process_time()
     wall = time.perf_counter()
     if plan.get("clients"):
-        await clients.closed(plan["clients"], plan["seconds"], plan["settle"])
+        await clients.closed(plan["clients"], plan.get("streams", 0), plan["seconds"], plan["settle"])
     else:
         await clients.offered(plan["rate"], plan["seconds"], plan["settle"])
     for _, writer in clients.idle:
@@ -133,6 +152,7 @@ async def run(plan: dict[str, Any]) -> dict[str, Any]:
     seen = clients.seen
     waits = sorted(seconds for _, seconds, _ in seen.good)
     refusals = sorted(seen.refused)
+    firsts = sorted(seconds for _, seconds in seen.firsts)
     window = seen.window
 
     def at(values: list[float], share: float) -> float | None:
@@ -145,6 +165,7 @@ async def run(plan: dict[str, Any]) -> dict[str, Any]:
         "sent_per_second": seen.sent / window,
         "p50_seconds": at(waits, 0.5),
         "p99_seconds": at(waits, 0.99),
+        "first_p50_seconds": at(firsts, 0.5),
         "refused": len(refusals),
         "refused_p50_seconds": at(refusals, 0.5),
         "refused_p99_seconds": at(refusals, 0.99),

@@ -8,6 +8,9 @@ a server with one call per sentence, all with the same model, engine and threads
 installed, also a server with one CTranslate2 call per sentence and the same weights, as in LibreTranslate (its texts
 are not compared).
 
+Then 16 clients use ours, and 15 and one that streams, in turns: p50 of those that do not stream, and the time to the first
+event of the one that does.
+
 The clients run in a separate process (`_serve_load_clients.py`). Its processor time and the machine's load are printed.
 Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
 
@@ -19,6 +22,7 @@ end, measures the growth of memory.
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -197,6 +201,19 @@ def compared(servers: dict[str, Server], load: Load, options: argparse.Namespace
     return found
 
 
+def beside_a_stream(server: Server, load: Load, options: argparse.Namespace) -> dict[str, float]:
+    """Return medians over the rounds: p50 of plain clients alone and beside one that streams, and its first event."""
+    alone, beside = [], []
+    for _ in range(options.rounds):
+        alone.append(load.put_on(server, options.seconds, clients=16))
+        beside.append(load.put_on(server, options.seconds, clients=15, streams=1))
+    return {
+        "p50_of_16_clients": statistics.median(each["p50_seconds"] for each in alone),
+        "p50_beside_a_stream": statistics.median(each["p50_seconds"] for each in beside),
+        "p50_first_event": statistics.median(each["first_p50_seconds"] or math.inf for each in beside),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
@@ -227,6 +244,7 @@ def main() -> None:
     load.put_on(servers["ours"], min(2.0, options.seconds), clients=8)  # warm up
     rows = at_loads(servers["ours"], load, options)
     taken = compared(servers, load, options)
+    streaming = beside_a_stream(servers["ours"], load, options)
     if options.soak:
         rate = rows[0]["answers_per_second"]
         rows.append({"load": "soak 1x", **load.put_on(servers["ours"], options.soak, rate=rate)})
@@ -255,6 +273,7 @@ def main() -> None:
             for name, label in SPEEDS.items()
             for kind in peers
         },
+        **streaming,
         "machine_load_before_and_after": busy,
         "processors": len(os.sched_getaffinity(0)),
     }
@@ -272,6 +291,8 @@ def main() -> None:
     for name, value in result.items():
         if name.startswith("ratio"):
             print(f"{name.replace('_', ' ')}: {value:.2f}")
+    for name, value in streaming.items():
+        print(f"{name.replace('_', ' ')}: {value:.4f} s")
     print(f"the machine's load before and after: {busy[0]:.1f}, {busy[1]:.1f} on {result['processors']} processors")
 
 
