@@ -8,8 +8,8 @@ a server with one call per sentence, all with the same model, engine and threads
 installed, also a server with one CTranslate2 call per sentence and the same weights, as in LibreTranslate (its texts
 are not compared).
 
-Then 16 clients use ours, and 15 and one that streams, in turns: p50 of those that do not stream, and the time to the first
-event of the one that does.
+Then 16 clients use ours, and 15 and one that streams, in turns: p50 of those that do not stream, and the time to the
+first event of the one that does.
 
 The clients run in a separate process (`_serve_load_clients.py`). Its processor time and the machine's load are printed.
 Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
