@@ -8,7 +8,7 @@ from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.engine import Choice, Engine
 from translume.engine.packing import packed_as
-from translume.kernels.cpu import compiler
+from translume.kernels.loading import has_kernels
 from translume.processes import Request
 from translume.serving.workers.sharing import translate_shared
 from translume.text import train_tokenizer
@@ -18,7 +18,7 @@ from translume.translator.messages import encode_settings
 from translume.translator.planning import Line, LineError
 
 TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", " ", "qrs tuv", "zyx wvu ts"]
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,7 @@ def translator() -> Translator:
     {"strategy": "greedy"},
     {"strategy": "beam", "beam": 4, "nbest": 3},
     {"strategy": "beam", "beam": 3, "utility": "chrf"},
+    {"strategy": "beam", "beam": 3, "ban": ["ab", "q"], "prefix": "th", "repetition_penalty": 1.3},
     {"strategy": "diverse", "beam": 4, "groups": 2},
 ])  # fmt: skip
 def test_lines_that_enter_one_after_another_have_the_results_that_they_have_alone(translator, settings):
@@ -56,10 +57,10 @@ def test_lines_that_enter_one_after_another_have_the_results_that_they_have_alon
     for number, text in enumerate(TEXTS):
         watched = {number: said[number].append} if number in said else {}
         cohort.enter({number: Line(number=number, text=text)}, watched)
+        assert bool(cohort._apart) == (bool(text.strip()) and chosen.strategy == "diverse")
         found |= cohort.run()
     while cohort:
         found |= cohort.run()
-    assert (cohort._search is None) == (chosen.strategy == "diverse")
     assert [found[number] for number in range(len(TEXTS))] == [
         translator.translate(text, settings=chosen) for text in TEXTS
     ]
