@@ -58,7 +58,7 @@ from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.validation import load_weights
 from translume.training.vocabularies import vocabularies_of
 
-SHORT_UPDATES = 20
+SHORT_UPDATES = 5
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
 
 CACHE = "cache"
