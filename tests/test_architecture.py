@@ -1,12 +1,14 @@
 """The architecture: order of imports, naming, forbidden constructs, declared dependencies, lazy imports."""
 
 import ast
+import copy
+import functools
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
-NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
 
 STEPS = [
     {"errors"},
@@ -68,7 +69,10 @@ MODULES_OF = {
     "onnx-ir": "onnx_ir", "pillow": "PIL",
 }  # fmt: skip
 
-every_file = pytest.mark.parametrize("path", FILES, ids=NAMES)
+
+def problems(check: Callable[[Path, ast.Module], Iterable[object]], files: Iterable[Path] = FILES) -> list[str]:
+    """Return what a check finds in the modules, with their names."""
+    return [f"{path.relative_to(SOURCE)}: {found}" for path in files for found in check(path, tree_of(path))]
 
 
 def package_name(path: Path) -> str:
@@ -82,6 +86,7 @@ def step_of(package: str) -> int:
     raise AssertionError(f"translume.{package} has no step: give it one in {Path(__file__).name}")
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -116,6 +121,7 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
+@functools.cache
 def imported_package(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "translume":
@@ -148,9 +154,10 @@ def outside_functions(tree: ast.Module) -> ast.Module:
         def visit_If(self, node: ast.If) -> ast.AST | None:
             return None if dotted(node.test).endswith("TYPE_CHECKING") else self.generic_visit(node)
 
-    return WithoutFunctions().visit(tree)
+    return WithoutFunctions().visit(copy.deepcopy(tree))
 
 
+@functools.cache
 def declared(*groups: str) -> set[str]:
     """Return the import names of the dependencies in pyproject.toml: base ("") and the named extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -160,25 +167,24 @@ def declared(*groups: str) -> set[str]:
     return {MODULES_OF.get(name, name.replace("-", "_")) for name in names}
 
 
-@every_file
-def test_imports_follow_the_order_of_packages(path: Path) -> None:
-    package = package_name(path)
-    wrong = [
-        f"line {line}: {package} may not import {other} ({name})"
-        for line, name in imports_of(path, tree_of(path))
-        if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package)
-    ]
-    assert not wrong
+def test_imports_follow_the_order_of_packages() -> None:
+    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+        package = package_name(path)
+        for line, name in imports_of(path, tree):
+            if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package):
+                yield f"line {line}: {package} may not import {other} ({name})"
+
+    assert not problems(check)
 
 
-@every_file
-def test_public_functions_name_all_their_parameters(path: Path) -> None:
-    assert not [
-        f"{function.name}: takes **{function.args.kwarg.arg}"
-        for function in functions_of(tree_of(path))
-        if (given := function.args.kwarg) and not names_its_keywords(given)
-        if not function.name.startswith("_") or function.name.startswith("__")
-    ]
+def test_public_functions_name_all_their_parameters() -> None:
+    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+        for function in functions_of(tree):
+            public = not function.name.startswith("_") or function.name.startswith("__")
+            if (given := function.args.kwarg) and not names_its_keywords(given) and public:
+                yield f"{function.name}: takes **{given.arg}"
+
+    assert not problems(check)
 
 
 def names_its_keywords(parameter: ast.arg) -> bool:
@@ -187,27 +193,25 @@ def names_its_keywords(parameter: ast.arg) -> bool:
     return annotation.startswith("Unpack[") or annotation == "P.kwargs"
 
 
-@every_file
-def test_no_module_has_a_vague_name(path: Path) -> None:
-    assert not VAGUE & {part.removesuffix(".py").strip("_") for part in path.relative_to(SOURCE).parts}
+def test_no_module_has_a_vague_name() -> None:
+    parts = {part.removesuffix(".py").strip("_") for path in FILES for part in path.relative_to(SOURCE).parts}
+    assert not VAGUE & parts
 
 
-@every_file
-def test_no_pickle_and_no_eval(path: Path) -> None:
-    tree = tree_of(path)
-    wrong = [
-        f"line {line}: imports {name}"
-        for line, name in imports_of(path, tree)
-        if name.split(".")[0] in NEVER_IMPORTED and name != "pickle.UnpicklingError"
-    ]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = dotted(node.func)
-        if name in NEVER_CALLED and not (name == "torch.load" and any(map(is_weights_only, node.keywords))):
-            wrong.append(f"line {node.lineno}: calls {name}")
-        wrong += [f"line {node.lineno}: allow_pickle" for word in node.keywords if is_true(word, "allow_pickle")]
-    assert not wrong
+def test_no_pickle_and_no_eval() -> None:
+    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+        for line, name in imports_of(path, tree):
+            if name.split(".")[0] in NEVER_IMPORTED and name != "pickle.UnpicklingError":
+                yield f"line {line}: imports {name}"
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = dotted(node.func)
+            if name in NEVER_CALLED and not (name == "torch.load" and any(map(is_weights_only, node.keywords))):
+                yield f"line {node.lineno}: calls {name}"
+            yield from (f"line {node.lineno}: allow_pickle" for word in node.keywords if is_true(word, "allow_pickle"))
+
+    assert not problems(check)
 
 
 def is_weights_only(keyword: ast.keyword) -> bool:
@@ -218,14 +222,13 @@ def is_true(keyword: ast.keyword, name: str) -> bool:
     return keyword.arg == name and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
 
 
-@every_file
-def test_no_exception_is_caught_blindly(path: Path) -> None:
-    wrong = [
-        f"line {node.lineno}: except {dotted(node.type) if node.type else ''}"
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ExceptHandler) and (node.type is None or dotted(node.type) == "Exception")
-    ]
-    assert not wrong
+def test_no_exception_is_caught_blindly() -> None:
+    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler) and (node.type is None or dotted(node.type) == "Exception"):
+                yield f"line {node.lineno}: except {dotted(node.type) if node.type else ''}"
+
+    assert not problems(check)
 
 
 TASK_NAMES = {"sequence", "classification", "language_model"}
@@ -262,35 +265,40 @@ def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if package_name(path) != "tasks"], ids=lambda p: p.name)
-def test_only_the_tasks_package_branches_on_the_task(path: Path) -> None:
-    assert not list(branches_on_task(tree_of(path)))
+def test_only_the_tasks_package_branches_on_the_task() -> None:
+    def check(path: Path, tree: ast.Module) -> Iterator[object]:
+        return branches_on_task(tree)
+
+    assert not problems(check, [path for path in FILES if package_name(path) != "tasks"])
 
 
-@every_file
-def test_toolkits_are_imported_only_in_their_packages(path: Path) -> None:
-    found = third_party(tree_of(path), path)
-    wrong = {name for package, names in ONLY_IN.items() if package != package_name(path) for name in names & found}
-    assert not wrong
+def test_toolkits_are_imported_only_in_their_packages() -> None:
+    def check(path: Path, tree: ast.Module) -> set[str]:
+        elsewhere = {name for package, names in ONLY_IN.items() if package != package_name(path) for name in names}
+        return elsewhere & third_party(tree, path)
+
+    assert not problems(check)
 
 
-@every_file
-def test_every_imported_package_is_declared(path: Path) -> None:
-    tree = tree_of(path)
+def test_every_imported_package_is_declared() -> None:
     extras = declared(
         "serve", "documents", "detect", "export", "onnx", "inspect", "tensorboard", "demo", "metrics", "audio", "image"
     )
-    assert not third_party(tree, path) - declared("") - extras
-    if package_name(path) not in ONLY_IN:
-        optional = third_party(outside_functions(tree), path) - declared("")
-        assert not optional, f"{optional}: part of an extra, so imported in the function that needs it"
+
+    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+        yield from third_party(tree, path) - declared("") - extras
+        if package_name(path) not in ONLY_IN:
+            for name in third_party(outside_functions(tree), path) - declared(""):
+                yield f"{name}: part of an extra, so imported in the function that needs it"
+
+    assert not problems(check)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if package_name(p) in ("errors", "atomic", "config")], ids=lambda p: p.name
-)
-def test_settings_need_no_torch(path: Path) -> None:
-    assert "torch" not in third_party(tree_of(path), path)
+def test_settings_need_no_torch() -> None:
+    def check(path: Path, tree: ast.Module) -> set[str]:
+        return third_party(tree, path) & {"torch"}
+
+    assert not problems(check, [path for path in FILES if package_name(path) in ("errors", "atomic", "config")])
 
 
 ASK_FOR_HELP = """
