@@ -26,7 +26,7 @@ def test_workers_use_the_requested_engine_and_dtype(
     class Told(Workers):
         def __init__(self, folder, count, dtype=None, plain="fp32"):
             asked.append((count, dtype, plain))
-            super().__init__(folder, count, dtype, plain)
+            super().__init__(folder, 1, dtype, plain)  # another process would take two more seconds
 
     monkeypatch.setattr(translume.translator, "Workers", Told)
     found = run("translate", files / "model", *words, "--workers", "2", text="")

@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,14 +26,20 @@ def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
     return folder, translator
 
 
-def test_workers_return_the_translations_of_the_translator_in_order(saved, monkeypatch):
+@pytest.fixture(scope="module")
+def pair(saved) -> Iterator[Workers]:
+    """Return two workers that several tests share, because starting them takes seconds."""
+    with Workers(saved[0], 2, "fp32") as workers:
+        yield workers
+
+
+def test_workers_return_the_translations_of_the_translator_in_order(saved, pair, monkeypatch):
     monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
-    folder, translator = saved
+    _, translator = saved
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q"] * 4
     settings = translator.config.decoding
-    with Workers(folder, 2, "fp32") as workers:
-        found = list(workers.translate_all(iter(texts), settings))
-        assert list(workers.translate_all([], settings)) == []
+    found = list(pair.translate_all(iter(texts), settings))
+    assert list(pair.translate_all([], settings)) == []
     wanted = list(translator.translate_all(texts, settings=settings))
     assert [each.text for each in found] == [each.text for each in wanted]
     for one, other in zip(found, wanted, strict=True):
@@ -54,39 +60,36 @@ def test_workers_load_the_model_in_the_given_dtype(saved):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_workers_started_later_give_the_same_lines_and_errors(saved, monkeypatch, seconds):
+def test_workers_started_later_give_the_same_lines_and_errors(saved, pair, monkeypatch, seconds):
     monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
     monkeypatch.setattr(module, "START_WORKERS_SECONDS", seconds)
-    folder, translator = saved
+    _, translator = saved
     settings, began = translator.config.decoding, []
 
-    def workers() -> AbstractContextManager[Workers]:  # shared by both searches because starting them takes long
-        if not began:
-            began.append(processes.enter_context(Workers(folder, 2, None)))
-        return nullcontext(began[0])
+    def workers() -> AbstractContextManager[Workers]:
+        began.append(pair)
+        return nullcontext(pair)
 
     texts = ["abc", "", "hello you", "a b c d", "xyz.", "q", "abc"]
-    with ExitStack() as processes:
-        found = [each.text for each in module.translate_with_workers(translator, workers, iter(texts), settings)]
-        assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
-        assert len(began) == (1 if seconds == 0.0 else 0)
-        assert list(module.translate_with_workers(translator, workers, [], settings)) == []
-        sources: list[str] = []
-        translations = module.translate_with_workers(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
-        with pytest.raises(TranslationError) as caught:
-            sources.extend(each.source for each in translations)
+    found = [each.text for each in module.translate_with_workers(translator, workers, iter(texts), settings)]
+    assert found == [each.text for each in translator.translate_all(texts, settings=settings)]
+    assert len(began) == (1 if seconds == 0.0 else 0)
+    assert list(module.translate_with_workers(translator, workers, [], settings)) == []
+    sources: list[str] = []
+    translations = module.translate_with_workers(translator, workers, ["a", "b", "c", "d", "e" * 30, "f"], settings)
+    with pytest.raises(TranslationError) as caught:
+        sources.extend(each.source for each in translations)
     assert sources == ["a", "b", "c", "d"]
     assert str(caught.value).startswith("line 5: a sentence has 30 tokens, expected at most 16; ")
 
 
-def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, monkeypatch):
+def test_a_line_that_cannot_be_translated_is_named_after_all_lines_before_it(saved, pair, monkeypatch):
     monkeypatch.setattr(module, "LINES_PER_REQUEST", 3)
-    folder, translator = saved
+    _, translator = saved
     found: list[str] = []
-    with Workers(folder, 1) as workers:
-        translations = workers.translate_all(["a", "b", "c", "d", "e" * 30, "f"], translator.config.decoding)
-        with pytest.raises(TranslationError) as caught:
-            found.extend(each.source for each in translations)
+    translations = pair.translate_all(["a", "b", "c", "d", "e" * 30, "f"], translator.config.decoding)
+    with pytest.raises(TranslationError) as caught:
+        found.extend(each.source for each in translations)
     assert found == ["a", "b", "c", "d"]
     assert str(caught.value) == (
         "line 5: a sentence has 30 tokens, expected at most 16; "
@@ -113,7 +116,7 @@ from translume.translator import Workers, load_translator
 
 if __name__ == "__main__":
     settings = load_translator(sys.argv[1], device="cpu", dtype="fp32").config.decoding
-    with Workers(sys.argv[1], 2) as workers:
+    with Workers(sys.argv[1], 1) as workers:
         print([each.text for each in workers.translate_all(["abc"], settings)], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -144,14 +147,13 @@ def test_a_worker_that_hangs_is_killed_and_gives_a_one_line_error(saved, monkeyp
             list(workers.translate_all(["a"], translator.config.decoding))
 
 
-def test_ctrl_c_reaches_only_the_parent(saved):
-    folder, translator = saved
-    with Workers(folder, 1) as workers:
-        list(workers.translate_all(["a"], translator.config.decoding))
-        (pid,) = workers.pids
+def test_ctrl_c_reaches_only_the_parent(saved, pair):
+    _, translator = saved
+    list(pair.translate_all(["a"], translator.config.decoding))
+    for pid in pair.pids:
         assert os.getpgid(pid) == pid
         os.kill(pid, signal.SIGINT)
-        assert len(list(workers.translate_all(["abc"], translator.config.decoding))) == 1
+    assert len(list(pair.translate_all(["abc"] * 4, translator.config.decoding))) == 4
 
 
 def test_a_model_that_cannot_be_loaded_gives_the_original_error(saved, tmp_path):
