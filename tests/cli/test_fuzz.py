@@ -1,9 +1,7 @@
 """A sample of the cases of benchmarks/fuzz_cli.py: no traceback, no hang, no incomplete file, a known exit code."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_broken_streams_damaged_files_and_absurd_numbers_are_answered_in_one_line() -> None:
-    words = [sys.executable, str(ROOT / "benchmarks" / "fuzz_cli.py"), "--cases", "12", "--seed", "3", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False, timeout=300)
+def test_broken_streams_damaged_files_and_absurd_numbers_are_answered_in_one_line(warm_python: Path) -> None:
+    words = [str(warm_python), str(ROOT / "benchmarks" / "fuzz_cli.py"), "--cases", "12", "--seed", "3", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["cases"], found["faults"]) == (12, 0)

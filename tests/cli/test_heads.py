@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -146,12 +144,10 @@ def test_failure_of_all_heads_is_a_one_line_error(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*.log"))
 
 
-def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path, command: list[str]) -> None:
     path = write_corpus(tmp_path)
     words = ["heads", str(path), "--kinds", "softmax", "--out", str(tmp_path / "out"), "--updates", "100000"]
-    command = [sys.executable, "-c", "from translume.cli import main; main(prog_name='translume')", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("update "):

@@ -1,16 +1,23 @@
 """The example head of docs/adding.md: one module, its settings, and its name in the union."""
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300
+PROGRAM = """
+import os, runpy, sys
+sys.path.insert(0, os.path.abspath("src"))
+for name in [name for name in sys.modules if name.partition(".")[0] == "translume"]:
+    del sys.modules[name]
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Runs `python -m` with the translume in src/: the one that this Python has imported is another."""
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +43,31 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def run(checkout, *words):
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True,
-        timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def run(checkout, warm_python):
+    """Return a function that runs a module with the package of the checkout."""
+
+    def ran(*words):
+        done = subprocess.run(
+            [warm_python, "-c", PROGRAM, *words], cwd=checkout, capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    return ran
 
 
-def test_the_example_head_passes_the_contract_tests(checkout):
-    words = ("-m", "pytest", "tests/heads/test_contract.py", "-q", "--import-mode=importlib", "-k", "scaled")
-    told = run(checkout, *words, "-p", "no:cacheprovider")
+def test_the_example_head_passes_the_contract_tests(run):
+    words = ("pytest", "tests/heads/test_contract.py", "-q", "--import-mode=importlib", "-k", "scaled")
+    told = run(*words, "-p", "no:cacheprovider")
     passed = re.search(r"(\d+) passed", told)
     assert passed is not None
     assert int(passed.group(1)) >= 15
     assert "failed" not in told
 
 
-def test_the_example_head_appears_in_the_heads_table(checkout):
+def test_the_example_head_appears_in_the_heads_table(checkout, run):
     words = [("a house", "ein Haus"), ("a boat", "ein Boot"), ("two cats", "zwei Katzen"), ("bread", "Brot")] * 30
     for place, language in enumerate(("en", "de")):
         (checkout / f"train.{language}").write_text("".join(f"{pair[place]}\n" for pair in words))
@@ -67,6 +79,6 @@ def test_the_example_head_appears_in_the_heads_table(checkout):
         "training = {updates = 4, max_tokens = 512, warmup_updates = 2}\n"
         'decoding = {strategy = "greedy", max_length = 13}\n'
     )
-    words = ("-m", "translume", "heads", "small.toml", "--kinds", "scaled", "--threads", "1", "--sentences", "5")
-    table = run(checkout, *words)
+    words = ("translume", "heads", "small.toml", "--kinds", "scaled", "--threads", "1", "--sentences", "5")
+    table = run(*words)
     assert re.search(r"^\W*scaled\W", table, re.MULTILINE), table
