@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,29 @@ from translume.checkpoint import FolderLock
 from translume.errors import TrainingError
 
 HOLDER = """
+import os
 import sys
 from pathlib import Path
 from translume.checkpoint.folder import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
-print("held", flush=True)
+print(os.getpid(), flush=True)
 sys.stdin.read()
 """
 
 
-def test_lock_error_names_the_process_that_holds_the_folder(tmp_path: Path) -> None:
+def test_lock_error_names_the_process_that_holds_the_folder(tmp_path: Path, warm_python: Path) -> None:
     folder = tmp_path / "models" / "m"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [warm_python, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+        pid = int(holder.stdout.readline())
         with pytest.raises(TrainingError) as caught:
             FolderLock(folder)
         assert str(caught.value) == (
-            f"{folder}: process {holder.pid} trains in it; wait until it has ended or choose another folder"
+            f"{folder}: process {pid} trains in it; wait until it has ended or choose another folder"
         )
-        os.kill(holder.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         holder.wait()
     with FolderLock(folder):
         assert (folder / ".lock").read_text() == f"{os.getpid()}\n"

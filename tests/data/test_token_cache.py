@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -161,11 +160,10 @@ print(found.digest, int(found.tokens.sum()), found.pairs)
 """
 
 
-def test_processes_that_build_at_once_share_one_cache(write, tmp_path):
+def test_processes_that_build_at_once_share_one_cache(write, tmp_path, warm_python):
     write("train.tsv", [f"{source}\t{target}" for source, target in PAIRS * 50])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
+    command = [warm_python, "-c", BUILD, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     found = {process.communicate(timeout=120)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(found) == 1
