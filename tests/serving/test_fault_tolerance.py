@@ -278,7 +278,9 @@ def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answ
 ) -> None:
     folder = tmp_path / "en-de"
     save_model(folder, translator.checkpoint)
-    command = [sys.executable, "-m", "translume", "serve", str(folder), "--port", "0", "--engine", "plain"]
+    settings = tmp_path / "serve.toml"
+    settings.write_text('port = 0\nstandby = false\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
+    command = [sys.executable, "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stderr is not None
     lines: list[str] = []
@@ -309,8 +311,8 @@ def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answ
             connection.close()
         assert set(statuses) <= {200, 503}
         assert statuses.count(200) >= 1
-        settings = translator.config.decoding.model_copy(update={"beam": 4})
-        wanted = [each.text for each in translator.translate_all(texts, settings=settings)]
+        wide = translator.config.decoding.model_copy(update={"beam": 4})
+        wanted = [each.text for each in translator.translate_all(texts, settings=wide)]
         assert set(found) <= set(wanted)
         assert len(found) == 8 * statuses.count(200)
         assert process.wait(30) == -signal.SIGTERM

@@ -341,7 +341,9 @@ def test_the_serve_command_finishes_open_requests_on_sigterm(tmp_path: Path, tra
     checkpoint = translator.checkpoint
     folder = tmp_path / "en-de"
     save_model(folder, checkpoint)
-    command = [sys.executable, "-m", "translume", "serve", str(folder), "--port", "0", "--engine", "plain"]
+    settings = tmp_path / "serve.toml"
+    settings.write_text('port = 0\nstandby = false\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
+    command = [sys.executable, "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stderr is not None
     try:

@@ -434,7 +434,9 @@ class Process:
 def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(running: Running) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
-    text = 'port = 0\nmetrics = "0"\nlog_text = {}\nkeys.file = "keys.json"\n[models]\nen-de = "model"\n'
+    text = (
+        'port = 0\nstandby = false\nmetrics = "0"\nlog_text = {}\nkeys.file = "keys.json"\n[models]\nen-de = "model"\n'
+    )
     running.write(text.format("false"))
     server = Process(running.path)
     try:
@@ -470,7 +472,7 @@ def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a Linux pseudo-terminal")
 def test_closing_the_terminal_ends_the_server(running: Running) -> None:
-    running.write('port = 0\n[models]\nen-de = "model"\n')
+    running.write('port = 0\nstandby = false\n[models]\nen-de = "model"\n')
     terminal, side = os.openpty()
     server = Process(running.path, terminal=side)
     os.close(side)
