@@ -15,8 +15,6 @@ from translume.text.specials import SpecialIds
 SPACE = "▁"
 _LEFT_OUT = ("post_processor", "truncation", "padding")
 """Parts of tokenizer.json that add special tokens or change lengths."""
-_LibraryError = Exception
-"""The class that the library raises."""
 
 
 class LibraryIds:
@@ -30,7 +28,9 @@ class LibraryIds:
         self.document = {**document, **dict.fromkeys(_LEFT_OUT)}
         try:
             self._library = LibraryTokenizer.from_str(json.dumps(self.document))
-        except _LibraryError as error:
+        except BaseException as error:
+            if type(error) is not Exception:  # the library raises the plain class
+                raise
             raise ValueError(f"the library cannot read it: {error}") from None
         self._library.encode_special_tokens = True
         self._normaliser = self._library.normalizer
