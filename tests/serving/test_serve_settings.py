@@ -91,6 +91,7 @@ def test_environment_variables_are_substituted(path: Path, monkeypatch: pytest.M
         ("port = 70000", "port: found 70000, expected less than or equal to 65535"),
         ("port = '80'", "port: found '80', expected a valid integer"),
         ("[limits]\ntexts = 0", "limits.texts: found 0, expected more than 0"),
+        ("[limits]\nworkers = 1000", "limits.workers: found 1000, expected less than or equal to 256"),
         (
             "[limits]\ntexts = 5000",
             "limits: found lines = 1024, expected at least texts, 5000, and at most queue, 2048",

@@ -2,7 +2,7 @@
 
 from typing import Any, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from translume.config import Settings
 
@@ -32,8 +32,8 @@ class Limits(Settings):
     """Most lines in the queue."""
     batch_tokens: int = 2048
     """Most tokens of a batch, with up to 2 hypotheses per sentence; fewer with more hypotheses."""
-    workers: int = 1
-    """Worker processes. Each holds all models, translates one batch at a time, and uses `--threads` threads."""
+    workers: int = Field(default=1, le=256)
+    """Worker processes, at most 256. Each holds all models, translates one batch at a time, and uses `--threads` threads."""
     inspections: int = 32
     """Most inspections that wait or run."""
     inspected_tokens: int = 30_000
