@@ -15,14 +15,22 @@ from torch import Tensor
 
 from translume.belief import Logits, NextToken
 from translume.errors import ModelFolderError
-from translume.interchange.onnx.files import FOLDER, file_name
 
+FOLDER = "onnx"
+"""The folder of the graphs, where transformers.js and Optimum look for them."""
+SUFFIXES = {"float32": "", "int8": "_quantized"}
+"""What file names end with for each format of the weights, as transformers.js expects."""
 Array = NDArray[Any]
 _ERRORS = (
     runtime.Fail, runtime.InvalidArgument, runtime.InvalidGraph, runtime.InvalidProtobuf, runtime.NotImplemented,
     runtime.RuntimeException,
 )  # fmt: skip
 """What ONNX Runtime raises for a damaged file; these classes have no base class of their own."""
+
+
+def file_name(graph: str, dtype: str) -> str:
+    """Return the file name of a graph, such as "encoder_model"."""
+    return f"{graph}{SUFFIXES[dtype]}.onnx"
 
 
 def open_session(path: Path, threads: int | None = None) -> onnxruntime.InferenceSession:

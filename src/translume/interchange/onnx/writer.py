@@ -18,10 +18,9 @@ from translume.decoding.rules import ForbidTokens
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
 from translume.interchange.huggingface.tokenizer import library_tokenizer
-from translume.interchange.onnx.files import FOLDER, SUFFIXES, file_name
 from translume.interchange.onnx.graphs import Graph, Graphs
 from translume.interchange.onnx.quantizing import quantized
-from translume.interchange.onnx.stepper import OnnxStepper, open_session
+from translume.interchange.onnx.stepper import FOLDER, SUFFIXES, OnnxStepper, file_name, open_session
 from translume.interchange.onnx.tracing import trace
 from translume.text.standard import write_tokenizers
 
