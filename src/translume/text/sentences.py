@@ -11,14 +11,14 @@ MOST_QUOTES = 6_000_000
 _OPENING = re.compile("[«‹“„‘「『]")
 _LINE = re.compile(r"\s*[^\r\n]+[\r\n\s]*|\s+")
 _OTHER_SPACE = re.compile(r"[^\S ]")
-OTHER_CODES: Final = {"pb": "pt", "zt": "zh", "no": "nb"}
-"""Language codes of clients that are not ISO 639-1, or that lingua names differently."""
+ALIASES: Final = {"in": "id", "iw": "he", "no": "nb", "pb": "pt-br", "zt": "zh-hant"}
+"""Other codes of languages: of LibreTranslate, and withdrawn ones."""
 
 
 def iso_code(code: str) -> str:
     """Return the ISO 639-1 code in a code such as zh-Hans."""
     short = code.lower().replace("_", "-").partition("-")[0]
-    return OTHER_CODES.get(short, short)
+    return ALIASES.get(short, short).partition("-")[0]
 
 
 def sentences_of(line: str, language: str = "") -> list[str]:

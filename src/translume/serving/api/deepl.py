@@ -15,8 +15,8 @@ from translume.serving.access.admission import ACCESS, Access
 from translume.serving.access.keys import LARGEST
 from translume.serving.api.body import form_fields, form_values, media_type, parsed_json, read_body
 from translume.serving.api.errors import RequestError
-from translume.serving.api.language_codes import find_language, name_of
-from translume.serving.api.languages import Detector, between, detect_source
+from translume.serving.api.language_codes import name_of
+from translume.serving.api.languages import Detector, between, detect_source, sources_into
 from translume.serving.api.libretranslate import FORM, translate_html, visible_texts
 from translume.serving.api.openapi import ALWAYS, JSON, KEYED, READ, body, list_of, responses
 from translume.serving.api.requests import DeepLRequest, settings_with, split_language
@@ -106,8 +106,7 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
 
 async def _source(texts: Sequence[str], target: str, server: Server, detector: Detector | None, *, html: bool) -> str:
     """Return the language of texts: the only one with a model into the target, or the detected one."""
-    sources = server.models.sources()
-    into = [source for source, targets in sources.items() if find_language(target, targets) is not None]
+    into = sources_into(target, server)
     if len(into) == 1:
         return into[0]
     visible = await run_in_threadpool(visible_texts, texts) if html else texts

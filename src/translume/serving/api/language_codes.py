@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from translume.text.sentences import ALIASES
+
 NAMES: Final = {
     "ar": "Arabic",
     "bg": "Bulgarian",
@@ -59,8 +61,6 @@ NAMES: Final = {
     "zh-hans": "Chinese",
     "zh-hant": "Chinese (traditional)",
 }
-ALIASES: Final = {"in": "id", "iw": "he", "no": "nb", "pb": "pt-br", "zt": "zh-hant"}
-"""Other codes of languages: of LibreTranslate, and withdrawn ones."""
 TRADITIONAL: Final = frozenset({"hant", "tw", "hk", "mo"})
 """Scripts and regions of Traditional Chinese; other Chinese is simplified."""
 

@@ -81,6 +81,12 @@ def between(server: Server, source: str, target: str) -> Served | None:
     return served
 
 
+def sources_into(target: str, server: Server) -> list[str]:
+    """Return the source languages of models into `target`."""
+    sources = server.models.sources()
+    return [source for source, targets in sources.items() if find_language(target, targets) is not None]
+
+
 async def detect_source(texts: Sequence[str], target: str, server: Server, detector: Detector | None) -> dict[str, Any]:
     """Return the most probable source language of all texts and its confidence, as LibreTranslate writes it.
 
@@ -89,8 +95,7 @@ async def detect_source(texts: Sequence[str], target: str, server: Server, detec
     found = await detect("\n".join(texts), server, detector)
     if found:
         return found[0]
-    sources = server.models.sources()
-    into = [source for source, targets in sources.items() if find_language(target, targets) is not None]
+    into = sources_into(target, server)
     first = UNKNOWN["language"] if UNKNOWN["language"] in into or not into else into[0]
     return {**UNKNOWN, "language": first}
 
