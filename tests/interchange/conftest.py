@@ -37,11 +37,11 @@ def make() -> Callable[..., tuple[Transformer, ModelSettings]]:
 
 SOURCES = (
     "A man is riding a bicycle.", "Two dogs play in the snow...", "The children sing, and 1,234 people listen!",
-    "A woman reads a newspaper in the park.", "Is the little girl eating ice cream?", "Nobody knows the café.",
+    "A woman reads a newspaper in the park.", "Is the little girl eating ice cream?", "Everyone knows the café.",
 )  # fmt: skip
 TARGETS = (
     "Ein Mann fährt Fahrrad.", "Zwei Hunde spielen im Schnee...", "Die Kinder singen, und 1.234 Leute hören zu!",
-    "Eine Frau liest im Park die Zeitung.", "Isst das kleine Mädchen Eis?", "Niemand kennt das Café.",
+    "Eine Frau liest im Park die Zeitung.", "Isst das kleine Mädchen Eis?", "Alle kennen das Café.",
 )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_a_wrong_digest_is_refused_and_the_file_is_downloaded_again(hub, tmp_pat
     ("source", "message"),
     [
         (
-            "hf://nobody/nothing",
+            "hf://unknown/missing",
             "no such repository at {address}; if it is private, set HF_TOKEN or run `hf auth login`",
         ),
         (f"hf://{NAME}@v2", "no revision 'v2', expected a branch, a tag or a commit"),

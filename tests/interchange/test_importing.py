@@ -105,7 +105,7 @@ def test_a_marian_folder_translates_as_in_transformers(opus, tmp_path, separate,
     assert (ours.checkpoint.source_tokenizer is ours.checkpoint.target_tokenizer) is False
     assert ours.checkpoint.config.decoding.beam == 3
     assert ours.checkpoint.config.decoding.max_length == 52
-    for text in ("A man reads.", "Two dogs play, and 1,234 sing!", ">>deu<< Nobody knows the café.", "q"):
+    for text in ("A man reads.", "Two dogs play, and 1,234 sing!", ">>deu<< Everyone knows the café.", "q"):
         given = tokenizer(text, return_tensors="pt")
         written = theirs.generate(**given, num_beams=1, do_sample=False, max_length=18, forced_eos_token_id=None)
         (wanted,) = ours.translate(text, settings=FREE).hypotheses

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremo
 
 LINES = [
     "A man is riding a bicycle.", "Zwei Hunde spielen im Schnee...", "Die Kinder singen, und 1.234 Leute hören zu!",
-    "Nobody knows the café.", "Is the little girl eating ice cream?", "Niemand kennt das Café.",
+    "Everyone knows the café.", "Is the little girl eating ice cream?", "Alle kennen das Café.",
 ]  # fmt: skip
 COMPOSED = "áéＡﬁ½…\u00ad\u200b\u0301\u0308\u1100\u1161\u11a8ｶﾞ㍍😀▁\u3000\u00a0\u2028\ufffd\u00a8 .,abcdehimno"
 TEXTS = st.one_of(

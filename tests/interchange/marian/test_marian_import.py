@@ -34,7 +34,7 @@ RECORDED = {
 """`pymarian score --word-scores` of pymarian 1.12.42, to five decimal places."""
 LINES = (
     "A man is riding a bicycle.", "Two dogs play in the snow...", "Die Kinder singen, und 1.234 Leute hören zu!",
-    "Nobody knows the café.",
+    "Everyone knows the café.",
 )  # fmt: skip
 
 
