@@ -17,6 +17,7 @@ from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSe
 from translume.errors import DataError, SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
+from translume.model.ctc import Ctc
 from translume.model.embedding import BandedTable, Embedding
 from translume.model.frames import FrameEmbedding
 from translume.model.transformer import Decoder, EmptyEncoder, Encoder
@@ -176,6 +177,8 @@ def build_network(config: Config, source_size: int, target_size: int) -> Network
     Raises SettingsError as `build_model` does.
     """
     network: Network = task_of(config).part("network")(config.model, source_size, target_size, config.data.source)
+    if config.training.ctc_weight and isinstance(network, Transformer):
+        network.ctc = Ctc(config.model.width, target_size)
     return network
 
 

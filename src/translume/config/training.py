@@ -78,6 +78,12 @@ class TrainingSettings(Settings):
     metric: Annotated[str, AfterValidator(OneOf("translume.tasks:metric_names"))] = "nll"
     """Criterion for the best weights on the validation set: "nll", or a metric of the task."""
 
+    ctc_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the loss that is CTC at the encoder (Graves et al. 2006), for sources other than text; 0: none.
+
+    Attention learns slowly from little speech which frames belong to which token. CTC teaches the encoder that order.
+    """
+
     shard: Literal["none", "optimizer"] = "none"
     """What several processes divide: nothing, or the optimiser state (ZeRO-1, Rajbhandari et al. 2020)."""
 

@@ -69,6 +69,7 @@ class LossOptions:
     r_drop: weight α of the divergence of two passes with different dropout (Wu et al. 2021); 0 makes one pass.
     teacher: the model to distil from; None learns from the labels only.
     teacher_targets: the teacher's distributions for one batch.
+    ctc_weight: share of the objective that is the loss of `Transformer.ctc`.
     Heads ignore `confidence_penalty` and the fields after it: `model.penalties` adds these terms for any head. Heads
     with `blends_teacher_loss` add the teacher's term themselves.
     """
@@ -80,6 +81,7 @@ class LossOptions:
     r_drop: float = 0.0
     teacher: Teacher | None = None
     teacher_targets: TeacherTargets | None = None
+    ctc_weight: float = 0.0
 
     @property
     def share(self) -> float:

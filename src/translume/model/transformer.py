@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import ModelSettings
 from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention
+from translume.model.ctc import Ctc
 from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
 from translume.model.frames import FrameEmbedding
@@ -190,6 +191,20 @@ PLAIN = LossOptions()
 """The nll only."""
 
 
+class TeacherForced(NamedTuple):
+    """A pass over whole targets.
+
+    hidden: [n, D], hidden states of the predicted tokens.  layout: theirs.  context: the head's, of their sentences.
+    memory: [m, D], laid out by `memory_layout`.
+    """
+
+    hidden: Tensor
+    layout: Layout
+    context: Selectable | None
+    memory: Tensor
+    memory_layout: Layout
+
+
 class Transformer(nn.Module):
     """The encoder-decoder Transformer (Vaswani et al. 2017); a language model has an `EmptyEncoder`."""
 
@@ -197,6 +212,8 @@ class Transformer(nn.Module):
         """target_tags: the number of tokens after bos that are given in every target; see `predicted`."""
         super().__init__()
         self.encoder, self.decoder, self.head, self.target_tags = encoder, decoder, head, target_tags
+        self.ctc: Ctc | None = None
+        """A second output at the encoder, if the model was trained with one."""
 
     def partly_frozen(self) -> list[Tensor]:
         """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
@@ -243,18 +260,23 @@ class Transformer(nn.Module):
             source, source_mask, target, labels, target_mask = (
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
-        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
+        forced = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
         loss = self.head.loss(hidden, layout.pack(labels), context, given)
-        return with_penalties(self.head, loss, hidden, context, complete)
+        loss = with_penalties(self.head, loss, hidden, context, complete)
+        if self.ctc is None or not options.ctc_weight:
+            return loss
+        aligned = self.ctc.loss(forced.memory, forced.memory_layout, target, target_mask)
+        return replace(loss, objective=torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight))
 
     @torch.no_grad()
     def teacher_targets(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> TeacherTargets:
         """Return the model's distributions for the labels of target [B, T] where target_mask is True."""
-        hidden, _, context = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, _, context, *_ = self._teacher_forced(source, source_mask, target, target_mask)
 
         def predict(rows: Tensor) -> NextToken:
             return self.head.next_token(hidden[rows], None if context is None else context.select(rows))
@@ -264,7 +286,7 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
         """Return [B, T], fp32: the log-probabilities of labels [B, T], zero where target_mask is False."""
-        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask)
         return layout.unpack(self.head.score(hidden, layout.pack(labels), context))
 
     @torch.no_grad()
@@ -276,7 +298,7 @@ class Transformer(nn.Module):
 
         At most `rows` at a time, so that n×V elements are never in memory.
         """
-        hidden, layout, context = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask)
         packed_labels = layout.pack(labels)
         for start in range(0, len(packed_labels), rows):
             chosen = torch.arange(start, min(start + rows, len(packed_labels)), device=packed_labels.device)
@@ -285,8 +307,7 @@ class Transformer(nn.Module):
 
     def _teacher_forced(
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
-    ) -> tuple[Tensor, Layout, Selectable | None]:
-        """Return hidden states [n, D] of predicted tokens, their layout, and the head's context of their sentences."""
+    ) -> TeacherForced:
         source, source_mask = self.encoder.front(source, source_mask)
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
@@ -297,4 +318,4 @@ class Transformer(nn.Module):
         context = self.head.begin(source, source_mask, source_layout.unpack(memory)) if self.head.reads_source else None
         if context is not None:
             context = context.select(layout.tokens // target.size(1))
-        return hidden, layout, context
+        return TeacherForced(hidden, layout, context, memory, source_layout)

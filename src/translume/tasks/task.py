@@ -142,6 +142,11 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         known = ", ".join(("nll", *task.metrics))
         raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
     task.check(data, model, training, place)
+    if training.ctc_weight and (not data.source.reader or task.predicts != "tokens"):
+        raise SettingsError(
+            f"{place}: training.ctc_weight: found {training.ctc_weight}, must be 0 for {task.summary} "
+            f"with data.source = '{data.source.kind}'"
+        )
     if data.source.reader:
         _check_frames(data, model, task, place)
     for name, reason in model.head.inapplicable_settings.items():

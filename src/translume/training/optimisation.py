@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
@@ -62,7 +63,7 @@ def learning_rate(update: int, settings: TrainingSettings, width: int) -> float:
 
 def token_loss_options(settings: TrainingSettings, target: Tokenizer) -> LossOptions:
     """Return the options of a loss over target tokens."""
-    return loss_options(settings, len(target), target.specials)
+    return replace(loss_options(settings, len(target), target.specials), ctc_weight=settings.ctc_weight)
 
 
 def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialIds) -> LossOptions:

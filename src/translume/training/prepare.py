@@ -383,7 +383,9 @@ def _transformer(
     torch.manual_seed(seed_of(model.config.training.seed))
     transformer = build_network(model.config, len(model.source), len(model.target))
     if plan.base is not None:
-        transformer.load_state_dict(plan.base.model.state_dict())
+        own, theirs = transformer.state_dict(), plan.base.model.state_dict()
+        # A loss of CTC may be added or left out.
+        transformer.load_state_dict({name: theirs.get(name, value) for name, value in own.items()})
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         mark_separators(transformer, settings, model.source)
