@@ -7,6 +7,7 @@ import pytest
 
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import read_pairs
+from translume.data.pairs import origins
 from translume.errors import DataError, SettingsError
 
 
@@ -186,3 +187,21 @@ def test_a_template_with_a_missing_column_or_two_targets_is_refused(write):
     assert fault(none, SettingsError) == (
         "data.template: there is no TSV, CSV or JSONL file; expected one in data.train or data.valid"
     )
+
+
+def test_a_pattern_stands_for_its_files_in_the_order_of_their_names(write, tmp_path):
+    for name in ("b", "a"):
+        write(f"{name}.en", [f"{name} in English"])
+        write(f"{name}.de", [f"{name} auf Deutsch"])
+    table = write("[c].tsv", ["x\ty"])
+    settings = DataSettings(
+        train_source=(f"{tmp_path}/*.en",), train_target=(f"{tmp_path}/*.de",), train=(table,), weights=(2.0, 3.0)
+    )
+    assert texts(settings) == [("a in English", "a auf Deutsch"), ("b in English", "b auf Deutsch"), ("x", "y")]
+    assert [origin.weight for origin in origins(settings, "train")] == [2.0, 2.0, 3.0]
+    one = settings.model_copy(update={"train_target": (f"{tmp_path}/a.de",)})
+    assert fault(one, SettingsError) == (
+        f"data.train_source: {tmp_path}/*.en stands for 2 files, but {tmp_path}/a.de for 1; expected as many of each"
+    )
+    none = DataSettings(train=(f"{tmp_path}/*.jsonl",))
+    assert fault(none, SettingsError) == f"data.train: {tmp_path}/*.jsonl: no such file"

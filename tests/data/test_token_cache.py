@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, corpus, held_out, prepare, read_pairs, token_cache
+from translume.data import BatchPlan, corpus, encoding, held_out, prepare, read_pairs, token_cache
 from translume.data.token_cache import file_digest
 from translume.errors import DataError
 
@@ -259,6 +259,22 @@ def test_progress_counts_the_pairs_read(corpus_files, by_bytes, tmp_path, monkey
     told: list[int] = []
     prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train", progress=told.append)
     assert told == [40, 80, 101]
+
+
+def test_processes_do_not_change_the_cache(write, by_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(token_cache, "_CHUNK", 7)
+    monkeypatch.setattr(encoding, "START_SECONDS", 0.0)
+    lines = [f"source {i}\t{'x' * (i % 23)}" for i in range(101)]
+    files = tuple(write(f"{number}.tsv", lines[number::3]) for number in range(3))
+    chosen = DataSettings(train=files, cleaning=CleaningSettings(max_tokens=19, duplicates=True))
+    contents = []
+    for processes in (1, 2):
+        found = prepare(chosen, by_bytes, by_bytes, tmp_path / str(processes), split="train", processes=processes)
+        (home,) = made(tmp_path / str(processes))
+        contents.append({path.name: path.read_bytes() for path in home.iterdir()})
+    assert contents[0] == contents[1]
+    assert found.account.dropped["too long"] == 12
+    assert found.account.dropped["empty"] == 5
 
 
 def test_a_sentence_of_a_megabyte_is_dropped_and_counted(corpus_files, by_merges, tmp_path):

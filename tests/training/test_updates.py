@@ -20,6 +20,7 @@ from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
 from translume.training.batches import gather, seed_of
 from translume.training.optimisation import Updater
+from translume.training.prepare import PreparedData, prepare_folder
 
 Make = Callable[..., Config]
 SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
@@ -254,3 +255,17 @@ def test_a_validation_pair_wider_than_a_batch_is_validated(toy: Make, toy_files:
     assert isinstance(last, Finished)
     assert last.nll is not None
     assert last.nll > 0
+
+
+def test_prepared_data_and_vocabularies_are_those_of_the_training(toy: Make, tmp_path: Path) -> None:
+    *events, prepared = prepare_folder(toy(), tmp_path)
+    assert [event.what for event in events if isinstance(event, Preparing)] == [
+        "tokenizer",
+        "training data",
+        "validation data",
+    ]
+    assert isinstance(prepared, PreparedData)
+    caches = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    trained = list(train(toy(updates=1), tmp_path))
+    assert Preparing(what="tokenizer") not in trained
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == caches

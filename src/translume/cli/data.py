@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from translume.cli.group import CommandGroup
-from translume.cli.options import FILE, json_option, set_option
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.options import FILE, FOLDER, json_option, set_option
+from translume.cli.terminal import ProgressBar, note, warn
 
 if TYPE_CHECKING:
     from translume.config import Config
     from translume.data import Pair, TokenizedCorpus
 
 
-@click.group("data", cls=CommandGroup, short_help="Check and count training data.")
+@click.group("data", cls=CommandGroup, short_help="Check, count and prepare training data.")
 def command() -> None:
-    """Inspect training data before training."""
+    """Inspect and prepare training data before training."""
 
 
 @command.command(
@@ -72,6 +72,35 @@ def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
                     f"tokens per sentence: mean {numbers[f'{side}_mean']:.1f}, median {numbers[f'{side}_median']}, "
                     f"99 % at most {numbers[f'{side}_99']}, longest {numbers[f'{side}_longest']}"
                 )
+
+
+@command.command(
+    "prepare",
+    short_help="Learn the vocabularies and tokenize the data on all cores, before a training.",
+    epilog="Example: translume data prepare en-de.toml",
+)
+@click.argument("config", type=FILE)
+@click.option("--out", type=FOLDER, help="Model folder.  [default: models/NAME for NAME.toml]")
+@set_option
+def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) -> None:
+    """Write vocabularies and tokenized data to the model folder; `translume train` with the same settings uses them.
+
+    Training prepares the data, too. Use this command on a machine with many cores and without a GPU.
+    """
+    from translume.training import Preparing, Warned
+    from translume.training.prepare import PreparedData, prepare_folder
+
+    folder = out or Path("models") / config.stem
+    for event in prepare_folder(_read(config, overrides), folder):
+        match event:
+            case Preparing():
+                note(f"preparing: {event.what}")
+            case Warned():
+                warn(f"warning: {event.message}")
+            case PreparedData():
+                click.echo(f"train: {event.training.account.summary()}")
+                if event.validation.account.to_dict() != event.training.account.to_dict():
+                    click.echo(f"valid: {event.validation.account.summary()}")
 
 
 def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:

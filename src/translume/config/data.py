@@ -104,7 +104,8 @@ class DataSettings(Settings):
     train_target: Names = ()
     """Training files of the target side, line by line the translations of `train_source`."""
     train: Names = ()
-    """TSV, CSV or JSONL training files with both sides, instead of `train_source` and `train_target`.
+    """TSV, CSV or JSONL training files with both sides, instead of `train_source` and `train_target`. All names of
+    files may be patterns: * ? [] and ** for any folders.
 
     For a language model, text files or JSONL files of documents.
     """

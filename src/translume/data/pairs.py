@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from glob import glob, has_magic
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -96,11 +97,19 @@ def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
 
 
 def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
-    """Return the origins of a split; empty only for "valid". Raises SettingsError if the lists do not match."""
+    """Return the origins of a split, patterns expanded; empty only for "valid".
+
+    Raises SettingsError if the lists do not match.
+    """
     training = split == "train"
     sources = settings.train_source if training else settings.valid_source
     targets = settings.train_target if training else settings.valid_target
     both = settings.train if training else settings.valid
+    given = settings.weights if training else ()
+    if len(sources) == len(targets) and not settings.corpus:
+        weights = given if len(given) == len(sources) + len(both) else ()
+        sources, targets, both, expanded = _expanded(split, sources, targets, both, weights)
+        given = expanded or given
     if len(sources) != len(targets):
         raise SettingsError(
             f"data.{split}_source: {len(sources)} files, but data.{split}_target has {len(targets)}; "
@@ -121,7 +130,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         raise SettingsError(
             "data: no training files; expected data.train_source and data.train_target, or data.train (a table)"
         )
-    weights = settings.weights if training and settings.weights else (1.0,) * count
+    weights = given or (1.0,) * count
     if len(weights) != count:
         raise SettingsError(f"data.weights: {len(weights)} numbers, expected {count}, one for each training file")
     if not all(0 <= weight < 1e6 for weight in weights) or not (sum(weights) or not count):
@@ -153,6 +162,45 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
             for file, weight in rest
         ),
     )
+
+
+def _expanded(
+    split: Split, sources: tuple[str, ...], targets: tuple[str, ...], both: tuple[str, ...], weights: tuple[float, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
+    """Return the files that patterns such as "corpus/*.en.zst" stand for, in the order of their names.
+
+    The weight of a pattern is that of each of its files. Raises SettingsError for a pattern without files, and for two
+    patterns of parallel files with different numbers of them.
+    """
+    found: tuple[list[str], list[str], list[str], list[float]] = ([], [], [], [])
+    for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        first, second = files_like(source, f"data.{split}_source"), files_like(target, f"data.{split}_target")
+        if len(first) != len(second):
+            raise SettingsError(
+                f"data.{split}_source: {source} stands for {len(first)} files, but {target} for {len(second)}; "
+                "expected as many of each"
+            )
+        found[0].extend(first)
+        found[1].extend(second)
+        found[3].extend(weights[number : number + 1] * len(first))
+    for number, file in enumerate(both, len(sources)):
+        files = files_like(file, f"data.{split}")
+        found[2].extend(files)
+        found[3].extend(weights[number : number + 1] * len(files))
+    return tuple(found[0]), tuple(found[1]), tuple(found[2]), tuple(found[3])
+
+
+def files_like(pattern: str, place: str) -> list[str]:
+    """Return the files that a pattern with * ? or [] stands for, sorted; a name without them, or of a file, as it is.
+
+    ** stands for any folders. Raises SettingsError, naming `place`, if there are none.
+    """
+    if not has_magic(pattern) or Path(pattern).exists():
+        return [pattern]
+    found = sorted(each for each in glob(pattern, recursive=True) if Path(each).is_file())
+    if not found:
+        raise SettingsError(f"{place}: {pattern}: no such file")
+    return found
 
 
 def _of_corpora(settings: DataSettings, split: Split) -> tuple[Origin, ...]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import held_out
-from translume.data.batch import BatchTags, Ragged, flat, starts_of
-from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules, truncated_ids
+from translume.data.batch import BatchTags, Ragged, starts_of
+from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
+from translume.data.encoding import Cut, Encoded, Encoder, EncoderPool
 from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
@@ -114,6 +116,23 @@ _FRAMES_CHUNK = 64
 """Pairs in memory at a time, if their sources are texts or frames."""
 
 
+def _begin_origins(writers: dict[str, Writer], count: int) -> None:
+    """Start origins in each writer until it has `count`."""
+    for writer in writers.values():
+        while len(writer.first) < count:
+            writer.begin_origin()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Pairs of one origin, of which those with the code KEPT are being encoded; None if their sources are frames."""
+
+    place: int
+    pairs: list[Pair]
+    codes: NDArray[np.int8]
+    encoded: Callable[[], Encoded] | None
+
+
 class Builder:
     """Writes a tokenized corpus in bounded memory. `sample`: sorted hashes of the held-out sources, or None."""
 
@@ -127,16 +146,15 @@ class Builder:
         progress: Callable[[int], None] | None,
         task: Task,
         *,
-        cut: Literal["drop", "keep_first", "keep_last"] = "drop",
+        cut: Cut = "drop",
         look: Callable[[list[Pair]], object] | None = None,
         reader: FrameReader | None = None,
+        processes: int | None = None,
     ) -> None:
         self._look, self._reader = look, reader
-        self._cut, self._limit = cut, limit
-        self._places = places
-        self._tokenizers = tokenizers
+        self._places, self._processes = places, processes
+        self._encoder = Encoder(task.name, *tokenizers, cut, limit)
         self._rules = Rules(rules, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
-        self._encode_targets = task.part("encode_targets")
         self._sample = sample
         self._progress = progress
         self._ledger = Ledger(task.reads)
@@ -155,16 +173,17 @@ class Builder:
         names = ("used",) if self._sample is None else ("used", "held_out")
         writers = {name: Writer(folder, name, self._layout) for name in names}
         try:
-            for place in self._places:
-                self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
-                for writer in writers.values():
-                    writer.begin_origin()
-                for chunk in chunks(place.read(), _FRAMES_CHUNK if self._reader else _CHUNK):
-                    if self._look:
-                        self._look(chunk)
-                    self._append(chunk, writers)
-                    if self._progress:
-                        self._progress(sum(ledger.read for ledger in self._ledgers.values()))
+            with EncoderPool(self._encoder, self._processes) as pool:
+                size = _FRAMES_CHUNK if self._reader else _CHUNK
+                waiting: deque[_Chunk] = deque()
+                for number, place in enumerate(self._places):
+                    for chunk in chunks(place.read(), size):
+                        waiting.append(self._started(chunk, number, pool))
+                        while len(waiting) > pool.ahead:
+                            self._append(waiting.popleft(), writers)
+                while waiting:
+                    self._append(waiting.popleft(), writers)
+            _begin_origins(writers, len(self._places))
             parts = {name: writer.close() for name, writer in writers.items()}
         finally:
             for writer in writers.values():
@@ -179,16 +198,27 @@ class Builder:
             "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
         }
 
-    def _append(self, pairs: list[Pair], writers: dict[str, Writer]) -> None:
-        self._ledger.read += len(pairs)
-        kept = self._keep(pairs, self._rules.of_texts(pairs))
+    def _started(self, pairs: list[Pair], place: int, pool: EncoderPool) -> "_Chunk":
+        """Check the texts of pairs, and start to encode those that are kept."""
+        if self._look:
+            self._look(pairs)
+        codes = self._rules.of_texts(pairs)
+        kept = pairs if (codes == KEPT).all() else [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
+        return _Chunk(place, pairs, codes, pool.submit(kept) if self._reader is None else None)
+
+    def _append(self, chunk: "_Chunk", writers: dict[str, Writer]) -> None:
+        """Write the pairs of a chunk that are kept. Chunks come in order, so the account is always the same."""
+        place = self._places[chunk.place]
+        self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
+        _begin_origins(writers, chunk.place + 1)
+        self._ledger.read += len(chunk.pairs)
+        kept = self._keep(chunk.pairs, chunk.codes)
         kept, frames = self._read_frames(kept)
-        sources = self._encode_sources(kept, frames)
-        cut = self._cut_long(sources)
-        source_tokens, source_lengths = flat(sources)
-        target_tokens, target_lengths = flat(self._encode_targets(self._tokenizers[1], kept))
+        encoded = chunk.encoded() if chunk.encoded else self._encoder.encode(kept, self._positions(frames))
+        source_tokens, source_lengths = encoded.source, encoded.source_lengths
+        target_tokens, target_lengths = encoded.target, encoded.target_lengths
         codes = self._rules.of_lengths(source_lengths, target_lengths)
-        self._ledger.truncated += int((cut & (codes == KEPT)).sum())
+        self._ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
         self._keep(kept, codes)
         held = np.zeros(len(kept), np.bool_)
         if self._sample is not None and len(kept):
@@ -207,6 +237,8 @@ class Builder:
                 self._ledger.held_out += len(chosen)
             else:
                 self._ledger.used += len(chosen)
+        if self._progress:
+            self._progress(sum(ledger.read for ledger in self._ledgers.values()))
 
     def _read_frames(self, pairs: list[Pair]) -> tuple[list[Pair], list[NDArray[np.float32]]]:
         """Return the pairs whose sources can be read, and the frames of each; all pairs and nothing for text."""
@@ -221,21 +253,10 @@ class Builder:
                 self._ledger.drop("unreadable", replace(pair, source=str(error)))
         return kept, frames
 
-    def _encode_sources(self, pairs: list[Pair], frames: list[NDArray[np.float32]]) -> list[list[int]]:
-        """Return the ids of each source; for frames, a 0 for each position that the encoder makes of them."""
-        if self._reader is None:
-            return self._tokenizers[0].encode_all([pair.source for pair in pairs])
-        return [[0] * self._reader.settings.positions_of(len(each)) for each in frames]
-
-    def _cut_long(self, sources: list[list[int]]) -> NDArray[np.bool_]:
-        """Truncate long sources in place if `too_long` allows it, and return which ones were truncated [n]."""
-        cut = np.zeros(len(sources), np.bool_)
-        if self._cut != "drop" and self._limit is not None:
-            for index, ids in enumerate(sources):
-                if len(ids) > self._limit:
-                    cut[index] = True
-                    sources[index] = truncated_ids(ids, self._limit, self._cut)
-        return cut
+    def _positions(self, frames: list[NDArray[np.float32]]) -> list[int]:
+        """Return the number of positions that the encoder makes of each source's frames."""
+        assert self._reader is not None
+        return [self._reader.settings.positions_of(len(each)) for each in frames]
 
     def _keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
         """Return the pairs that no rule drops, and enter the others in the ledger."""
@@ -261,6 +282,7 @@ def prepare(
     language_tags: Literal["none", "source", "target"] = "none",
     progress: Callable[[int], None] | None = None,
     look: Callable[[list[Pair]], object] | None = None,
+    processes: int | None = None,
 ) -> TokenizedCorpus:
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
@@ -270,7 +292,8 @@ def prepare(
     instead of a target tokenizer the corpus is for classification; `cleaning.too_long` then applies to validation texts
     too. Documents have any length, and an end mark as their last token; the batches of an epoch cut them into blocks of
     `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
-    with the pairs, before any rule drops them. The cache's name is a digest of the files' bytes, the tokenizers and the
+    with the pairs, before any rule drops them. `processes`: how many tokenize once the work is long, None
+    for one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
     rules, so paths and weights may change. Two processes may build it at the same time: the first to finish moves its
     copy into place, and both use that. Raises DataError if a file cannot be used.
     """
@@ -312,9 +335,18 @@ def prepare(
             for place in places:
                 place.check_lengths()
             sample = held_out.choose(read_pairs(settings, "train"), documents=documents) if held else None
-            cut = settings.cleaning.too_long
             builder = Builder(
-                places, tokenizers, rules, limit, sample, progress, task, cut=cut, look=look, reader=reader
+                places,
+                tokenizers,
+                rules,
+                limit,
+                sample,
+                progress,
+                task,
+                cut=settings.cleaning.too_long,
+                look=look,
+                reader=reader,
+                processes=processes,
             )
             _build(home, builder)
     raise DataError(f"{home}: the cache is damaged right after it was written")

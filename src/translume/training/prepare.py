@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from translume.checkpoint import (
     AnyCheckpoint,
+    FolderLock,
     Manifest,
     build_network,
     load_any,
@@ -225,6 +226,16 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
     return PreparedData(
         model=replace(model, lengths=_lengths(plan, model, training)), training=training, validation=validation
     )
+
+
+def prepare_folder(config: Config, folder: Path) -> Iterator[Event | PreparedData]:
+    """Prepare vocabularies and data of a training in `folder`, and yield events and finally the prepared data.
+
+    `train` with the same settings then begins at once. Raises TrainingError if the folder holds a model.
+    """
+    with FolderLock(folder):
+        store = Store(folder)
+        yield (yield from prepare_data(plan_run(config, store, None), store))
 
 
 def prepare_run(
